@@ -24,8 +24,8 @@ DENSITIES = (1.0, 0.5, 0.25, 0.1)
 """Shares of non-zero inputs to which the density of data is rounded, so that data of about the
 same density share one measurement."""
 _SAMPLED_ROWS = 1000
-"""The least number of rows from which the density of data is computed; data with fewer rows use all
-of them. Fewer than twice this number are used."""
+"""The density of data is computed from at least this number of rows, and from fewer than twice this
+number; for smaller data, from all rows."""
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
  *
  *   y[i, j] = epilogue(sum over k of x[i, k] * weight[k, j])
  *
- * A work-group computes TILE_M rows by TILE_N columns and a work-item WORK_M by WORK_N of them,
- * from tiles of TILE_K values of k in shared memory that are filled ahead. A warp is LANES_M by
- * LANES_N work-items. Neighbouring work-groups compute tiles of the same GROUP_SIZE_M rows of
- * tiles, so that they find their operands in the L2 cache.
+ * A work-group computes a tile of TILE_M rows by TILE_N columns, and each work-item WORK_M rows by
+ * WORK_N columns of this tile. The operands of TILE_K values of k at a time are in shared memory,
+ * which is filled ahead. A warp is LANES_M by LANES_N work-items. Neighbouring work-groups compute
+ * tiles of the same GROUP_SIZE_M rows of tiles, so that they find their operands in the L2 cache.
  *
  * The tile of x is transposed on its way into shared memory. SWIZZLE permutes the rows of x within
  * each k, so that the writes of a warp fall in different banks; reads apply the same permutation.

@@ -1,5 +1,5 @@
 /* Batched row-major matrix products, c = a @ b, by tiles in shared memory.
- * A work-group of 256 work-items computes TILE x TILE results, and a work-item EACH x EACH of them,
+ * A work-group of 256 work-items computes TILE x TILE results, and a work-item EACH x EACH results,
  * where EACH = TILE / 16. The results of a work-item are 16 apart, so that neighbouring work-items
  * read neighbouring words. */
 

@@ -22,7 +22,7 @@
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* fence.proxy.async: makes what the work-item wrote to shared memory visible to bulk copies and to
+/* fence.proxy.async: makes the work-item's writes to shared memory visible to bulk copies and to
  * wgmma. */
 [[maybe_unused]] INLINE void fence_proxy_async()
 {

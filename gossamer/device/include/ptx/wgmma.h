@@ -39,8 +39,8 @@ template <int registers> INLINE void setmaxnreg_dec()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-/* setmaxnreg.inc: waits until each work-item has `registers` registers, from those that other warps
- * gave up. */
+/* setmaxnreg.inc: waits until other warps have given up enough registers that each work-item has
+ * `registers` registers. */
 template <int registers> INLINE void setmaxnreg_inc()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));

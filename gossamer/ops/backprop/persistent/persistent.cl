@@ -1,6 +1,6 @@
 /* Back-propagation in one launch. One work-group per network keeps all parameters in registers and
- * shared memory until the last sample, and fetches each sample while it trains on the one before
- * it.
+ * shared memory until the last sample, and fetches each sample while it trains on the sample
+ * before.
  *
  * In the first layer LANES neighbouring work-items share SHARE inputs, and each has PER_ITEM units
  * that are LANES apart: only one work-item ever reads or changes a weight. Without velocities the

@@ -59,7 +59,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
         lines[ZERO_LINE * LINE_WORDS + i] = make_uint4(0, 0, 0, 0);
     pdl_wait();
 
-    /* a batch is ROWS rows of outputs; where windows share rows, the first batch is that of the row
+    /* a batch is ROWS rows of outputs; where windows share rows, the first batch belongs to the row
      * of results before the tile */
     int first_result = SHARED_ROWS ? first_y - 1 : first_y;
     int first_row = first_result * POOL_Y - pool_top + SHARED_ROWS;

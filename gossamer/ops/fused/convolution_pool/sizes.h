@@ -1,12 +1,14 @@
 /* The sizes of convolution_pool_mma.cu.
  *
- * POOL_H, POOL_W, POOL_Y, POOL_X  the size of the windows over which maxima are taken, and their steps
- * ROWS         rows of outputs that are multiplied together: POOL_Y where windows share rows, else POOL_H
- * SHARED_ROWS  rows of outputs that a window shares with the next one
+ * POOL_H, POOL_W  the size of the windows over which maxima are taken
+ * POOL_Y, POOL_X  the steps of these windows
+ * ROWS         rows of outputs that are multiplied together: POOL_Y where windows share rows,
+ *              otherwise POOL_H
+ * SHARED_ROWS  rows of outputs that a window shares with the next window
  * ROWS_HELD    rows of the image in the ring: those under ROWS rows of outputs, and the ADVANCE
  *              next rows
  * FOLDED       1: the weights include the bias of each channel. Lines then have a 1 behind the
- *              numbers of a window, of which a line has at most 7
+ *              numbers of a window, and a window has at most 7 columns
  * LEAST        the least result, as a pair of halves: 0 where the epilogue is folded and ends with
  *              ReLU, otherwise minus infinity
  * MAKES_IMAGE  1: the kernel computes the image's numbers from the numbers that callers give; 0:
@@ -33,7 +35,7 @@
 #define POOL_Y 2 /* rows from one of these windows to the next */
 #define POOL_X 2 /* columns from one of these windows to the next */
 #define ROWS 2 /* rows of outputs that are multiplied together */
-#define SHARED_ROWS 1 /* rows of outputs that a window shares with the next one */
+#define SHARED_ROWS 1 /* rows of outputs that a window shares with the next window */
 #define ROWS_HELD 9 /* rows of the image in the ring */
 #define FOLDED 0 /* 1: the weights include the bias of each channel */
 #define LEAST 0xfc00fc00u /* the least result, as a pair of halves */

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from gossamer.device.limits import Limits
 
-# The constants up to _CLUSTER_LATENCY belong to blocks with squeeze-and-excite and hold for an
-# H200. The classes below say how the constants of other blocks were fitted. On another device the
-# constants decide only the order in which tiles are tried: the tuner corrects the scale of an
-# algorithm's estimates by its measurements.
+# The constants up to _CLUSTER_LATENCY hold for an H200, and all but _PHASE are of blocks with
+# squeeze-and-excite. The classes below say how the constants of other blocks were fitted. On
+# another device the constants decide only the order in which tiles are tried: the tuner corrects
+# the scale of an algorithm's estimates by its measurements.
 _PHASE = 150.0
 """Cycles that a phase takes in addition to its instructions, the barrier behind it included."""
 _FETCHED = 40.0
@@ -142,8 +142,8 @@ class ChunkWork:
 
 
 def cycles_of_image(work: ChunkWork, together: int) -> float:
-    """Returns the cycles that are expected of a single image, whose work-groups all run at once,
-    `together` of them on a multiprocessor."""
+    """Returns the expected cycles of a single image. All its work-groups run at once, and
+    `together` work-groups run on one multiprocessor."""
     model = _ONE_IMAGE[work.precision]
     latency = (model.latency + model.member * (work.cluster - 1)) * (
         1 + model.crowded * (together - 1))
@@ -155,11 +155,13 @@ def cycles_of_image(work: ChunkWork, together: int) -> float:
 
 
 def cycles_of_wave(work: ChunkWork, together: int) -> float:
-    """Returns the cycles that are expected of a wave of work-groups of several images, `together`
-    of them on a multiprocessor. Four times of a chunk overlap in part: the time of one work-group
-    alone, and for all work-groups the times of their instructions, of their accesses to shared
-    memory, and of the transfer of weights. The square of the chunk's time is the sum of the squares
-    of these times."""
+    """Returns the expected cycles of a wave of work-groups of several images, where `together`
+    work-groups run on one multiprocessor.
+
+    Four times of a chunk overlap in part: the time of one work-group alone, and for all work-groups
+    the times of their instructions, of their accesses to shared memory, and of the transfer of
+    weights. The square of the chunk's time is the sum of the squares of these four times.
+    """
     model = _SEVERAL_IMAGES[work.precision]
     alone = sum(max(phase.issued, model.stalled * phase.waited, model.shared * phase.shared)
                 + model.phase for phase in work.phases)
@@ -172,10 +174,12 @@ def cycles_of_wave(work: ChunkWork, together: int) -> float:
 
 
 def cycles_with_excite(work: ChunkWork, small: float, together: int) -> float:
-    """Returns the cycles that are expected of a wave of work-groups with squeeze-and-excite,
-    `together` of them on a multiprocessor. A phase of a chunk takes the longest of three times: a
-    warp waits, the scheduler issues the instructions of its warps, or all warps access shared
-    memory. Work-groups of one multiprocessor wait at the same time.
+    """Returns the expected cycles of a wave of work-groups with squeeze-and-excite, where
+    `together` work-groups run on one multiprocessor.
+
+    A phase of a chunk takes the longest of three times: the time in which a warp waits, in which
+    the scheduler issues the instructions of its warps, and in which all warps access shared memory.
+    Work-groups of one multiprocessor wait at the same time.
 
     small: bytes of the weights of the two small products.
     """

@@ -123,7 +123,7 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                          + (result + RUN_OF(result) * ((RUN - 1) * TILE_W)) * CHUNK_ROW;
         }
         RowOfInputs rows[HELD_ROWS];
-        /* several rows at a time, so that products of one row run while those of others wait */
+        /* several rows at a time, so that products of one row run while other rows wait */
         UNROLL for (int r = 0; r < RUN; r += ROWS_AT_ONCE) {
             const int from = r == 0 ? 0 : (r - 1) * STRIDE_Y + KERNEL_H > r * STRIDE_Y
                                               ? (r - 1) * STRIDE_Y + KERNEL_H : r * STRIDE_Y;

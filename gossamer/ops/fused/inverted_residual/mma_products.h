@@ -24,12 +24,12 @@ INLINE Weights load_weights(const uint4 *first, uint lane)
     return as_operands(first[(int)lane]);
 }
 
-/* Returns a value as it is stored for tensor cores. With TF32 it is rounded, because tensor cores
- * truncate what they read. */
+/* Returns a value that is to be stored for tensor cores. With TF32 the value is rounded, because
+ * tensor cores would truncate it. */
 INLINE float rounded(float value)
 {
 #if TF32
-    /* NaN is left as it is: GPUs compute a NaN of ones, which the addition would turn into zero */
+    /* NaN is not rounded: the addition would turn GPUs' NaN, whose bits are ones, into zero */
     return value == value ? __int_as_float(__float_as_int(value) + 0x1000) : value;
 #else
     return value;

@@ -48,8 +48,8 @@ INLINE void project_chunk(Sums &sums, const REAL *pixels, const uint4 *factors, 
     UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
         Pixels found[SUM_TILES];
         UNROLL for (int m = 0; m < SUM_TILES; m++) {
-            /* in place of a tile behind the last one, the last one is multiplied again, and these
-             * sums are not stored: conditions would take longer than the products */
+            /* in place of tiles that do not exist, the last tile is multiplied again, and its sums
+             * are not stored: conditions would take longer than the products */
             int tile = tile_of(share, warp, m);
             if ((WARPGROUPS_P - 1) * SUM_TILES + m >= PIXEL_TILES)
                 tile = tile < PIXEL_TILES ? tile : PIXEL_TILES - 1;

@@ -32,7 +32,7 @@
 /* neighbouring outputs of a row that a work-item convolves at once, a divisor of TILE_W */
 #define COLUMNS_AT_ONCE 4
 #define RUN 2 /* outputs below one another that a warp convolves in turn, a divisor of TILE_H */
-#define ROWS_AT_ONCE 2 /* rows of these RUN outputs whose sums a warp holds at once */
+#define ROWS_AT_ONCE 2 /* rows of a run whose sums a warp holds at once */
 #define STAGES 2 /* chunks with weights in shared memory at once; 1 where a work-group has one */
 #define WARPGROUPS_M 1 /* warpgroups that share the channels of a tile of outputs */
 #endif
@@ -127,9 +127,9 @@
 #define BEFORE_WORDS (X_WORDS + (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS)
 #define FRONT_WORDS \
     (EXCITES && CLUSTER > 1 && SUM_WORDS > BEFORE_WORDS ? SUM_WORDS : BEFORE_WORDS)
-/* a chunk's weights without those of the projection, which are copied later for all but the first
- * chunk; with squeeze-and-excite all of a chunk's weights where all chunks fit the stages: then
- * they are copied at once */
+/* words of a chunk's weights that are copied first. The projection's weights follow later, except
+ * for the first chunk. With squeeze-and-excite all weights are copied first where the stages hold
+ * all chunks. */
 #define FIRST_WORDS (EXCITES && OWN_CHUNKS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
 /* whether a chunk is projected while the next chunk is expanded: where a work-group has several */
 #define PROJECTS_LATER (!EXCITES && STAGES > 1)

@@ -1,6 +1,6 @@
-"""The algorithm pointwise_mean computes a 1x1 convolution and the mean over each image behind it as
-one kernel for NVIDIA GPUs, so that the convolution's results, of which only the means are read,
-never go to memory."""
+"""The algorithm pointwise_mean computes a 1x1 convolution and the mean of its results over each
+image as one kernel for NVIDIA GPUs. Only the means go to memory, and never the convolution's
+results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-/* Two 1x1 convolutions; the second one reads the result of the first (sm_90a, float16 with float32
- * sums). Each ends with its own epilogue, and the first one may add a tensor.
+/* Two 1x1 convolutions, where the second convolution reads the result of the first (sm_90a, float16
+ * with float32 sums). Each ends with its own epilogue, and the first convolution may add a tensor.
  *
  *   wide[pixel, w] = first epilogue(sum over c of x[pixel, c] * first weight[w, c])
  *   y[pixel, m] = second epilogue(sum over w of wide[pixel, w] * second weight[m, w])

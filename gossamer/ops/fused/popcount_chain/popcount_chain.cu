@@ -1,11 +1,11 @@
 /* A chain of products with matrices of signs as one kernel: each product reads the signs of the
  * product before it.
  *
- * A cluster of CLUSTER work-groups computes a row of all products. Each work-group has a part of each
- * product's columns. It copies the weights of these columns to its shared memory while the kernel
- * before this one still runs. A work-item compares the words of a row with the words of a column,
- * or with a part of these. A warp packs the signs of 32 results by ballots and sends the words to
- * all work-groups of the cluster. A barrier of the cluster precedes the next product. */
+ * A cluster of CLUSTER work-groups computes a row of all products. Each work-group has a part of
+ * each product's columns. It copies the weights of these columns to its shared memory while the
+ * kernel before this one still runs. A work-item compares words of a row with the words of a
+ * column, or of a part of a column. A warp packs the signs of 32 results by ballots and sends the
+ * words to all work-groups of the cluster. A barrier of the cluster precedes the next product. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ITEMS 128 /* work-items of a work-group */
