@@ -24,7 +24,7 @@
 #include "dialect/common.h"
 #include "ops/backprop/upper_layers.h"
 
-/* Inner products and targets of a sample that a work-item fetches. */
+/* How many inner products and targets of a sample a work-item fetches. */
 #define VALUES_PER_FETCHER CEIL_DIV(BLOCK + OUTPUTS, FETCHERS)
 
 KERNEL WORK_GROUP_OF(THREADS) void in_turn(

@@ -5,7 +5,7 @@
  * of any part of a picture. A warp lists its inputs that are not 0 in at least one sample of a
  * block, with their values. It reads only the rows of weights of the listed inputs. A warp is ROWS
  * groups of LANES work-items, and each work-item of a group has PER_ITEM units of a row. To change
- * weights, each group takes other rows; to multiply, each group takes GROUP_SAMPLES samples of the
+ * weights, groups take different rows; to multiply, each group takes GROUP_SAMPLES samples of the
  * block.
  *
  * Macros that end in _AT are offsets in shared memory, in floats, and FLOATS is its size in floats.

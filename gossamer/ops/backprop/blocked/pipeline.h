@@ -52,7 +52,7 @@ typedef struct {
 } Fetched;
 
 /* Fetches the inner products of network `source` and the targets for the block whose first sample
- * is `next`. In place of samples past the last one, targets of an earlier sample are fetched,
+ * is `next`. In place of samples that do not exist, targets of an earlier sample are fetched,
  * without effect. */
 INLINE void fetch_records(Fetched *fetched, const Run *run, const SHARED_POINTER int *data_row,
                           int source, int record_item, int next)

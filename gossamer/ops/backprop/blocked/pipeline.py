@@ -86,7 +86,7 @@ class PipelineLayoutBase:
 
 
 def unfit_sizes(problem: BackpropProblem) -> str | None:
-    """Returns the reason why the sequential core cannot train such networks, or None."""
+    """Returns the reason why the sequential core cannot train networks of these sizes, or None."""
     if len(problem.sizes) != 3:
         return f"{len(problem.sizes) - 2} hidden layers, not one"
     hidden, outputs = problem.sizes[1:]

@@ -18,7 +18,7 @@
  * sample SAMPLE_OF(r), so that the lanes read inputs and changes from different banks.
  *
  * Warp 4 makes the records, and with APART warps 8, 12, ... do, too. They share a sub-partition of
- * the multiprocessor with the first warp, because records are little work and leave it time.
+ * the multiprocessor with the first warp: records are little work and leave the first warp time.
  *
  * Macros that end in _AT are offsets in shared memory, in floats, and FLOATS is its size in floats.
  * pipeline.h has further macros; BLOCK is 8. */
@@ -58,8 +58,8 @@
 #define INEXACT 0x80000000u
 #define TF32_LOST_BITS 0x1fffu
 /* Hides the value of a number from the compiler. Otherwise the compiler would compute values from
- * the number once and keep them in registers that the weights need. It would also compute each of
- * several offsets that differ only by constants. */
+ * the number once and keep them in registers that the weights need. It would also compute offsets
+ * that differ only by constants one by one. */
 #define OPAQUE(number) asm volatile("" : "+r"(number));
 
 INLINE uint bits_of(float value)

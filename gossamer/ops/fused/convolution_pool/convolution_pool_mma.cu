@@ -1,6 +1,6 @@
 /* A convolution of few input channels, such as the first of a network, and the maximum over
- * windows of its results, which are never stored. The image is read as it comes (ops/image.h). y
- * is float16, NHWC.
+ * windows of its results, which are never stored. The image is read in the format that callers give
+ * (ops/image.h). y is float16, NHWC.
  *
  * A work-group of four warps computes OUT_PART channels of a tile of results: it goes down 64
  * columns of the convolution's outputs. It computes ROWS rows of outputs at a time, a batch: the
@@ -69,8 +69,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
     int columns = tile_width < pool_width - first_x ? tile_width : pool_width - first_x;
 
     float numbers[CHANNELS_AT_ONCE][ROUNDS][NUMBERS];
-    /* Loads numbers of a row's channels, from `channel` on. number: of the row, counted from the
-     * tile's first row. */
+    /* Loads numbers of a row's channels, from `channel` on. number: the number of the row, counted
+     * from the tile's first row. */
     auto fetch = [&](int number, int channel) {
         int row = above + number;
         bool has_row = (uint)row < (uint)height;

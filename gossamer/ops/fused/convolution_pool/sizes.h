@@ -48,7 +48,7 @@
 #define WARPS 4
 /* work-groups that a multiprocessor is to hold: the most without spilled registers */
 #define BLOCKS_PER_UNIT (MAKES_IMAGE && !WGMMA ? 2 : 3)
-#define LINE_WORDS 64 /* columns, and words of 16 bytes of a line */
+#define LINE_WORDS 64 /* words of 16 bytes of a line, one for each column */
 #define LINES (CHANNELS * KERNEL_H)
 #define STEPS CEIL_DIV(LINES, 2)
 #define RING (CHANNELS * ROWS_HELD)

@@ -85,8 +85,8 @@ _ONE_IMAGE = {"fp16": _OneImage(), "tf32": _OneImage(),
 class _SeveralImages:
     """Constants of the expected cycles of many work-groups, fitted to 500 times of tiles of
     MobileNetV2's blocks at batch 64 in float16 on an H200. The tiles that are expected to be
-    fastest take 352 us together, the tiles that were fastest 345 us. The constants of float32 are
-    of an earlier fit.
+    fastest take 352 us together, and the tiles that were fastest take 345 us. The constants of
+    float32 are of an earlier fit.
 
     latency: cycles in which a work-group begins, loads its first inputs and stores its results.
     cluster: cycles that a cluster adds to `latency`.

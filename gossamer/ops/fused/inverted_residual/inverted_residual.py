@@ -38,7 +38,7 @@ _MOST_SHARED = 48 * 1024
 CONFIGS = 3
 """Number of tiles that are offered for a block."""
 _AT_ONCE = 2
-"""Work-groups that a compute unit computes at once. This number and _PRODUCTS are rules of thumb:
+"""Work-groups that a compute unit runs at once. This number and _PRODUCTS are rules of thumb:
 they decide only the order in which tiles are tried, on any device."""
 _PRODUCTS = 400.0
 """Multiplications of a work-item in a microsecond."""
@@ -177,7 +177,7 @@ class Separable(_FusedBlock):
 
 
 def fitting_tiles(block: Block, device: Device) -> list[Tile]:
-    """Returns the tiles that fit the device, those expected to be fastest first."""
+    """Returns the tiles that fit the device, those with the fewest multiplications first."""
     p = block.depthwise
     most = min(_MOST_SHARED, device.limits.shared_bytes)
     fitting = []

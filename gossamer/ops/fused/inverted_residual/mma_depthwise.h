@@ -107,9 +107,9 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
         uint last_column = inputs + (first + column_place(KERNEL_W - 1) + (int)lane / 16 * HALO_W)
                                         * CHUNK_ROW * 2;
         int first_channel = channel + (int)lane % 4 * 2;
-        /* 0, but the compiler does not know it: so it keeps four numbers in registers for the
-         * products. If it knew that the last two are the same as the first two, it would copy them
-         * before each product. */
+        /* 0, which is hidden from the compiler, so that it keeps the four numbers of `begin` in
+         * registers. If the compiler knew that the last two numbers are equal to the first two, it
+         * would copy them before each product. */
         float zero = real > 0 ? 0.0f : 1.0f;
         float begin[4] = {start(first_channel), start(first_channel + 1)};
         begin[2] = begin[0] + zero;

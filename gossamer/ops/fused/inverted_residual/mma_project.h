@@ -70,9 +70,9 @@ INLINE void project_chunk(Sums &sums, const REAL *pixels, const uint4 *factors, 
 }
 
 /* Calls store(pixel, channel, first, second) for each pair of neighbouring channels of each pixel
- * of the tile. In a cluster each fragment of the results belongs to one work-group, and the others
- * send their sums of the fragment to it. `partial` has room for the sums that a work-group
- * receives, and `summed` is the barrier that expects them. */
+ * of the tile. In a cluster each fragment of the results belongs to one work-group, to
+ * which all work-groups send their sums of the fragment. `partial` has room for the sums that a
+ * work-group receives, and `summed` is the barrier that expects them. */
 template <class Store>
 INLINE void reduce_sums(const Sums &sums, [[maybe_unused]] float4 *partial,
                         [[maybe_unused]] ulong *summed, const Share &share, const Tile &tile,

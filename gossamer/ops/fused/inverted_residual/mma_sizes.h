@@ -33,7 +33,7 @@
 #define COLUMNS_AT_ONCE 4
 #define RUN 2 /* outputs below one another that a warp convolves in turn, a divisor of TILE_H */
 #define ROWS_AT_ONCE 2 /* rows of a run whose sums a warp holds at once */
-#define STAGES 2 /* chunks with weights in shared memory at once; 1 where a work-group has one */
+#define STAGES 2 /* chunks whose weights shared memory holds; 1 where a work-group has one chunk */
 #define WARPGROUPS_M 1 /* warpgroups that share the channels of a tile of outputs */
 #endif
 #if !defined CONFIGURED && !defined WGMMA
@@ -65,8 +65,8 @@
 #define CLUSTER 1 /* work-groups of a cluster, which share the chunks of a tile round-robin */
 #endif
 #if !defined CONFIGURED && !defined GATHERS
-/* 1: the expansion reads windows of an image, each of GATHERED numbers, by filters of FILTER_H
- * by FILTER_W */
+/* 1: the expansion reads windows of an image, by filters of FILTER_H by FILTER_W; a window has
+ * GATHERED numbers */
 #define GATHERS 0
 #endif
 #if !defined CONFIGURED && !defined EXCITES
@@ -131,7 +131,7 @@
  * for the first chunk. With squeeze-and-excite all weights are copied first where the stages hold
  * all chunks. */
 #define FIRST_WORDS (EXCITES && OWN_CHUNKS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
-/* whether a chunk is projected while the next chunk is expanded: where a work-group has several */
+/* whether a chunk is projected while the next one is expanded: where there are several chunks */
 #define PROJECTS_LATER (!EXCITES && STAGES > 1)
 /* chunks whose results of the depthwise convolution are kept */
 #define KEPT_CHUNKS (EXCITES ? OWN_CHUNKS : 1)

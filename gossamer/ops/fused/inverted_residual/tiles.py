@@ -1,5 +1,5 @@
-"""The tiles into which a block is divided for inverted_residual_mma, those expected to be fastest
-first."""
+"""The tiles into which a block is divided for inverted_residual_mma, in the order of their expected
+times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ multiprocessor."""
 
 @lru_cache(maxsize=1024)
 def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, ...]:
-    """Returns the tiles that the device can run, those expected to be fastest first."""
+    """Returns the tiles that the device can run, in the order of their expected times."""
     p = block.depthwise
     if not p.outputs[0].size:
         return ()

@@ -31,8 +31,8 @@ _MOST_SUMS_BESIDE = 24
 float32."""
 _MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
 """The most sums of an expansion and of the projection that fit the registers of a work-item
-together, where a multiprocessor has 16 warps, by precision; more sums spilled on sm_100. This
-bounds expansions of more than _MOST_PAIRS."""
+together, where a multiprocessor has 16 warps, by precision; more sums spilled on sm_100. Expansions
+of at most _MOST_PAIRS have no such bound."""
 _MOST_PAIRS = 4
 """Tiles of pixels times pairs of channel tiles of an expansion whose sums fit the registers beside
 the sums of any projection."""

@@ -6,7 +6,7 @@
  *
  * The work-groups share tiles of 128 pixels round-robin. A work-group computes 64 channels of
  * `wide` at a time, a slice. The added tensor's part of a slice is copied to a slot in shared
- * memory. The results of the first product replace it there, are written to memory, and are the
+ * memory. The results of the first product replace this part, are written to memory, and are the
  * left operand of the second product. The weights of a slice are a stage: the first layer's weights
  * for the slice's outputs, and the second layer's weights for the slice as inputs.
  *
