@@ -1,5 +1,5 @@
-/* The epilogue of a kernel: what it makes of each result before it stores it. epilogue.py, beside this
- * file, writes these macros; without them results are stored as they are.
+/* The epilogue of a kernel: arithmetic on each result before it is stored. epilogue.py, beside this
+ * file, writes these macros; without an epilogue, results are stored unchanged.
  *
  * `channel` is the result's channel, and `index` its place in the epilogue's tensor operands. */
 
@@ -15,9 +15,9 @@
 #define EPILOGUE8(lower, upper, channel, index) /* rewrites two float4 of eight neighbours */
 /* rewrites a float and sets a second one */
 #define EPILOGUE2(value, second, channel, index) second = value;
-/* the same of four neighbours */
+/* rewrites a float4 of four neighbours and sets a second one */
 #define EPILOGUE2_4(value, second, channel, index) second = value;
-/* the same of eight neighbours */
+/* rewrites two float4 of eight neighbours and sets two more */
 #define EPILOGUE2_8(lower, upper, second_lower, second_upper, channel, index) \
     second_lower = lower;                                                     \
     second_upper = upper;

@@ -5,13 +5,13 @@
 
 #if !defined CONFIGURED && !defined IMAGE_TYPE
 #define IMAGE_TYPE float /* type of the elements in memory */
-#define IMAGE_HALVES 0 /* 1: these are 16-bit floats */
-#define IMAGE_BFLOATS 0 /* 1: these are the upper halves of floats */
-#define IMAGE_NHWC 0 /* 1: they are in NHWC; 0: in NCHW */
+#define IMAGE_HALVES 0 /* 1: the elements are 16-bit floats */
+#define IMAGE_BFLOATS 0 /* 1: the elements are the upper halves of floats (bfloat16) */
+#define IMAGE_NHWC 0 /* 1: the elements are in NHWC; 0: in NCHW */
 #define IMAGE_CHANNELS 3 /* channels of the image */
 #define GIVEN_EPILOGUE_PARAMETERS /* parameters of GIVEN_EPILOGUE */
-#define GIVEN_OPERANDS /* the same as arguments, which functions pass on */
-#define GIVEN_EPILOGUE(value, channel, index) /* makes a number of an element */
+#define GIVEN_OPERANDS /* the parameters of GIVEN_EPILOGUE, as arguments of a function */
+#define GIVEN_EPILOGUE(value, channel, index) /* computes a number of the image from an element */
 #endif
 
 #include "dialect/common.h"
@@ -23,11 +23,12 @@
 #else
 #define IMAGE_ELEMENT(image, place) (float)(image)[place]
 #endif
-/* elements from one column, and from one channel, to the next; plane: those of a channel in NCHW */
+/* distances in elements from one column to the next, and from one channel to the next; plane: the
+ * elements of a channel in NCHW */
 #define IMAGE_COLUMN (IMAGE_NHWC ? IMAGE_CHANNELS : 1)
 #define IMAGE_CHANNEL(plane) (IMAGE_NHWC ? 1 : (plane))
-/* Sets a variable to the number of the element at a place, or to 0 outside of the image. All
- * elements are loaded before one is used, which a condition round the arithmetic would prevent. */
+/* Sets a variable to the image's number at a place, or to 0 outside of the image. The arithmetic is
+ * in no condition, so that a kernel can load several elements before it uses the first of them. */
 #define LOAD_IMAGE(value, image, place, channel, exists) { \
     value = (exists) ? IMAGE_ELEMENT(image, place) : 0.0f; \
     GIVEN_EPILOGUE(value, channel, 0) \

@@ -3,19 +3,20 @@
 #pragma once
 
 #if !defined CONFIGURED && !defined TARGET_PLANES
-/* bits of a value: 1 for -1 and 1; 2 where a first one says which are not 0 */
+/* bits of a value: 1 for the values -1 and 1; 2 where a first bit says whether the value is not
+ * 0 */
 #define TARGET_PLANES 1
 #define TARGET_PARTS 1 /* 32-bit parts of a word, 1 or 2 */
 #endif
 
 #include "dialect/common.h"
 
-/* One bit for each of four floats that compare so. */
+/* Four bits: each says whether the comparison holds for one of four floats. */
 #define FOUR_BITS(four, comparison) \
     ((uint)((four).x comparison) | (uint)((four).y comparison) << 1 \
      | (uint)((four).z comparison) << 2 | (uint)((four).w comparison) << 3)
 
-/* Writes the planes of a part to `target`. */
+/* Writes the planes of a 32-bit part of a word to `target`. */
 #if TARGET_PLANES == 2
 #define STORE_PLANES(at, nonzero, positive) { \
     target[at] = nonzero; \

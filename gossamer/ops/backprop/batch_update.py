@@ -1,8 +1,7 @@
 """One update of a network by a batch of samples, in NumPy, without temporary arrays.
 
-What an update computes is small, so that its time is mostly that of calling NumPy: all parameters
-lie in one array and are changed by a few calls, and every intermediate has its memory from the
-start.
+An update computes so little that calls of NumPy take most of its time. All parameters therefore lie
+in one array and are changed by a few calls, and the arrays of all intermediates are allocated once.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ACTIVATE: dict[str, Callable[[np.ndarray], object]] = {
     "relu": lambda z: np.maximum(z, 0, out=z),
     "linear": lambda z: z,
 }
-"""Each activation, in place."""
+"""A function for each activation that computes it in place."""
 
 
 def _sigmoid_slope(error: np.ndarray, value: np.ndarray, spare: np.ndarray) -> None:
@@ -47,15 +46,17 @@ _TIMES_SLOPE: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], None]] = 
     "relu": _relu_slope,
     "linear": lambda error, value, spare: None,
 }
-"""Multiplies errors by the derivative of each activation, at the activation's values `value`; the
-`spare` array of the same shape is overwritten."""
+"""A function for each activation that multiplies `error` by the activation's derivative. `value`
+has the results of the activation, and the array `spare` of the same shape is overwritten."""
 
 
 class BatchUpdate:
     """Changes one network's parameters, in place, by the mean gradient of a batch.
 
     parameters: (parameter_count,) float32, as BackpropProblem has them for one network.
-    rate, momentum, decay: its settings.
+    rate: learning rate.
+    momentum: share of the velocity that an update keeps.
+    decay: weight decay.
     """
 
     def __init__(self, problem: BackpropProblem, parameters: np.ndarray, rate: float,
@@ -75,11 +76,11 @@ class BatchUpdate:
 
     def __call__(self, x: np.ndarray, targets: np.ndarray, rows: np.ndarray, losses: np.ndarray,
                  sample_weights: np.ndarray | None) -> None:
-        """Changes the parameters by these rows of the data, and writes each one's loss before that
-        to `losses` (rows,)."""
+        """Changes the parameters by the samples in `rows` of the data, and writes the loss of each
+        sample before the change to `losses` (rows,)."""
         count = len(rows)
         batch_x, batch_targets = self._x[:count], self._targets[:count]
-        # "clip" writes to the array at once; rows are never outside
+        # "clip" makes take() write to `out` without a buffer; no row is out of range
         x.take(rows, axis=0, out=batch_x, mode="clip")
         targets.take(rows, axis=0, out=batch_targets, mode="clip")
         values = [batch_x, *(array[:count] for array in self._values)]
@@ -108,8 +109,8 @@ class BatchUpdate:
         self._change()
 
     def _forward(self, values: list[np.ndarray]) -> None:
-        """Computes the values of each layer from those of the layer before; those of the last layer
-        stay sums where a softmax follows."""
+        """Computes the values of each layer from the values of the layer before. The values of the
+        last layer stay sums: _output_errors() applies the output activation."""
         last = len(self._layers) - 1
         for index, (weight, bias) in enumerate(self._layers):
             z = values[index + 1]

@@ -17,7 +17,7 @@ _FUNCTIONS = {
     "linear": ("(z)", "1.0f"),
     "softmax": ("(z)", "1.0f"),
 }
-"""Each activation as a C expression of z, and its derivative as one of its value a."""
+"""Each activation as a C expression of z, and its derivative as a C expression of its value a."""
 
 X, TARGETS, ORDER, SETTINGS, PARAMETERS, SAMPLE_WEIGHTS = range(6)
 """Indices of a problem's inputs."""
@@ -35,8 +35,8 @@ class KernelBackprop(Algorithm):
 
 
 def not_plain(problem: BackpropProblem) -> str | None:
-    """Returns the reason why kernels that only descend gradients, of samples without weights,
-    cannot train a problem; None where they can."""
+    """Returns the reason why kernels of plain gradient descent, on samples without weights, cannot
+    train a problem; None where they can."""
     if problem.adam:
         return "it makes changes by gradient descent, and none by Adam; per_step can"
     if problem.weighted:
@@ -46,7 +46,8 @@ def not_plain(problem: BackpropProblem) -> str | None:
 
 def activation_macros(problem: BackpropProblem) -> dict[str, object]:
     """Returns the macros ACTIVATE and SLOPE for hidden units, ACTIVATE_OUTPUT and OUTPUT_SLOPE for
-    outputs, and SOFTMAX, which says whether a softmax follows on the (then unchanged) outputs.
+    outputs, and SOFTMAX, which says whether a softmax follows; ACTIVATE_OUTPUT is then the
+    identity.
 
     The slopes are derivatives, as expressions of the activation's value.
     """
@@ -72,8 +73,8 @@ def part_of_workspace(offset: int, nbytes: int) -> RunTime:
 
 
 ALIGNMENT = 4096
-"""Bytes of which the offsets of workspace parts are multiples; every device's alignment divides
-it."""
+"""Alignment of the parts of a workspace in bytes, which is a multiple of every device's
+alignment."""
 
 
 def aligned(nbytes: int) -> int:

@@ -15,8 +15,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 _SMALL = 1 << 24
 """Largest number of multiply-adds in the forward pass of an update for which BLAS gets one thread:
-several threads gain little on them and, on a busy machine, wait for each other. The number is a
-rule of thumb, on any processor."""
+with so few, several threads gain little and wait for each other on a busy machine. The number is a
+rule of thumb for all processors."""
 
 
 class NumpyBackprop(HostAlgorithm):
@@ -31,7 +31,7 @@ class NumpyBackprop(HostAlgorithm):
                 weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         products = sum(units * before for units, before in problem.layer_shapes)
         online = problem.batch == 1 and not problem.adam and not problem.weighted
-        # SciPy takes long to import, which processes that never train need not wait for
+        # imported here, because SciPy takes long to import and most processes never train
         from gossamer.ops.backprop.host_updates import in_batches, one_by_one
 
         with np.errstate(all="ignore"), _threads_for(problem.batch * products):

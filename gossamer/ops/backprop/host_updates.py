@@ -56,7 +56,7 @@ class _OnlineUpdate:
         self.outputs = [np.empty(units, np.float32) for units, _ in problem.layer_shapes]
 
     def __call__(self, x: np.ndarray, target: np.ndarray) -> float:
-        """Changes the parameters by one sample, and returns its loss before that."""
+        """Changes the parameters by one sample, and returns the sample's loss before the change."""
         problem = self.problem
         last = len(self.layers) - 1
         values = x
@@ -102,8 +102,8 @@ class _OnlineUpdate:
             bias -= self.rate * bias_velocity
             return
         if self.decay:
-            # multiplying by a factor just below 1 would round the same way at every sample
+            # products with a factor just below 1 would round in the same direction at every sample
             weight -= self.rate * self.decay * weight
-        # BLAS takes column-major matrices: it changes the transpose of a row-major one in place
+        # BLAS takes column-major matrices, so it gets the transpose of a row-major matrix
         sger(-self.rate, before, error, a=weight.T, overwrite_a=True)
         bias -= self.rate * error

@@ -24,8 +24,8 @@ DENSITIES = (1.0, 0.5, 0.25, 0.1)
 """Shares of non-zero inputs to which the density of data is rounded, so that data of about the
 same density share one measurement."""
 _SAMPLED_ROWS = 1000
-"""The density of data is computed from this number of rows, up to twice it, or from all rows of
-smaller data."""
+"""The density of data is computed from at least this number of rows, and from fewer than twice this
+number; for smaller data, from all rows."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class BackpropProblem(Problem):
     sizes: number of units of each layer, inputs first.
     rows: number of samples in the data.
     samples: number of samples that are trained on, in the given order.
-    batch: number of samples of an update (1: online); the last update takes the remaining ones.
+    batch: number of samples of an update (1: online); the last update takes the remaining samples.
     velocity: True where momentum is used.
     adam: True where Adam makes the changes; excludes momentum.
     output: activation of the outputs with squared_error, one of OUTPUTS; None takes the activation
-    of the hidden layers, or "linear" where that one is relu.
+    of the hidden layers, or "linear" where the hidden layers have relu.
     weighted: True where each row has a weight, by which its loss and its gradient are multiplied.
     networks: number of networks, each of which is trained by itself.
 
-    These change times and example_inputs(), but no results:
+    The following fields change times and example_inputs(), but no results:
     density: share of x that is not zero.
-    binary: True where all of that is 1.
+    binary: True where all numbers of x are 0 or 1.
     decay: True where weights decay.
 
     Inputs:
@@ -55,8 +55,8 @@ class BackpropProblem(Problem):
     3. settings, (networks, 3) float32: learning rate, momentum, weight decay.
     4. parameters, (networks, parameter_count) float32: for each layer the weights (units x units
        of the layer before), row-major, then the biases; with `velocity`, the velocities follow
-       them in the same order. With `adam` the means of the gradients, those of the squared
-       gradients, and last the number of updates that were made follow.
+       them in the same order. With `adam`, three things follow: the means of the gradients, the
+       means of the squared gradients, and the number of updates so far.
     5. only where `weighted`: the weight of each row, (rows,) float32.
     Outputs:
     0. parameters after the last update, which may use the memory of input 4.
@@ -73,7 +73,7 @@ class BackpropProblem(Problem):
 
     Source: training by back-propagation on a GPU with everything resident (2013), its online
     form with sigmoid units and squared error; Adam is Kingma and Ba (2015), the form before
-    section 2.1; the others are standard.
+    section 2.1; the other forms are standard.
     """
 
     op: ClassVar[str] = "backprop"
@@ -134,7 +134,7 @@ class BackpropProblem(Problem):
 
     @property
     def parameter_count(self) -> int:
-        """Number of parameters of one network, with velocities or with what Adam keeps."""
+        """Number of parameters of one network, with velocities, or with Adam's means and count."""
         if self.adam:
             return 3 * self.weight_count + 1
         return self.weight_count * (2 if self.velocity else 1)
@@ -176,9 +176,10 @@ class BackpropProblem(Problem):
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
         """Returns data and settings with which training stays finite.
 
-        As in pictures, some inputs are zero more often than others, and neighbours equally often.
-        At a density of 0.146, that of MNIST when binarised, 36% of the inputs are 1 somewhere in
-        eight samples (MNIST: 35%; 72% if all were so equally often).
+        As in pictures, some inputs are zero more often than others, and neighbouring inputs are
+        zero about equally often. At a density of 0.146, which binarised MNIST has, 36% of the
+        inputs are 1 in at least one of eight samples. With MNIST it is 35%; it would be 72% if all
+        inputs were 1 equally often.
         """
         inputs = self.sizes[0]
         position = (np.arange(inputs) + 0.5) / inputs
@@ -197,8 +198,8 @@ class BackpropProblem(Problem):
         return [x, targets, order, settings, parameters, *weights]
 
     def split(self, parameters: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns views of one network's (weights, biases), layer by layer, or of what lies as
-        they do, such as its velocities, where that is given."""
+        """Returns views of one network's (weights, biases), layer by layer. `parameters` may also
+        be other numbers in the same order, such as the network's velocities."""
         layers, start = [], 0
         for units, before in self.layer_shapes:
             middle, end = start + units * before, start + units * (before + 1)
@@ -213,7 +214,7 @@ class BackpropProblem(Problem):
 
     def like(self, x: np.ndarray, decay: bool) -> BackpropProblem:
         """Returns the same problem for data like x (rows, inputs), with weight decay or without.
-        Its density is the one of DENSITIES that is nearest by ratio."""
+        The density is the number in DENSITIES that is nearest to the data's density by ratio."""
         sampled = x[::max(1, len(x) // _SAMPLED_ROWS)]
         share = max(np.count_nonzero(sampled) / max(sampled.size, 1), 1e-6)
         return replace(

@@ -115,6 +115,6 @@ def _update(problem: BackpropProblem, parameters: np.ndarray, gradients: Layers,
 
 
 def adam_factor(updates: float) -> float:
-    """Returns the factor of the learning rate in Adam's update of this number, from 1."""
+    """Returns the factor of the learning rate in Adam's update with this number, counted from 1."""
     by_mean, by_square = BETAS
     return math.sqrt(1 - by_square**updates) / (1 - by_mean**updates)

@@ -14,10 +14,10 @@
 #define WIDTH 44 /* units of a sample, padded; it is also the offset from a bias to its velocity */
 #define BATCH 1 /* samples of an update */
 #define VELOCITY 0 /* 1: momentum is used */
-#define UNIT_AT 0, 32 /* for each layer the offset of its units among those of a sample */
+#define UNIT_AT 0, 32 /* for each layer the offset of its units among the units of a sample */
 /* for each layer from 1 on the offset of its weights in shared memory, in floats */
 #define WEIGHT_AT 0, 512
-/* for each layer the offset of its parameters among those of the network */
+/* for each layer the offset of its parameters among the network's parameters, and their number */
 #define PARAMETER_AT 0, 2080, 2410
 /* offset in shared memory, in floats, of the units' outputs for each sample of a batch */
 #define OUT_AT 0
@@ -30,12 +30,12 @@
 #define UPPER_VELOCITY 416 /* floats from a weight to its velocity */
 #define THREADS 128 /* work-items of the work-group */
 /* 1: no layer but the first has more than 32 inputs or units, so that one warp does the work of
- * the upper layers, and the others wait for it once */
+ * the upper layers, and the other warps wait for this warp once */
 #define NARROW 1
 #define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
-#define SLOPE(a) ((a) * (1.0f - (a))) /* its derivative, computed from its result */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
-#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* its derivative, computed from its result */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */
 #define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
 #endif
 
@@ -133,8 +133,9 @@ INLINE void store_upper_layers(SHARED_POINTER const float *pool, GLOBAL float *a
     }
 }
 
-/* Stores the output of unit j of layer l for sample b of the batch, and the error of an output of
- * the network. `buffer` says which of the two buffers of targets holds those of the sample. */
+/* Stores the output of unit j of layer l for sample b of the batch, and in the last layer also the
+ * unit's error and term of the loss. `buffer` says which of the two buffers of targets holds the
+ * sample's targets. */
 INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int b, int buffer)
 {
     int unit = b * WIDTH + unit_at[l] + j;
@@ -149,8 +150,9 @@ INLINE void store_output(SHARED_POINTER float *pool, int l, int j, float z, int 
     }
 }
 
-/* Computes the errors of the first layer's units from their outputs. A barrier precedes each step,
- * of the first warp alone where NARROW; the caller puts one of the work-group after the call. */
+/* Computes the errors of the first layer's units from their outputs. A barrier precedes each step:
+ * a barrier of the first warp alone where NARROW is 1, otherwise of the work-group. The caller puts
+ * a barrier of the work-group after the call. */
 INLINE void backpropagate_upper_layers(SHARED_POINTER float *pool, int item, int b, int buffer)
 {
     SHARED_POINTER float *out = pool + OUT_AT + b * WIDTH, *error = pool + ERROR_AT + b * WIDTH;
@@ -207,8 +209,8 @@ INLINE void backpropagate_upper_layers(SHARED_POINTER float *pool, int item, int
     }
 }
 
-/* Changes weights and biases by `count` samples of the batch from `first` on, and writes their
- * losses. */
+/* Changes weights and biases by `count` samples of the batch from `first` on, and writes the
+ * samples' losses. */
 INLINE void update_upper_layers(SHARED_POINTER float *pool, GLOBAL float *losses, int item,
                                 int first, int count, float rate, float momentum, float decay)
 {

@@ -9,8 +9,8 @@ from gossamer.ops.backprop.problem import BackpropProblem
 class SharedMemoryLayout:
     """Assigns offsets in shared memory, in floats, and defines the macros that name them.
 
-    It has room for what upper_layers.h needs for `batch` samples at once, and for `partial` partial
-    sums of the first layer; take() reserves more.
+    The layout has room for the arrays of upper_layers.h for `batch` samples at once, and for
+    `partial` partial sums of the first layer; take() reserves more memory.
     """
 
     def __init__(self, problem: BackpropProblem, threads: int, batch: int, partial: int) -> None:

@@ -1,8 +1,8 @@
-"""Convolutions of signs with the padding before them and the signs behind them, in one step.
+"""Convolutions of signs, in one step with a padding layer before them and a layer of signs behind.
 
-A constant of -1, 0 or 1 around a packed image costs nothing where the convolution puts it there
-itself. Where a sum is both the input of the next layer, as signs, and an operand of a later one, as
-in residual blocks, the convolution writes both.
+A padding of -1, 0 or 1 costs nothing where the convolution itself assumes that constant outside of
+a packed image. In residual blocks, the signs of a sum are the input of the next layer, and the sum
+is an operand of a later layer: there the convolution writes both the sum and its signs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ from gossamer.tensor import Format, TensorSpec
 
 @dataclass(frozen=True)
 class _Fusion:
-    """A fusion as a convolution of signs, and the name of each of its constants by the name that
-    the convolution gives it."""
+    """A fusion as a convolution of signs.
+
+    layer: the convolution, with the padding and the signs included.
+    names: the fusion's name of each constant, by the convolution's name of the constant.
+    """
 
     layer: BinaryLayer
     names: dict[str, str]
@@ -61,8 +64,8 @@ class BinaryFusion(FusionAlgorithm, abc.ABC):
 
 
 class _DeviceFusion(BinaryFusion):
-    """A kernel on packed words that takes pixels outside of the image for a constant and writes a
-    second result."""
+    """An algorithm whose kernel works on packed words, reads pixels outside of the image as a
+    constant, and can write a second result."""
 
     def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
         if not layer.has_two_results or words_are_whole(layer.convolution, max(WORD_BITS)):
@@ -81,7 +84,7 @@ class _DeviceFusion(BinaryFusion):
     @abc.abstractmethod
     def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
                  device: Device) -> list[Launch]:
-        """Returns the launches that compute the convolution; see those of the kernel."""
+        """Returns the launches that compute the convolution."""
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
         layer = _layer(problem)
@@ -139,8 +142,8 @@ class WidePopcountFusion(_DeviceFusion):
 
 
 class BitTensorCoreFusion(_DeviceFusion):
-    """The kernels of convolutions of signs on tensor cores, which add what a constant outside of
-    the image adds."""
+    """The kernels of convolutions of signs on tensor cores, which add the contribution of a
+    constant outside of the image to the sums."""
 
     name = "bit_tensor_core"
 
@@ -209,7 +212,7 @@ def _layer(problem: FusionProblem) -> BinaryLayer:
 
 
 def _fusion(problem: FusionProblem) -> _Fusion | str:
-    """Returns a fusion as one layer, or the reason why it is none."""
+    """Returns a fusion as one convolution of signs, or the reason why it cannot be one."""
     if tuple(part.op for part in problem.parts) not in BinaryFusion.patterns:
         return "the layers are no convolution with the padding before it or the signs behind it"
     index = next(i for i, part in enumerate(problem.parts) if isinstance(part, Conv2dProblem))
@@ -229,8 +232,8 @@ def _fusion(problem: FusionProblem) -> _Fusion | str:
 
 
 def _padded(problem: FusionProblem, convolution: Conv2dProblem) -> BinaryLayer | str:
-    """Returns a convolution with the padding before it, or the reason why it cannot be padded
-    so."""
+    """Returns the fusion's convolution with the padding layer included, or the reason why the
+    convolution cannot include it."""
     pad = problem.parts[0]
     assert isinstance(pad, PadProblem)
     if any(exit_[0] == 0 for exit_ in problem.exits):
@@ -251,7 +254,7 @@ def _padded(problem: FusionProblem, convolution: Conv2dProblem) -> BinaryLayer |
 def _with_signs(problem: FusionProblem, index: int, layer: BinaryLayer,
                 names: dict[str, str]) -> _Fusion | str:
     """Returns a convolution with the element-wise layer that reads its result, or the reason why
-    they do not go together. index: number of the convolution among the parts."""
+    the two cannot be one layer. index: number of the convolution among the parts."""
     signs = problem.parts[index + 1]
     assert isinstance(signs, ElementwiseProblem)
     convolution = layer.convolution
@@ -278,8 +281,8 @@ def _both(first: Expression, second: Expression, places: dict[int, int]) -> Expr
     """Returns the expression with two outputs: the first expression's result, and the second
     expression of that result.
 
-    places: the numbers of the second one's other inputs among those of both; its remaining input is
-    the first one's output.
+    places: the inputs of the second expression other than the first expression's result: their
+    numbers in the returned expression, by their numbers in the second.
     """
     inputs = first.inputs + len(places)
 

@@ -1,5 +1,5 @@
-"""The algorithm few_channels_mma for fusions: a network's first convolution, with what makes its
-image of what callers give, as one kernel."""
+"""The algorithm few_channels_mma for fusions: a network's first convolution, and the layer before
+it that makes the image from the numbers that callers give, as one kernel."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _CONVOLUTION = FewChannelsMma()
 
 
 class FirstConvolutionMma(FusionAlgorithm):
-    """Computes what few_channels_mma of conv2d does, of bytes or halves in NCHW or NHWC, which it
-    scales and shifts as it loads them."""
+    """Computes the convolution as few_channels_mma of conv2d does, from bytes or float16 numbers in
+    NCHW or NHWC, which the kernel scales and shifts as it loads them."""
 
     name = _CONVOLUTION.name
     patterns = (("elementwise", "conv2d"),)

@@ -1,4 +1,4 @@
-"""Several layers that one algorithm computes in one step, with all algorithms for them."""
+"""The op of fusions (several layers that one algorithm computes in one step) and its algorithms."""
 
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.binary import (

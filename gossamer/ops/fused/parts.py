@@ -1,4 +1,4 @@
-"""Kinds of parts that several fusions have."""
+"""Kinds of parts that occur in several fusions."""
 
 from __future__ import annotations
 

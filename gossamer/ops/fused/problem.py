@@ -1,4 +1,4 @@
-"""The problem of a fusion: the problems of its layers, and which reads what the others write."""
+"""The problem of a fusion: the problems of its layers, and where each layer's inputs come from."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from gossamer.ops.algorithm import Problem
 from gossamer.tensor import TensorSpec
 
 Source = tuple[int, int]
-"""The number of a part and of one of its outputs; or the source of an entry."""
+"""The number of a part and the number of one of its outputs; for an entry, -1 and its number."""
 
 
 def entry(number: int) -> Source:
-    """Returns the source of the entry of a number: of a value that a fusion reads from outside."""
+    """Returns the source of the entry with a number, which is a value that a fusion reads from
+    outside."""
     return (-1, number)
 
 
@@ -31,11 +32,11 @@ class FusionProblem(Problem):
     """Several problems that one algorithm computes in one step.
 
     parts: the problems in the order of execution.
-    sources: for each part, where each of its inputs comes from: an output of an earlier part, or an
-    entry.
-    exits: the outputs of parts that are the fusion's outputs. The constants of part i are named
-    "i.name".
-    Raises ValueError for sources that do not fit.
+    sources: the source of each input of each part: an output of an earlier part, or an entry.
+    exits: the sources of the fusion's outputs, each an output of a part.
+
+    The constants of part i are named "i.name". Raises ValueError where the source of an input is no
+    earlier part's output and no entry, or has another spec than the input.
     """
 
     op: ClassVar[str] = "fused"
@@ -96,8 +97,8 @@ class FusionProblem(Problem):
 
     @cached_property
     def facts(self) -> tuple[ValueFacts, ...]:  # type: ignore[override]
-        """The facts that the parts state of the entries that they read; empty where no entry has
-        few values."""
+        """The value facts of the entries, from the first part that reads each entry; empty where no
+        entry has few values."""
         known = tuple(part.facts[index] if index < len(part.facts) else REAL
                       for part, index in map(self.reader, self.entries))
         return known if any(facts.few_values for facts in known) else ()

@@ -11,7 +11,7 @@ from gossamer.ops.fused.problem import FusionProblem, Source, weights_of_part
 
 def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    # the registry imports this package
+    # imported here, because the registry imports this package
     from gossamer.ops.registry import OPS
 
     values: dict[Source, np.ndarray] = dict(zip(problem.entries, inputs, strict=True))

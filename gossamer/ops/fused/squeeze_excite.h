@@ -1,7 +1,8 @@
-/* The two small products of a squeeze-and-excite layer by a cluster of work-groups, each of which has
- * some of the channels of an image.
+/* The two small products of a squeeze-and-excite layer, computed by a cluster of work-groups, each
+ * of which has some of the channels of an image.
  *
- * `parts` has what each work-group adds to each number, (work-groups, numbers). */
+ * The first product makes SQUEEZED numbers. `parts` has the partial sum of each work-group for each
+ * number, (work-groups, numbers). */
 
 #pragma once
 
@@ -16,8 +17,8 @@
 #include "ptx/cluster.h"
 #include "ptx/shfl.h"
 
-/* Gives all work-groups of the cluster what the lanes of a warp of work-group `rank` add to a
- * number of the first product. */
+/* Adds up the sums of a warp's lanes, and gives the result to all work-groups of the cluster as the
+ * partial sum of work-group `rank` for a number of the first product. */
 [[maybe_unused]] INLINE void give_part(float *parts, float sum, int number, int rank, uint lane)
 {
     sum = warp_sum(sum, lane);
@@ -25,7 +26,7 @@
         *map_cluster(parts + rank * SQUEEZED + number, (int)lane) = sum;
 }
 
-/* Returns a number of the first product, once all work-groups have given their parts. */
+/* Returns a number of the first product, once all work-groups have given their partial sums. */
 [[maybe_unused]] INLINE float sum_of_parts(const float *parts, int number)
 {
     float sum = 0.0f;
@@ -34,8 +35,8 @@
     return sum;
 }
 
-/* Returns the second product for a channel. weights: (numbers, channels). row: channels of a row in
- * memory. */
+/* Returns the second product for a channel. weights: (numbers, channels). row: distance between
+ * rows of weights in memory, in elements. */
 [[maybe_unused]] INLINE float gate_sum(const float *squeezed, const REAL *weights, int row,
                                        int channel)
 {

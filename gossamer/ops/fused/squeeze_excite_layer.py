@@ -1,4 +1,4 @@
-"""Takes squeeze-and-excite layers apart, alone or within a block.
+"""Finds the parts of squeeze-and-excite layers that stand alone or within a block.
 
 Source: J. Hu, L. Shen, G. Sun, "Squeeze-and-excitation networks", CVPR 2018.
 """
@@ -14,19 +14,19 @@ from gossamer.ops.fused.parts import is_image_mean, is_product
 from gossamer.ops.fused.problem import FusionProblem, Source
 
 PARTS = 4
-"""Number of parts of a layer: the mean, two products, and the scaling."""
+"""Number of parts of a squeeze-and-excite layer: the mean, two products, and the scaling."""
 
 
 @dataclass(frozen=True)
 class SqueezeExciteLayer:
-    """A squeeze-and-excite layer: each channel of an image is scaled by a number, its gate, which
-    two small products make of the means of all channels.
+    """A squeeze-and-excite layer: each channel of an image is scaled by a number, its gate. Two
+    small products compute the gates from the means of all channels.
 
-    squeeze: the product that makes few numbers of the means.
-    excite: the one that makes the gates of these.
-    scale: the expression of an element, of its channel's gate, which is the first operand, and of
-    the same element of other tensors.
-    tensors: the sources of these tensors.
+    squeeze: the product that computes a few numbers from the means.
+    excite: the product that computes the gates from these numbers.
+    scale: the expression that scales an element of the image. Its first operand is the gate of the
+    element's channel, its others are the elements at the same place in other tensors.
+    tensors: the sources of these other tensors.
     """
 
     squeeze: Conv2dProblem
@@ -46,9 +46,10 @@ class SqueezeExciteLayer:
 
 
 def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExciteLayer | None:
-    """Returns some parts of a fusion as a squeeze-and-excite layer; None where they are others.
+    """Returns PARTS parts of a fusion as a squeeze-and-excite layer; None where they are no such
+    layer.
 
-    first: the number of the first of the parts.
+    first: the number of the first part.
     x: the source of the image.
     """
     mean, squeeze, excite, scale = problem.parts[first:first + PARTS]
@@ -67,8 +68,8 @@ def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExcite
 
 def _scale_of(scale: ElementwiseProblem, sources: tuple[Source, ...], x: Source, gates: Source
               ) -> tuple[Epilogue, tuple[Source, ...]] | None:
-    """Returns the expression of an element, and the sources of the other tensors in it;
-    None where the element and its gate are not each read once, or a tensor is read twice."""
+    """Returns the expression that scales an element, and the sources of the other tensors in it;
+    None where the element or its gate is not read exactly once, or a tensor is read twice."""
     if scale.constants or scale.dtypes != ("float32",) or len(set(sources)) != len(sources):
         return None
     if x not in sources or gates not in sources:

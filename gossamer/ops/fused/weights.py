@@ -1,4 +1,4 @@
-"""The constants of a fusion by the names that the problem of one of its parts gives them."""
+"""The constants of a fusion under the names that the problem of one of its parts gives them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gossamer.ops.weights import Pack, Packed, Weights
 
 
 class RenamedWeights(Weights):
-    """Constants under other names, whose packed forms are kept by the constants themselves.
+    """Constants under other names. Their packed forms are kept with the original constants.
 
-    names: the name of each constant, by its name here.
+    names: the original name of each constant, by its new name.
     """
 
     def __init__(self, weights: Weights, names: Mapping[str, str]) -> None:

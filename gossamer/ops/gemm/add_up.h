@@ -1,5 +1,6 @@
-/* This header is for kernels whose work-groups reduce one column of a product. Each of the
- * WORK_GROUP_SIZE work-items, a power of two, has one partial sum for each of ROWS rows. */
+/* The sums of kernels whose work-groups reduce one column of a product. A work-group has
+ * WORK_GROUP_SIZE work-items, a power of two, and each work-item has a partial sum for each of ROWS
+ * rows. */
 
 #pragma once
 

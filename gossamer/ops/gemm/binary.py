@@ -1,5 +1,5 @@
-"""Matrix products of signs, as convolutions: on the host and on tensor cores of images of one
-pixel, by popcount of one image whose pixels are the rows."""
+"""Matrix products of signs, computed as convolutions. The algorithm popcount takes the rows as the
+pixels of one image; all other algorithms take each row as an image of one pixel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TILES = (
     Tile(32, 1, 4, 1, 4),
     Tile(64, 1, 4, 1, 8),
 )
-"""Tiles for one row, for a few and for many: the rows are columns of an image of height 1."""
+"""Tiles for one row, for a few rows and for many rows, as columns of an image of height 1."""
 
 
 class _ImagesOfOnePixel(Algorithm):
@@ -50,7 +50,7 @@ class _ImagesOfOnePixel(Algorithm):
 
     def variants(self, problem: GemmProblem, device: Device) -> Iterator[Variant]:
         found = map(_of_matrices, self._convolution.variants(pointwise(problem), device))
-        # of a matrix NHWC and NCHW are the same
+        # NHWC and NCHW are the same layout of a matrix
         return iter(dict.fromkeys(found))
 
     def expected_us(self, problem: GemmProblem, variant: Variant, device: Device) -> float | None:

@@ -90,8 +90,8 @@ class CublasGemm(Algorithm):
 
 def _product(problem: GemmProblem, precision: str,
              device: Device) -> tuple[Product, Fused | None]:
-    """Returns the product, transposed since cuBLAS is column-major, and the epilogue that cuBLAS
-    applies; None in its place where cuBLAS cannot apply the epilogue or offers no algorithm."""
+    """Returns the product, transposed because cuBLAS is column-major, and the epilogue that cuBLAS
+    applies. The epilogue is None where cuBLAS cannot apply it or offers no algorithm for it."""
     def product(fusion: Fused) -> Product:
         return Product(precision, problem.columns, problem.rows, problem.depth, True,
                        (problem.depth, problem.depth, problem.columns), bias=bool(fusion.bias),

@@ -1,5 +1,5 @@
-"""Products with dense weights: tiled ones by the kernels of 1x1 convolutions, one for few rows, and
-one by BLAS on the host."""
+"""Products with dense weights: tiled products by the kernels of 1x1 convolutions, a kernel for few
+rows, and BLAS on the host."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from gossamer.tensor import ROW_MAJOR
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
 _USUAL_ROWS = 16
-"""Number of rows for which the numbers of threads of a product on the host are listed. The actual
-number of rows is the batch size, on which configs do not depend."""
+"""Number of rows for which the numbers of threads of a product on the host are listed. Configs do
+not depend on the actual number of rows, which is the batch size."""
 
 
 class _PointwiseGemm(Algorithm):
@@ -89,7 +89,7 @@ class TiledGemm(_PointwiseGemm):
 
 
 class MmaGemm(_PointwiseGemm):
-    """The product on tensor cores of 1x1 convolutions, applied to images of one pixel."""
+    """The product of 1x1 convolutions on tensor cores, applied to images of one pixel."""
 
     name = "gemm_mma"
     _convolution = PointwiseMma()

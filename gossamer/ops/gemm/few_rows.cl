@@ -8,8 +8,8 @@
 /* numbers that are loaded at once: 4 where the depth is a multiple of 4, else 1 */
 #define VECTOR 4
 #define HELD 4 /* pieces of a work-item that are read while the kernel before still runs */
-#define ROUNDS 4 /* pieces of a work-item, at most */
-#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#define ROUNDS 4 /* not 0: results are rounded to 16-bit floats; 0: results are floats */
+#define HALVES 1 /* 1: x and the weights are 16-bit floats; 0: they are floats */
 #endif
 
 #include "dialect/common.h"

@@ -2,14 +2,13 @@
  *
  *   y[i, j] = epilogue(sum over k of x[i, k] * weight[k, j])
  *
- * A work-group computes TILE_M rows by TILE_N columns and a work-item WORK_M by WORK_N of them,
- * from tiles of TILE_K values of k in shared memory that are filled ahead. A warp is LANES_M by
- * LANES_N work-items. Neighbouring work-groups compute tiles of the same GROUP_SIZE_M rows of
- * tiles, so that they find their operands in the L2 cache.
+ * A work-group computes a tile of TILE_M rows by TILE_N columns, and each work-item WORK_M rows by
+ * WORK_N columns of this tile. The operands of TILE_K values of k at a time are in shared memory,
+ * which is filled ahead. A warp is LANES_M by LANES_N work-items. Neighbouring work-groups compute
+ * tiles of the same GROUP_SIZE_M rows of tiles, so that they find their operands in the L2 cache.
  *
- * The tile of x is transposed on its way into shared memory. SWIZZLE moves the column of a row's
- * number by its k, so that the writes of a warp fall in different banks; a column is read from
- * where it was written.
+ * The tile of x is transposed on its way into shared memory. SWIZZLE permutes the rows of x within
+ * each k, so that the writes of a warp fall in different banks; reads apply the same permutation.
  *
  * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers. */
 
@@ -22,16 +21,16 @@
 #define LANES_N 8 /* work-items of a warp along the columns */
 /* work-groups that are to fit a multiprocessor at once, which bounds the registers */
 #define BLOCKS_PER_UNIT 1
-/* 0: rows, columns and depth are multiples of the tile's, so that no bounds are checked */
+/* 0: rows, columns and depth are multiples of the tile's sizes, so that no bounds are checked */
 #define CHECKED 1
-/* tiles in shared memory: of 2 the next one waits in registers, of more all but one are filled
- * by asynchronous copies (CUDA from sm_80 on) */
+/* tiles in shared memory: with 2, the next tile waits in registers; with more, all tiles but one
+ * are filled by asynchronous copies (CUDA from sm_80 on) */
 #define TILES 2
-/* 1: a work-item reads the numbers of the next k before it multiplies those of this one */
+/* 1: a work-item reads the numbers of the next k before it multiplies the numbers of this k */
 #define EARLY 1
 #define COLUMNS 1 /* 1: a work-item's results are computed column by column; 0: row by row */
 /* 1: every second column, or row, is computed from its end, so that each multiplication
- * shares an operand with the one before */
+ * shares an operand with the multiplication before */
 #define SNAKE 1
 #endif
 
@@ -102,7 +101,7 @@
             weight_index[i] += weight_step;                                                   \
         }                                                                                     \
     }
-/* Writes to a tile what FETCH left in registers. */
+/* Writes the numbers that FETCH left in registers to a tile. */
 #define STORE_TILE(tile)                                                                      \
     {                                                                                         \
         UNROLL for (int i = 0; i < X_LOADS; i++) {                                            \
@@ -117,7 +116,7 @@
     }
 #endif
 
-/* Makes the next tile the current one, which all of the work-group can read then. */
+/* Makes the next tile the current one, and waits until the whole work-group can read it. */
 #if ASYNC
 #define NEXT_TILE()                                                                           \
     {                                                                                         \

@@ -1,5 +1,5 @@
-"""Products of large matrices on GPUs, by tiles with more results a work-item than those of
-convolutions."""
+"""Products of large matrices on GPUs, by tiles in which a work-item has more results than in the
+tiles of convolutions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _CONFIGS = (
     (128, 128, 8, 16, 8, 8, 2, 2, 0, 0, 1, 0),
     (128, 128, 8, 8, 16, 4, 2, 2, 0, 1, 1, 0),
 )
-"""Values of _KEYS, which large.cl describes. On an H200 the first is the fastest through CUDA, and
-one of the last two through OpenCL; on every device each may be measured."""
+"""Values of _KEYS, which large.cl describes. On an H200 the first config is the fastest through
+CUDA, and one of the last two is the fastest through OpenCL; on every device each config may be
+measured."""
 _LEAST = 128
-"""Rows and columns below which a tile would be empty for the most part."""
+"""The least numbers of rows and of columns: with fewer, most of a tile would be empty."""
 
 
 class LargeGemm(Algorithm):
@@ -70,7 +71,7 @@ class LargeGemm(Algorithm):
             "architectures": ("sm_80", "sm_100")}
         kernel = device.compile(KernelSource.of(_SOURCE, "large_gemm", {
             **{key.upper(): value for key, value in variant.config},
-            # with bounds to check, the registers of two work-groups are too few
+            # where bounds are checked, a multiprocessor has too few registers for two work-groups
             "BLOCKS_PER_UNIT": variant["blocks_per_unit"] if exact else 1,
             "CHECKED": int(variant["checked"] or not exact),
             **epilogue_macros(problem.epilogue),

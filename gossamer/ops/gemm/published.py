@@ -1,4 +1,4 @@
-"""The product of convolution in OpenCL as it was published, as an algorithm of its own."""
+"""The matrix product of a published convolution in OpenCL, as an algorithm of gemm."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gossamer.ops.weights import Weights
 
 
 class PublishedGemm(Algorithm):
-    """Tiles of 64 x 64 in shared memory and 8 x 4 results a work-item, and a kernel of its own for
-    the epilogue."""
+    """Tiles of 64 x 64 in shared memory and 8 x 4 results for each work-item, and a separate kernel
+    for the epilogue."""
 
     op = "gemm"
     name = "published"

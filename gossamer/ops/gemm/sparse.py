@@ -30,6 +30,7 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("sparse_rows.cl")
 _SHORT_DEPTH = 2**16
+"""The largest depth at which column indices fit 16 bits."""
 
 
 class SparseRows(Algorithm):

@@ -20,7 +20,7 @@ class MatmulProblem(Problem):
 
     constants: numbers of the operands, a (0) and b (1), that are constants, stored in the weights
     as `operand0` and `operand1`.
-    Raises ValueError for shapes that do not fit.
+    Raises ValueError for shapes that have no product.
     """
 
     op: ClassVar[str] = "matmul"

@@ -42,8 +42,7 @@ class DeviceMatmul(Algorithm):
 
     def _prepared(self, weights: Weights, problem: MatmulProblem, variant: Variant, device: Device,
                   source: KernelSource, tile: tuple[int, int], work_group: int) -> State:
-        """Returns the state of one launch of a kernel. tile: rows and columns of its tiles.
-        """
+        """Returns the state of one launch of a kernel. tile: rows and columns of a tile."""
         state = State(problem, variant, device)
         if problem.outputs[0].size == 0:
             return state
@@ -80,8 +79,8 @@ class TiledMatmul(DeviceMatmul):
 
 
 class WideMatmul(DeviceMatmul):
-    """Holds the sums of a tile in the vector registers of a processor, on which the barriers of
-    `tiled` take most of the time."""
+    """Holds the sums of a tile in the vector registers of a processor. On processors the barriers
+    of `tiled` take most of its time."""
 
     name = "wide"
 

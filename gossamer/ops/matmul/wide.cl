@@ -1,10 +1,10 @@
 /* Batched row-major matrix products, c = a @ b, on processors: a work-item is a work-group, and holds
- * the sums of ROWS rows by 16 * VECTORS columns in vector registers. Nothing is staged: rows of b are
- * read in order, and of a one number at a time is spread over a vector. */
+ * the sums of ROWS rows by 16 * VECTORS columns in vector registers. Shared memory is not used:
+ * rows of b are read in order, and one number of a at a time is spread over a vector. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 6 /* rows of a tile */
-#define VECTORS 2 /* sixteens of columns of a tile */
+#define VECTORS 2 /* vectors of 16 columns of a tile */
 #endif
 
 #include "dialect/common.h"
@@ -28,7 +28,7 @@ void wide_matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
     FLOAT16 sum[ROWS][VECTORS];
     const GLOBAL float *from[ROWS];
     UNROLL for (int i = 0; i < ROWS; i++) {
-        /* what lies behind the last row is computed as the last one, and not stored */
+        /* in place of rows behind the last one, the last row is computed again and not stored */
         from[i] = a + (size_t)(row0 + i < rows ? row0 + i : rows - 1) * inner;
         UNROLL for (int j = 0; j < VECTORS; j++)
             sum[i][j] = ZERO16;

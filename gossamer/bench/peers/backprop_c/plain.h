@@ -10,7 +10,8 @@ typedef struct {
 } Layer;
 
 /* Points the layers at their parameters: for each layer the weights and then the biases. Returns
- * the memory of the layers' outputs and errors, which the caller frees; NULL where none is left. */
+ * the memory of the layers' outputs and errors, which the caller frees; NULL where memory is
+ * missing. */
 static float *lay_out(Layer *layers, const Shape *shape, float *parameters)
 {
     int units = 0;

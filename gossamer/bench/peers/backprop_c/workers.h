@@ -14,7 +14,7 @@
 typedef struct {
     int inputs, units, first, count, back_first, back_count;
     int width, back_width; /* the counts, padded */
-    float *weight;         /* inputs x width; stored unit by unit: count x ROW(inputs) */
+    float *weight;         /* inputs x width; where stored unit by unit, count x ROW(inputs) */
     float *back;           /* units x back_width */
     float *bias;           /* width */
     float *out, *own_out;  /* outputs of all units, and of owned units; may be one array */
@@ -27,13 +27,13 @@ typedef struct {
     Layer layers[MOST_LAYERS];
 } Worker;
 
-/* The first of the units that a thread owns. */
+/* Returns the number of the first unit that a thread owns. */
 static int start_of(int units, int thread, int threads)
 {
     return (int)((long)units * thread / threads);
 }
 
-/* Allocates zeros; NULL where memory is missing. */
+/* Allocates an array of zeros. Returns NULL where memory is missing. */
 static float *zeros(size_t count)
 {
     size_t bytes = (count * sizeof(float) / LINE + 1) * LINE;

@@ -1,6 +1,6 @@
 /* The macros with which one kernel source compiles as OpenCL C 1.2 and as CUDA C++ (NVRTC).
  *
- * opencl.h and cuda.h precede this file; each defines the macros of its own compiler.
+ * The files cuda.h and opencl.h, which are included below, define the macros for one compiler each.
  *
  * Kernels are written in OpenCL C 1.2 with these macros. Sizes of tensors are kernel arguments,
  * and tile sizes are macros. Pointer parameters carry GLOBAL or SHARED_POINTER. SHARED arrays are
@@ -16,25 +16,26 @@
 #endif
 
 /* LAUNCH_BOUNDS(threads, groups) bounds the registers, so that `groups` work-groups of `threads`
- * work-items fit a multiprocessor. WORK_GROUP_OF(items) fixes the size of a work-group in its
- * place: NVIDIA's OpenCL allows more than 256 work-items only so. */
+ * work-items fit a multiprocessor. WORK_GROUP_OF(items) stands in place of LAUNCH_BOUNDS and fixes
+ * the size of a work-group: without it, NVIDIA's OpenCL allows at most 256 work-items. */
 
 /* Warps are 32 work-items with consecutive LOCAL_ID(0).
  *
  * PART(condition) starts code for some warps of a work-group. On CUDA only the warps for which the
- * condition is true enter it, at the same time as other warps enter other parts. In OpenCL all
- * work-items enter every part, one part after the other. Within a part, the code that only some
- * warps may run is therefore inside of a further condition, and the following macros, which all
- * work-items have to reach, are outside of every condition that differs within the work-group:
- *   WARP_BARRIER()               waits for the warp.
+ * condition is true enter the part, at the same time as other warps enter other parts. In OpenCL
+ * all work-items enter every part, one part after the other. A part therefore tests the condition
+ * again round code that only its warps may run. All work-items have to reach the following macros,
+ * so they stand outside of every condition that differs within the work-group:
+ *   WARP_BARRIER()               waits for all work-items of the warp.
  *   PART_BARRIER(number, items)  waits for all `items` work-items of the part; each part has its
  *                                own number from 1 to 15.
  *   BALLOT(result, votes, predicate)  sets bit n of the uint `result` where the predicate of the
- *                                warp's work-item n is true. VOTES(name, warps) declares `votes`
- *                                among the SHARED arrays.
- *   VOTE_OR(words, index, predicate)  sets the same bit of the SHARED uint words[index], which was 0,
- *                                where the predicate is true; `index` is the same for the warp. All
- *                                of the warp call it, and a BARRIER follows before it is read. */
+ *                                warp's work-item n is true. VOTES(name, warps), which stands among
+ *                                the SHARED arrays, declares the array that `votes` names.
+ *   VOTE_OR(words, index, predicate)  sets bit n of the SHARED uint words[index] where the
+ *                                predicate of the warp's work-item n is true. The word was 0, and
+ *                                `index` is the same for the whole warp. All work-items of the warp
+ *                                call VOTE_OR, and a BARRIER follows before the word is read. */
 
 /* Loads and stores of four floats, whose address is a multiple of 16 bytes. */
 #define LOAD4(pointer) (*(const GLOBAL float4 *)(pointer))
@@ -42,14 +43,16 @@
 #define SHARED_LOAD4(pointer) (*(const SHARED_POINTER float4 *)(pointer))
 #define SHARED_STORE4(pointer, value) (*(SHARED_POINTER float4 *)(pointer) = (value))
 
-/* FLOAT16 is a vector of 16 floats, for kernels of processors: ZERO16 is one of zeros, LOAD16 and
- * STORE16 take any address, and FMA16(factor, values, sums) adds factor * values to sums. */
+/* FLOAT16 is a vector of 16 floats, for kernels that run on processors. ZERO16 is a vector of
+ * zeros, LOAD16 and STORE16 take any address, and FMA16(factor, values, sums) adds factor * values
+ * to sums. */
 
-/* 16-bit floats exist in memory only: HALF is the type to which pointers point, and arithmetic is
- * in float. The address of four of them is a multiple of 8 bytes, the address of eight a multiple
- * of 16. A FETCHED value is an unconverted one, so that an early or conditional load need not
- * complete before its HALF_VALUE is computed. LOWER_VALUE4 and UPPER_VALUE4 convert the first and
- * the last four of eight that were fetched to a float4 each.
+/* 16-bit floats exist in memory only: pointers point to HALF, and arithmetic is in float. Loads and
+ * stores of four halves take an address that is a multiple of 8 bytes; for eight halves it is a
+ * multiple of 16 bytes. FETCH_HALF loads a value without conversion, and HALF_VALUE converts a
+ * fetched value later: so an early or conditional load need not complete before the value is used.
+ * LOWER_VALUE4 and UPPER_VALUE4 convert the first four and the last four of eight fetched halves to
+ * a float4.
  *
  * REAL is the type of a kernel's tensors in memory: HALF where HALVES is set, else float. */
 #if HALVES
@@ -82,8 +85,8 @@
 
 #define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))
 
-/* DIVISOR declares a divisor as kernel parameters, whose arguments gossamer.ops.strided.divisor
- * returns. QUOTIENT divides x, 0 <= x < 2^31, by it at the cost of a multiplication. */
+/* DIVISOR declares the kernel parameters of a divisor; gossamer.ops.strided.divisor returns their
+ * arguments. QUOTIENT divides x, 0 <= x < 2^31, by the divisor at the cost of a multiplication. */
 #define DIVISOR(name) int name, int name##_multiplier, int name##_shift
 #define QUOTIENT(x, name) \
     (MULTIPLY_HIGH((uint)(x) << 1, (uint)name##_multiplier) >> name##_shift)

@@ -51,7 +51,7 @@
 #define DYNAMIC_SHARED(type, name) extern __shared__ type name[];
 
 #ifndef __CUDACC_RTC__
-/* the headers that nvcc includes define these otherwise */
+/* headers that nvcc includes define ulong, INFINITY and NAN in other ways */
 #define ulong dialect_ulong
 #undef INFINITY
 #undef NAN
@@ -151,8 +151,8 @@ struct sixteen_floats {
                       float_to_half(upper.z) | (unsigned int)float_to_half(upper.w) << 16);
 }
 
-/* A sigmoid with an absolute error below 2e-7. Its relative error grows from 4e-7 near 0 to 4.5e-6
- * where it is smallest; in place of subnormal numbers it is 0. */
+/* A sigmoid with an absolute error below 2e-7. The relative error grows from 4e-7 near x = 0 to
+ * 4.5e-6 at the smallest results; a result that would be subnormal is 0. */
 [[maybe_unused]] static __device__ __forceinline__ float SIGMOID(float x)
 {
     float e, y;

@@ -17,7 +17,7 @@
 #define WORK_GROUP_OF(items) __attribute__((reqd_work_group_size(items, 1, 1)))
 #ifdef POCL_DEVICE_ADDRESS_BITS
 /* PoCL assumes that all work-items agree on a branch directly after a barrier, even where they do
- * not. An empty instruction between the two avoids this. */
+ * not. An empty instruction between the barrier and the branch keeps PoCL from this assumption. */
 #define BARRIER_OF(memories)               \
     do {                                   \
         barrier(memories);                 \
@@ -87,8 +87,8 @@
 #define STORE_HALF8(pointer, index, lower, upper) \
     vstorea_half8_rte((float8)(lower, upper), 0, (pointer) + (index))
 #define SIGMOID(x) (1.0f / (1.0f + exp(-(x))))
-/* Dynamic shared memory is a kernel parameter in OpenCL and an extern array in CUDA. It is aligned as
- * its type is, and no more: what is read four at a time has a type of four. */
+/* Dynamic shared memory is a kernel parameter in OpenCL and an extern array in CUDA. It has only
+ * the alignment of its type: an array that is read four numbers at a time has a vector type. */
 #define DYNAMIC_SHARED_PARAMETER(type, name) , __local type *name
 #define DYNAMIC_SHARED(type, name)
 

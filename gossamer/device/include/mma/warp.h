@@ -1,4 +1,5 @@
-/* The multiplication of kernels on tensor cores, and pairs of its float16 operands. */
+/* Multiplication by a warp on tensor cores, and the packing of two float16 operands in a
+ * register. */
 
 #pragma once
 
@@ -16,9 +17,9 @@
     return packed;
 }
 
-/* mma.sync.m16n8k16 (TF32: m16n8k8): multiplies a 16 x 16 (TF32: 16 x 8) tile of weights with 8
- * points and adds to sum, in which a lane holds rows lane / 4 and lane / 4 + 8 of the tile for
- * points 2 (lane % 4) and the next. */
+/* mma.sync.m16n8k16 (TF32: m16n8k8): multiplies a 16 x 16 (TF32: 16 x 8) tile of weights by 8
+ * columns of the other operand and adds the products to sum. A lane holds rows lane / 4 and lane /
+ * 4 + 8 of the result, each in columns 2 (lane % 4) and 2 (lane % 4) + 1. */
 INLINE void mma_sync(float (&sum)[4], const uint4 &weights, uint lower, uint upper)
 {
 #if HALVES

@@ -1,4 +1,5 @@
-/* Multiplication by a warpgroup, four warps, whose operands lie in shared memory (sm_90a). */
+/* Multiplication of two operands in shared memory, which the four warps of a warpgroup compute
+ * together (sm_90a). */
 
 #pragma once
 
@@ -42,8 +43,8 @@
 #define FOUR(j) "+f"(sums[j][0]), "+f"(sums[j][1]), "+f"(sums[j][2]), "+f"(sums[j][3])
 #define SIXTEEN(j) FOUR(j), FOUR(j + 1), FOUR(j + 2), FOUR(j + 3)
 
-/* Returns the matrix descriptor of lines of 128 bytes at an address in shared memory, with the
- * pieces of each eight lines permuted: eight lines are 1024 bytes. */
+/* Returns the matrix descriptor of an operand of wgmma at an address in shared memory: lines of 128
+ * bytes with the 128-byte swizzle, which repeats every eight lines (1024 bytes). */
 [[maybe_unused]] INLINE ulong matrix_descriptor(uint address)
 {
     return (ulong)(address >> 4 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
@@ -51,7 +52,7 @@
 
 /* wgmma.mma_async of two operands in shared memory: multiplies 64 lines of x with TILE_M lines of
  * weights over one step of K. Lane l of warp w gets sums of lines i and i + 8 of x, where i is
- * 16 * (w % 4) + l / 4: within 16 lines, the sums are distributed over a warp as those of mma. */
+ * 16 * (w % 4) + l / 4: within 16 lines, a warp's lanes hold the sums in the order of mma. */
 [[maybe_unused]] INLINE void wgmma_ss(float (&sums)[TILE_M / 8][4], ulong x, ulong weights)
 {
 #if TILE_M == 64

@@ -1,10 +1,11 @@
-/* Clusters of CLUSTER work-groups (sm_90), which can write to one another's shared memory; without
- * them, where CLUSTER is 1, these macros cost nothing.
+/* Clusters of CLUSTER work-groups (sm_90), which can write to one another's shared memory. Where
+ * CLUSTER is 1, CLUSTER_BARRIER is BARRIER and the other macros are empty.
  *
  *   CLUSTER_DIMS       goes before LAUNCH_BOUNDS of a kernel.
  *   CLUSTER_ARRIVE()   barrier.cluster.arrive.relaxed: says that this work-group runs.
- *   CLUSTER_WAIT()     barrier.cluster.wait: waits until all of the cluster have arrived. Each of
- *                      both once, before the first write to another work-group.
+ *   CLUSTER_WAIT()     barrier.cluster.wait: waits until all work-groups of the cluster have
+ *                      arrived. A kernel calls CLUSTER_ARRIVE and CLUSTER_WAIT once, before its
+ *                      first write to another work-group's shared memory.
  *   CLUSTER_BARRIER()  barrier.cluster.arrive.release and .wait.acquire: waits for all work-items of
  *                      the cluster. */
 

@@ -1,5 +1,5 @@
-/* Asynchronous copies into shared memory (sm_80): a work-item starts some, commits them as a group,
- * and waits for its groups later. */
+/* Asynchronous copies into shared memory (sm_80): a work-item starts copies, commits them as a
+ * group, and waits for its groups later. */
 
 #pragma once
 
@@ -7,21 +7,21 @@
 
 #ifdef __CUDACC__
 
-/* Returns the address by which instructions know a place in shared memory. */
+/* Returns a pointer into shared memory as the 32-bit address that PTX instructions take. */
 [[maybe_unused]] INLINE uint shared_address(const void *pointer)
 {
     return (uint)__cvta_generic_to_shared(pointer);
 }
 
-/* cp.async.cg: starts a copy of 16 bytes past the L1 cache, or of zeros where size is 0. */
+/* cp.async.cg: starts a copy of 16 bytes that bypasses the L1 cache. A size of 0 stores zeros. */
 [[maybe_unused]] INLINE void cp_async_16(uint target, const void *source, int size)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  ::"r"(target), "l"(source), "r"(size) : "memory");
 }
 
-/* cp.async.ca: starts a copy of BYTES, 4, 8 or 16, by the L1 cache, for what is soon copied again,
- * or of zeros where size is 0. */
+/* cp.async.ca: starts a copy of BYTES (4, 8 or 16) bytes through the L1 cache, for data that are
+ * soon copied again. A size of 0 stores zeros. */
 template <int BYTES> INLINE void cp_async_ca(uint target, const void *source, int size)
 {
     if constexpr (BYTES == 4)
@@ -35,7 +35,7 @@ template <int BYTES> INLINE void cp_async_ca(uint target, const void *source, in
                      ::"r"(target), "l"(source), "r"(size) : "memory");
 }
 
-/* cp.async.commit_group: makes a group of the copies that were started since the last one. */
+/* cp.async.commit_group: makes a group of the copies that were started since the last group. */
 [[maybe_unused]] INLINE void cp_async_commit_group()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -47,7 +47,7 @@ template <int BYTES> INLINE void cp_async_ca(uint target, const void *source, in
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* cp.async.wait_group: waits until at most `left` of the committed groups are under way. */
+/* cp.async.wait_group: waits until at most `left` of the committed groups are incomplete. */
 template <int left> INLINE void cp_async_wait_group()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");

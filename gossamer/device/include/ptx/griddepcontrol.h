@@ -1,15 +1,15 @@
-/* Programmatic dependent launch (PDL): kernels that begin while the one before them in the stream
- * still runs (from sm_90 on), and prepare meanwhile with what no kernel writes. Every kernel of a
- * file that includes this header is launched so.
+/* Programmatic dependent launch (PDL, from sm_90 on): a kernel begins while the kernel before it in
+ * the stream still runs, and meanwhile prepares its work from data that no kernel writes. Every
+ * kernel of a file that includes this header is launched in this way.
  *
  *   pdl_trigger()           griddepcontrol.launch_dependents: lets the next kernel begin, once all
- *                           work-groups have come to it.
- *   pdl_wait()              griddepcontrol.wait: waits for the end of the kernel before. No work-item
- *                           reads or writes memory that kernels write before it has come to this,
- *                           and some work-item of each kernel comes to it.
- *   pdl_trigger_and_wait()  both, at the start of a kernel that prepares nothing: of a chain of small
- *                           kernels each then waits on the multiprocessors, not in the queue, for the
- *                           one before it. */
+ *                           work-groups have reached pdl_trigger.
+ *   pdl_wait()              griddepcontrol.wait: waits for the end of the kernel before. A
+ *                           work-item reads and writes memory that kernels write only after its
+ *                           pdl_wait, and at least one work-item of each kernel calls pdl_wait.
+ *   pdl_trigger_and_wait()  both, at the start of a kernel that prepares nothing: in a chain of
+ *                           small kernels, each kernel then waits for the kernel before it on the
+ *                           multiprocessors and not in the queue. */
 
 #pragma once
 

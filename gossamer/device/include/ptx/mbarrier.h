@@ -1,7 +1,7 @@
 /* Barriers in shared memory for warps that copy and warps that multiply (sm_90), and the copies
- * that arrive at them. A barrier has phases, which are numbered from 0 on: each ends after the
- * number of arrivals with which the barrier was initialised, and when all expected bytes have been
- * copied. */
+ * that arrive at them. A barrier has phases, which are numbered from 0 on. A phase ends when the
+ * number of arrivals that the barrier was initialised with is reached and all expected bytes have
+ * been copied. */
 
 #pragma once
 
@@ -22,7 +22,7 @@
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* fence.proxy.async: makes what the work-item wrote to shared memory visible to bulk copies and to
+/* fence.proxy.async: makes the work-item's writes to shared memory visible to bulk copies and to
  * wgmma. */
 [[maybe_unused]] INLINE void fence_proxy_async()
 {
@@ -36,16 +36,16 @@
                  ::"r"(shared_address(barrier)) : "memory");
 }
 
-/* mbarrier.arrive.expect_tx: arrives at a barrier, whose phase does not end before `bytes` bytes
- * have arrived, too. */
+/* mbarrier.arrive.expect_tx: arrives at a barrier, and makes its phase wait for a further `bytes`
+ * bytes. */
 [[maybe_unused]] INLINE void mbarrier_arrive_expect_tx(ulong *barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
-/* cp.async.mbarrier.arrive.noinc: arrives at a barrier when all earlier cp.async of the work-item
- * have copied. */
+/* cp.async.mbarrier.arrive.noinc: arrives at a barrier when all earlier cp.async copies of the
+ * work-item are complete. */
 [[maybe_unused]] INLINE void cp_async_mbarrier_arrive(ulong *barrier)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
@@ -65,9 +65,9 @@
                  ::"r"(shared_address(barrier)), "r"(phase & 1) : "memory");
 }
 
-/* mapa and st.async: stores four floats in the shared memory of a work-group of the cluster, at the
- * place that corresponds to `target` in the own, where the barrier that corresponds to `barrier`
- * expects their 16 bytes. */
+/* mapa and st.async: stores four floats in the shared memory of work-group `group` of the cluster.
+ * `target` and `barrier` lie in the calling work-group's shared memory. The floats go to the same
+ * offset as `target`, and their 16 bytes count at the barrier at the same offset as `barrier`. */
 [[maybe_unused]] INLINE void st_async_cluster(uint target, float first, float second, float third,
                                               float fourth, ulong *barrier, int group)
 {
@@ -80,8 +80,8 @@
                  "f"(fourth), "r"(group) : "memory");
 }
 
-/* cp.async.bulk: starts a copy of bytes, a multiple of 16, to shared memory, where a barrier
- * expects them. */
+/* cp.async.bulk: starts a copy of `bytes` bytes, a multiple of 16, to shared memory. They count at
+ * a barrier that expects them. */
 [[maybe_unused]] INLINE void cp_async_bulk(uint target, const void *source, int bytes,
                                            ulong *barrier)
 {

@@ -4,7 +4,7 @@
 
 #include "dialect/common.h"
 
-/* Returns the sum of a value over the lanes of a warp, to each of them. */
+/* Returns the sum of a value over the lanes of a warp, to every lane. */
 [[maybe_unused]] INLINE float warp_sum(float value, uint lane)
 {
     UNROLL for (uint step = 16; step > 0; step /= 2)

@@ -1,5 +1,5 @@
-/* Groups of multiplications that the four warps of a warpgroup start together, and wait for later,
- * and the registers of a warpgroup (sm_90a). */
+/* Groups of multiplications that the four warps of a warpgroup start together and wait for later,
+ * and instructions that move registers between warpgroups (sm_90a). */
 
 #pragma once
 
@@ -12,34 +12,35 @@
 }
 
 /* Returns the matrix descriptor of an operand of wgmma at an address in shared memory, without a
- * swizzle: tiles of 8 rows of 16 bytes, whose rows lie side by side. next_columns, next_rows: units
- * of 16 bytes from a tile to the tile of the columns behind it, and to the tile of the rows behind
- * it. */
+ * swizzle: tiles of 8 rows of 16 bytes, with the rows of a tile one directly after another.
+ * next_columns, next_rows: distances from a tile to the tile of the next columns and to the tile of
+ * the next rows, in units of 16 bytes. */
 [[maybe_unused]] INLINE ulong tile_descriptor(uint address, int next_columns, int next_rows)
 {
     return (ulong)(address >> 4 & 0x3fff) | (ulong)next_columns << 16 | (ulong)next_rows << 32;
 }
 
-/* wgmma.commit_group: makes a group of the multiplications that were started since the last one. */
+/* wgmma.commit_group: makes a group of the multiplications started since the last group. */
 [[maybe_unused]] INLINE void wgmma_commit_group()
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* wgmma.wait_group: waits until at most `left` of the committed groups are under way. */
+/* wgmma.wait_group: waits until at most `left` of the committed groups are incomplete. */
 template <int left> INLINE void wgmma_wait_group()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
 }
 
-/* setmaxnreg.dec: gives up all but `registers` of each work-item: producer warps, which copy, need
- * fewer registers than warps that multiply. */
+/* setmaxnreg.dec: each work-item keeps `registers` registers and gives up the others. Producer
+ * warps, which copy, need fewer registers than warps that multiply. */
 template <int registers> INLINE void setmaxnreg_dec()
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-/* setmaxnreg.inc: waits until each work-item has `registers`, which others gave up. */
+/* setmaxnreg.inc: waits until other warps have given up enough registers that each work-item has
+ * `registers` registers. */
 template <int registers> INLINE void setmaxnreg_inc()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));

@@ -1,11 +1,12 @@
 /* The first layer between two blocks of samples: its weights are changed by the block that is done,
- * and multiplied by the samples of the next one. The ids of a work-group are (slice of THREADS
+ * and multiplied by the samples of the next block. The ids of a work-group are (slice of THREADS
  * inputs, tile of UNITS_TILE units, network); a work-item holds the weights of one input in
  * registers. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define THREADS 128 /* work-items of a work-group */
-#define UNITS_TILE 8 /* 8: a warp sums the products of 4 samples with 8 units at once */
+/* units of a work-group: 8, because a warp sums the products of 4 samples with 8 units at once */
+#define UNITS_TILE 8
 #define BLOCK 32 /* largest number of samples of a block */
 #endif
 

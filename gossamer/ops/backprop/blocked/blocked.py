@@ -25,13 +25,13 @@ class Blocked(KernelBackprop):
     """Trains online, with the same results up to rounding, but changes and multiplies the weights
     of the first layer for a block of samples at a time.
 
-    Let W_s be those weights before sample s, and let the error at sample s change the weights of
-    the units by g_s for an input of 1. Then W_{s+1} x = W_s x + g_s (x_s . x), so that only this
-    correction and the upper layers are computed sample after sample.
+    Let W_s be the first layer's weights before sample s, and let g_s be the change of the units'
+    weights by the error at sample s for an input of 1. Then W_{s+1} x = W_s x + g_s (x_s . x), so
+    that only this correction and the upper layers have to be computed sample after sample.
 
-    The forms are a pipeline in one work-group per network, for one hidden layer, with or without
-    tensor cores; and several launches per block, with the first layer's weights distributed over
-    all work-groups.
+    There are two kinds of forms. A pipeline trains a network with one hidden layer in one
+    work-group, with or without tensor cores. The other forms take several launches per block, with
+    the first layer's weights distributed over all work-groups.
     """
 
     name = "blocked"
@@ -49,7 +49,8 @@ class Blocked(KernelBackprop):
                 f"launches: {in_turn.FORMS[-1].unfit(problem, device)}")
 
     def is_pipelined(self, problem: BackpropProblem, device: Device) -> bool:
-        """Says whether one work-group can train a network; the first variants then do so."""
+        """Returns whether one work-group can train a network; the first variants are then
+        pipelines."""
         return self.supports(problem, device) is None and any(
             form.unfit(problem, device) is None for form in _PIPELINES)
 

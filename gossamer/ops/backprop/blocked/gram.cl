@@ -1,11 +1,11 @@
-/* Inner products of each sample's inputs with those of the next samples, gram[network][sample][d]
- * being the product with sample + 1 + d for d below REACH. They do not depend on the weights. A
- * work-group computes those of TILE samples of one network.
+/* Inner products of each sample's inputs with the inputs of the next REACH samples:
+ * gram[network][sample][d] is the product with sample + 1 + d. The products do not depend on the
+ * weights. A work-group computes the products of TILE samples of one network.
  *
- * Where all inputs of a segment of SEGMENT inputs are 0 or 1, common bits are counted instead,
- * which gives the same numbers in less time. Where a network has the samples of a tile in the same
- * order as the first network, the products are the same: they are not computed again, and
- * same[network][tile] is set. */
+ * Where all inputs of a segment of SEGMENT inputs are 0 or 1, common bits are counted in place of
+ * multiplications, which gives the same numbers in less time. Where a network has the samples of a
+ * tile in the same order as the first network, the products are the same: they are not computed
+ * again, and same[network][tile] is set. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define THREADS 256 /* work-items of a work-group */

@@ -1,5 +1,5 @@
 """Inner products of the samples, which do not depend on the weights, and the parts into which an
-epoch is divided so that they fit into little memory."""
+epoch is divided so that the products of a part fit into little memory."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ _THREADS = 256
 TILE = 64
 """Number of samples whose inner products one work-group computes."""
 _MOST_BYTES = 1 << 26
-"""Bytes of inner products that are in memory at once; more only where one tile takes more."""
+"""The most bytes of inner products that are in memory at once, unless one tile takes more."""
 
 
 @dataclass(frozen=True)
 class RunPart:
     """Samples that are trained on together.
 
-    first, count: the first of them, and their number.
-    gram: launch that computes their inner products.
-    buffers: inputs and outputs of the problem that they are trained with.
+    first: the first sample.
+    count: number of samples.
+    gram: launch that computes the samples' inner products.
+    buffers: inputs and outputs of the problem with which the samples are trained on.
     """
 
     first: int
@@ -47,12 +48,14 @@ class RunPart:
 
 
 class SampleRun:
-    """All samples of a problem, and the inner products of each with the `reach` next ones.
+    """All samples of a problem, and the inner products of each sample with the next `reach`
+    samples.
 
     samples: largest number of samples of a part.
-    products, same: arguments for the inner products, and for the flags of tiles in which a network
-    has the same samples as the first one.
-    nbytes: bytes that both take at the start of the workspace.
+    products: the kernel argument for the inner products.
+    same: the kernel argument for flags of tiles in which a network has the same samples as the
+    first network.
+    nbytes: bytes that the products and the flags take at the start of the workspace.
     """
 
     def __init__(self, problem: BackpropProblem, reach: int) -> None:
@@ -67,7 +70,8 @@ class SampleRun:
         self.nbytes = aligned(products) + same
 
     def parts(self, device: Device) -> Iterator[RunPart]:
-        """Yields the parts in order; all but the first train the output parameters further."""
+        """Yields the parts in order. Each part but the first begins with the output parameters of
+        the part before."""
         problem = self.problem
         kernel = device.compile(KernelSource.of(
             _SOURCE, "gram", {"THREADS": _THREADS, "TILE": TILE, "REACH": self.reach}))

@@ -1,13 +1,12 @@
 /* Back-propagation for the samples of a block, one after the other, in one work-group per network.
- * The products W x_s of the first layer's weights from before the block with the block's samples
- * are known. With them and the samples' inner products the sums of the first layer's units for
- * sample s are
- *     W x_s + sum over the samples r before s of (x_r . x_s) delta_r
+ * Let W be the first layer's weights before the block. advance.cl has computed the products W x_s
+ * with the block's samples. The sums of the first layer's units for sample s are
+ *     W x_s + sum over the samples r of the block before s of (x_r . x_s) delta_r
  * where delta_r is the change of the units' weights by the error of r for an input of 1. As soon as
  * delta_r is known, it is added to the sums of all later samples. Weight decay multiplies W by a
- * factor at each sample, and the inner products by its powers.
+ * factor at each sample, and the inner products by powers of this factor.
  *
- * and the macros of upper_layers.h, with NARROW = 0, and BATCH = 2 because two samples alternate */
+ * upper_layers.h has further macros: NARROW is 0, and BATCH is 2, because two samples alternate. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define UNITS 32 /* units of the first layer */
@@ -25,7 +24,7 @@
 #include "dialect/common.h"
 #include "ops/backprop/upper_layers.h"
 
-/* Inner products and targets of a sample that a work-item fetches. */
+/* How many inner products and targets of a sample a work-item fetches. */
 #define VALUES_PER_FETCHER CEIL_DIV(BLOCK + OUTPUTS, FETCHERS)
 
 KERNEL WORK_GROUP_OF(THREADS) void in_turn(

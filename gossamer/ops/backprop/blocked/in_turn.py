@@ -52,7 +52,7 @@ class InTurn:
 
     @property
     def reach(self) -> int:
-        """Number of next samples that each sample's inner products are computed with."""
+        """Number of later samples with which each sample has inner products."""
         return self.block
 
     def workspace(self, problem: BackpropProblem) -> int:
@@ -116,8 +116,8 @@ FORMS = (InTurn(32, 256), InTurn(64, 256), InTurn(32, 512), InTurn(64, 512), InT
 
 
 class _Memory:
-    """The workspace: inner products of samples, then, for one block, the first layer's sums and
-    the changes of its weights for an input of 1."""
+    """The places in the workspace: inner products of samples, and for one block the first layer's
+    sums and the changes of its weights for an input of 1."""
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
         self.run = SampleRun(problem, form.reach)
@@ -131,7 +131,7 @@ class _Memory:
 
 
 class _InTurnLayout(SharedMemoryLayout):
-    """The layout with the first layer's sums."""
+    """The layout of shared memory with the first layer's sums."""
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
         units = problem.sizes[1]

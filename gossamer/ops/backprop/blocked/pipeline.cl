@@ -2,25 +2,26 @@
  * per network (pipeline.h), with the first layer's weights in shared memory.
  *
  * The inputs are assigned to the matmul warps in sectors of 8, so that each warp has an equal share
- * of any part of a picture. A warp lists those of its inputs that are not 0 in some sample of a
- * block, with their values, and reads the rows of weights of these alone. A warp is ROWS groups of
- * LANES work-items. Those of a group have PER_ITEM units of a row each. To change weights each group
- * takes rows of its own; to multiply, each takes GROUP_SAMPLES samples of the block.
+ * of any part of a picture. A warp lists its inputs that are not 0 in at least one sample of a
+ * block, with their values. It reads only the rows of weights of the listed inputs. A warp is ROWS
+ * groups of LANES work-items, and each work-item of a group has PER_ITEM units of a row. To change
+ * weights, groups take different rows; to multiply, each group takes GROUP_SAMPLES samples of the
+ * block.
  *
- * ..._AT, FLOATS  offsets in shared memory, and its size, in floats
- * and the macros of pipeline.h */
+ * Macros that end in _AT are offsets in shared memory, in floats, and FLOATS is its size in floats.
+ * pipeline.h has further macros. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-/* 1: warps 4, 8, ... idle, and leave the first warp a sub-partition of the multiprocessor for
+/* 1: warps 4, 8, ... are idle, so that the first warp has a sub-partition of the multiprocessor for
  * itself */
 #define APART 0
 #define PER_ITEM 4 /* units of a work-item */
 #define LANES 8 /* work-items of a row, a power of two */
-#define CAPACITY 16 /* inputs of a matmul warp, at most */
+#define CAPACITY 16 /* the most inputs of a matmul warp */
 #define AHEAD 2 /* rows of a work-item in a step */
 #define WEIGHT_AT 1828 /* offset in shared memory, in floats, of the first layer's weights */
 #define LIST_AT 3876 /* offset of the lists of inputs that are not 0, in floats */
-#define ROWS_AT 5284 /* offset of the numbers of their rows, in floats */
+#define ROWS_AT 5284 /* offset of the rows of weights of the listed inputs, in floats */
 #define PARTIAL_AT 5412 /* offset of partial sums, in floats */
 #define DATA_ROW_AT 6692 /* offset of the numbers of the samples' rows, in floats */
 #define VOTES_AT 6708 /* offset of the votes of the warps, in floats */
@@ -45,14 +46,14 @@
 #define QUADS CEIL_DIV(CAPACITY, 128)
 #define DATA_ROWS BLOCK
 
-/* The n-th input of a matmul warp: each round of sectors starts one warp further than the one
+/* The n-th input of a matmul warp: each round of sectors starts one warp further than the round
  * before. */
 #define INPUT_OF(n)                                                               \
     (((n) / 8 * MATMUL_WARPS                                                      \
       + (matmul_warp + MATMUL_WARPS * CAPACITY - (n) / 8) % MATMUL_WARPS) * 8     \
      + (n) % 8)
 
-/* These read and write PER_ITEM neighbouring floats of shared memory. */
+/* UNPACK reads and PACK writes PER_ITEM neighbouring floats of shared memory. */
 #if PER_ITEM == 1
 #define UNPACK(to, from) (to)[0] = *(from);
 #define PACK(to, from) *(to) = (from)[0];
@@ -80,15 +81,15 @@
 
 #define VOTES_OF_WARPS ((SHARED_POINTER uint *)(pool + VOTES_AT))
 
-/* The registers of a work-item of a matmul warp: its groups of four inputs, a mask for each (all
- * bits set where the network has it, else none), the row of the data of a sample to come, the
- * network whose inner products are used, and the numbers of rows that its warp listed in the block
- * before and in this one. */
+/* The registers of a work-item of a matmul warp. quad: its groups of four inputs. valid: a mask for
+ * each group, with all bits set where the network has the group, otherwise none. next_row: the row
+ * of the data of a later sample. source: the network whose inner products are used. listed_before,
+ * listed: how many rows the warp listed in the block before and in this block. */
 typedef struct {
     int quad[QUADS], valid[QUADS], next_row, source, listed_before, listed;
 } MatmulState;
 
-/* The weights of this work-item's units in the row at this offset in bytes. */
+/* The weights of this work-item's units in a row of weights; `bytes` is the offset of the row. */
 #define WEIGHTS(bytes) \
     ((SHARED_POINTER float *)((SHARED_POINTER char *)(pool + WEIGHT_AT + unit) + (bytes)))
 
@@ -108,7 +109,7 @@ INLINE void load_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
     state->listed = 0;
 }
 
-/* Changes the weights by block - 1, and makes the records of block + 1. */
+/* Changes the weights by block - 1, multiplies them by block + 1, and makes its records. */
 INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, const Run *run,
                              int warp, int item, int block)
 {
@@ -155,7 +156,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
         (SHARED_POINTER int *)pool + ROWS_AT + ((1 - now) * MATMUL_WARPS + matmul_warp) * CAPACITY;
     if (IS_MATMUL_WARP && block > 0) {
         float delta[BLOCK][PER_ITEM];
-        /* rows past the end of the list are replaced by one that nothing reads */
+        /* rows past the end of the list are replaced by a row that nothing reads */
         SHARED_POINTER float *spare = partial + (matmul_warp * BLOCK + lane_group) * STRIDE + unit;
         UNROLL for (int s = 0; s < BLOCK; s++)
             UNPACK(delta[s], other_records + s * RECORD + RECORD_DELTA + unit)
@@ -203,7 +204,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
             }
             state->listed += POPCOUNT(ballot);
         }
-    /* the list is padded to whole steps with zeros, whose row of weights belongs to no input */
+    /* the list is padded to whole steps with values of 0 and a row of weights of no input */
     if (IS_MATMUL_WARP && lane < CEIL_DIV(state->listed, STEP) * STEP - state->listed) {
         row[state->listed + lane] = INPUTS * STRIDE * 4;
         for (int s = 0; s < BLOCK; s++)

@@ -5,12 +5,14 @@
  * change the first layer's weights by the block before and multiply them by the block after. A
  * barrier of the work-group separates the blocks.
  *
- * With W the weights after block u - 1, the sums z of sample s of block u + 1 are
- *     W x_s + sum over the samples r of block u, and of u + 1 before s, of (x_r . x_s) delta_r
- * where delta_r is the change of the hidden units' weights by the error of r for an input of 1. The
- * matmul warps compute W x_s during block u, `gram` holds the inner products, and the first warp
- * adds each delta_r to the sums of later samples (`pending`). Weight decay multiplies W by `keep`
- * at each sample, and products by its powers. */
+ * Let W be the first layer's weights after block u - 1. The hidden units' sums for sample s of
+ * block u + 1 are
+ *     W x_s + sum over samples r of (x_r . x_s) delta_r
+ * where r goes over block u and over the samples of block u + 1 before s, and delta_r is the change
+ * of the hidden units' weights by the error of r for an input of 1. The matmul warps compute W x_s
+ * during block u, `gram` holds the inner products, and the first warp adds each delta_r to the sums
+ * of later samples (`pending`). Weight decay multiplies W by `keep` at each sample, and the inner
+ * products by powers of `keep`. */
 
 #pragma once
 
@@ -49,9 +51,9 @@ typedef struct {
     float product[PRODUCTS_PER_ITEM], target[TARGETS_PER_ITEM];
 } Fetched;
 
-/* Fetches the inner products (those of the network `source`) and the targets of the block whose
- * first sample is `next`. Past the last sample the targets of an earlier one are fetched, without
- * effect. */
+/* Fetches the inner products of network `source` and the targets for the block whose first sample
+ * is `next`. In place of samples that do not exist, targets of an earlier sample are fetched,
+ * without effect. */
 INLINE void fetch_records(Fetched *fetched, const Run *run, const SHARED_POINTER int *data_row,
                           int source, int record_item, int next)
 {
@@ -140,14 +142,15 @@ INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER flo
         run_sequential_core(pool, pool + RECORD_AT + (block & 1) * BLOCK * RECORD, &core, item, \
               LESSER(BLOCK, count - block * BLOCK), run->rate, keep);
 
-/* Each role has a loop of its own where warps have program counters of their own: then it needs no
- * registers for the other roles. */
+/* In CUDA each role of warps has its own loop, so that a warp needs no registers for the other
+ * roles. */
 #define FOR_EACH_BLOCK(BODY)                                                                 \
     for (int block = -1; block <= blocks; block++) {                                         \
         BODY                                                                                 \
         PART_BARRIER(2, THREADS);                                                            \
     }
-/* The loop of the first warp. Weights that do not decay need no multiplication. */
+/* The loop of the first warp. Where weights do not decay, `keep` is a constant of 1, with which the
+ * compiler leaves out multiplications. */
 #define FIRST_WARP_LOOP                                                                     \
     {                                                                                       \
         SequentialCore core;                                                                \

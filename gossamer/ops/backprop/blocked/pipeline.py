@@ -24,9 +24,9 @@ _MOST_FETCHED = 64
 
 class PipelineLayoutBase:
     """The shared memory and the macros that sequential_core.h and pipeline.h need in every form. A
-    form adds its own with place().
+    form reserves its own memory with place().
 
-    registers: registers that a work-item needs, roughly.
+    registers: approximate number of registers that a work-item needs.
     nbytes: bytes of shared memory.
     """
 
@@ -43,7 +43,7 @@ class PipelineLayoutBase:
         parts = 2 if hidden > 32 and 2 * outputs <= 32 else 1
         share = padded(-(-hidden // parts))
         targets = padded(outputs)
-        # the first warp needs registers for weights, inputs of them, pending changes, and others
+        # the first warp needs registers for weights, their inputs, pending changes, and the rest
         self.registers = 2 * share + -(-hidden // 32) * (targets + self.reach) + (
             self.reach + targets + 40)
         self.macros: dict[str, object] = {
@@ -72,7 +72,8 @@ class PipelineLayoutBase:
         self.macros["FLOATS"] = self.nbytes // 4
 
     def unfit(self, device: Device) -> str | None:
-        """Returns the reason why a work-group of the device has no room for it, or None."""
+        """Returns the reason why a work-group of the device has no room for the network, or
+        None."""
         limits = device.limits
         if self.nbytes > limits.shared_bytes_opt_in:
             return (f"{self.nbytes} bytes of shared memory, {device.name} has "
@@ -85,7 +86,7 @@ class PipelineLayoutBase:
 
 
 def unfit_sizes(problem: BackpropProblem) -> str | None:
-    """Returns the reason why the sequential core cannot train such networks, or None."""
+    """Returns the reason why the sequential core cannot train networks of these sizes, or None."""
     if len(problem.sizes) != 3:
         return f"{len(problem.sizes) - 2} hidden layers, not one"
     hidden, outputs = problem.sizes[1:]

@@ -4,28 +4,29 @@
  *
  * Inputs are assigned to the matmul warps in groups of 8. A warp holds the weights of its groups in
  * the register layout of the sums of mma.m16n8k8, with units as rows (TILES times 16) and inputs as
- * columns, so that the changes by the 8 samples of a block (units x samples times samples x inputs)
- * are added where they come out. Read as a left operand (16 units x 8 inputs) the same registers
- * give products, with columns 2 t and 2 t + 1 in the positions of t and t + 4. A group whose inputs
- * are 0 in all samples of a block is skipped.
+ * columns. A product (units x samples times samples x inputs) therefore gives the changes by the 8
+ * samples of a block in the same layout. The same registers are also the left operand (16 units x 8
+ * inputs) of the products with samples, where columns 2 t and 2 t + 1 take the positions of columns
+ * t and t + 4. A group whose inputs are 0 in all samples of a block is skipped.
  *
- * TF32 has 11 bits: weights and changes are split into two numbers, the second of which has the
- * bits that the first lacks; so are the inputs of a block where one of the warp's needs it. Tensor
- * cores truncate their sums, so that the changes are added to the weights outside of them.
+ * TF32 has 11 bits: each weight and each change is split into two numbers, the first with the upper
+ * bits and the second with the remaining bits. The inputs of a block are split, too, where one of
+ * the warp's inputs needs more bits. Tensor cores truncate their sums, so ordinary additions add
+ * the changes to the weights.
  *
  * In shared memory the inputs of a warp are stored group by group, as 8 rows of 8 inputs; row r has
  * sample SAMPLE_OF(r), so that the lanes read inputs and changes from different banks.
  *
- * Warp 4, and with APART warps 8, 12, ... as well, make the records: they share a sub-partition of
- * the multiprocessor with the first warp and, as that is little work, leave it time.
+ * Warp 4 makes the records, and with APART warps 8, 12, ... do, too. They share a sub-partition of
+ * the multiprocessor with the first warp: records are little work and leave the first warp time.
  *
- * ..._AT, FLOATS  offsets in shared memory, and its size, in floats
- * and the macros of pipeline.h, BLOCK being 8 */
+ * Macros that end in _AT are offsets in shared memory, in floats, and FLOATS is its size in floats.
+ * pipeline.h has further macros; BLOCK is 8. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define APART 0 /* 1: warps 8, 12, ... make the records as well */
 #define GROUPS 2 /* groups of 8 inputs of a matmul warp */
-#define ROWS_AT 1828 /* offset in shared memory, in floats, of the inputs of a block */
+#define ROWS_AT 1828 /* offset in shared memory, in floats, of the inputs of three blocks */
 #define PARTIAL_AT 3984 /* offset of partial sums, in floats */
 #define DATA_ROW_AT 5904 /* offset of the numbers of the samples' rows, in floats */
 #define FLOATS 5920 /* floats of shared memory */
@@ -56,9 +57,9 @@
 #define LINE 32 /* floats in a line of the L2 cache */
 #define INEXACT 0x80000000u
 #define TF32_LOST_BITS 0x1fffu
-/* Hides the value of a number from the compiler, which would otherwise compute values from it once
- * and keep them in registers that the weights need, and compute each of several offsets that differ
- * by constants. */
+/* Hides the value of a number from the compiler. Otherwise the compiler would compute values from
+ * the number once and keep them in registers that the weights need. It would also compute offsets
+ * that differ only by constants one by one. */
 #define OPAQUE(number) asm volatile("" : "+r"(number));
 
 INLINE uint bits_of(float value)
@@ -70,7 +71,7 @@ INLINE uint bits_of(float value)
     return number.bits;
 }
 
-/* Splits a number into two that TF32 represents. */
+/* Splits a number into its upper 11 bits, which TF32 represents, and the remainder. */
 INLINE void split(float value, uint &upper, uint &lower)
 {
     upper = bits_of(value) & ~TF32_LOST_BITS;
@@ -87,9 +88,9 @@ INLINE void mma_sync(float (&sum)[4], const uint (&left)[4], uint first, uint se
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(first), "r"(second));
 }
 
-/* The inputs of a block: the offset in shared memory of those of the first matmul warp, and a bit
- * for each group of this warp that is not all 0, with INEXACT where TF32 does not represent an
- * input. */
+/* The inputs of a block. rows: the offset in shared memory of the first matmul warp's inputs.
+ * active: a bit for each group of this warp with an input other than 0, and INEXACT where TF32 does
+ * not represent one of the inputs. */
 struct Inputs {
     int rows;
     uint active;
@@ -133,7 +134,8 @@ INLINE void fetch_inputs(MatmulState &state, const Run *run, const int *data_row
     }
 }
 
-/* Stores the fetched inputs in shared memory, except groups that are all 0, and sets their bits. */
+/* Stores the fetched inputs in shared memory, except groups that are all 0, and sets the bits of
+ * the stored groups. */
 INLINE void store_inputs(float *pool, const MatmulState &state, Inputs &inputs, int start,
                          int matmul_warp, int lane)
 {
@@ -227,8 +229,9 @@ INLINE void multiply_inputs(const float *pool, const MatmulState &state, float (
         }
 }
 
-/* Loops over this work-item's weights: whether the network has one, and its offset from that of the
- * first input of the warp's first group in the unit's row. */
+/* Loops over this work-item's weights. exists: whether the network has the weight. first: the
+ * offset of the work-item's first weight in the unit's row. input_offset: the offset of the weight
+ * from `first`. */
 #define FOR_EACH_WEIGHT(BODY)                                                                      \
     UNROLL for (int half = 0; half < 2 * TILES; half++) {                                          \
         int j = half * 8 + lane / 4;                                                               \
@@ -244,7 +247,7 @@ INLINE void multiply_inputs(const float *pool, const MatmulState &state, float (
             }                                                                                      \
     }
 
-/* Computes the indices of the matmul warp and of the lane anew, instead of keeping them. */
+/* Computes the indices of the matmul warp and of the lane anew, so that no registers keep them. */
 #define COMPUTE_WARP_AND_LANE                                              \
     OPAQUE(item)                                                           \
     int lane = item & 31, warp = item >> 5, matmul_warp = MATMUL_WARP & 31;
@@ -325,8 +328,8 @@ INLINE void work_matmul_warp(float *pool, MatmulState &state, const Run *run, in
     state.next = after;
 }
 
-/* The registers of a work-item that makes records: the row of the data of a sample to come, and the
- * network whose inner products are used. */
+/* The registers of a work-item that makes records. next_row: the row of the data of a later sample.
+ * source: the network whose inner products are used. */
 struct Recorder {
     int next_row, source;
 };
@@ -354,7 +357,7 @@ INLINE void make_block(float *pool, Recorder &state, const Run *run, int record_
     if (block > 0)
         write_losses(records, run, record_item, next - 2 * BLOCK);
     make_records(records, power, &fetched, run, record_item, next);
-    /* the rows may be overwritten once all have read them */
+    /* the rows may be overwritten once all warps that make records have read them */
     PART_BARRIER(4, RECORD_ITEMS);
     if (record_item < BLOCK) {
         data_row[record_item] = state.next_row;

@@ -32,8 +32,8 @@ class PipelineMma:
     """The distribution of a network over a work-group.
 
     threads: work-items of the work-group.
-    apart: 1 where all warps in the first warp's sub-partition of the multiprocessor make records,
-    which is little work; 0 where one of them does.
+    apart: 1 where all other warps in the first warp's sub-partition of the multiprocessor make
+    records, which is little work; 0 where only one of them does.
     """
 
     threads: int
@@ -74,9 +74,9 @@ class PipelineMma:
 
 FORMS = (PipelineMma(384, 0), PipelineMma(384, 1), PipelineMma(480, 0), PipelineMma(224, 0),
          PipelineMma(160, 0))
-"""The forms in order. Groups of inputs are dealt to 10, 9, 13, 5 and 3 matmul warps one by one: as
-pictures of 28 or 32 pixels across have 3.5 or 4 groups per row, each warp gets an equal share of
-any part of a picture."""
+"""The forms in the order in which they are tried. They deal groups of inputs one by one to 10, 9,
+13, 5 and 3 matmul warps. A row of a picture of 28 or 32 pixels has 3.5 or 4 groups, so that each
+warp gets an equal share of any part of the picture."""
 
 
 class _MmaLayout(PipelineLayoutBase):

@@ -1,10 +1,10 @@
 /* The sequential core: the part of training a network with one hidden layer that has to be done
- * sample after sample. One warp does it.
+ * sample after sample, by one warp.
  *
- * The record of a sample holds the sums of the hidden units without the samples just before it, the
- * coefficients by which this sample's changes enter the sums of later samples, and the targets; the
- * core adds the terms of the loss and the change of the hidden units' weights for an input of 1
- * (delta). A delta counts for the next REACH samples (pending). */
+ * The record of a sample holds the sums of the hidden units without the changes by the samples just
+ * before, the coefficients by which this sample's changes enter the sums of later samples, and the
+ * targets. The core adds to the record the terms of the loss, and delta, the change of the hidden
+ * units' weights for an input of 1. A delta counts for the next REACH samples (pending). */
 
 #pragma once
 
@@ -15,8 +15,8 @@
 #define REACH 16 /* later samples for which a delta counts, a multiple of 4 */
 #define STRIDE 32 /* hidden units, padded */
 #define PARTS 1 /* work-items that share the weights of an output */
-/* weights of each of them, a multiple of 4; on NVIDIA GPUs, where partial sums need no shared
- * memory, SPLIT work-items have PIECE each */
+/* weights of each of these work-items, a multiple of 4; in CUDA, where partial sums need no shared
+ * memory, SPLIT work-items share the weights of an output, and each has PIECE weights */
 #define SHARE 32
 #define HIDDEN_AT 1728 /* offset in shared memory, in floats, of the hidden units' outputs */
 #define ERROR_AT 1760 /* offset of the outputs' errors, in floats */
@@ -24,9 +24,9 @@
 #define SUMS_AT 1784 /* offset of the outputs' sums, in floats */
 #define EXPONENTIALS_AT 1796 /* offset of the softmax's exponentials, in floats */
 #define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
-#define SLOPE(a) ((a) * (1.0f - (a))) /* its derivative, computed from its result */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
-#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* its derivative, computed from its result */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */
 #define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
 #endif
 
@@ -62,7 +62,7 @@
 #define RECORD_FACTOR (RECORD_DELTA + STRIDE)
 #define RECORD (RECORD_FACTOR + 4)
 
-/* These read neighbouring floats of shared memory into an array. */
+/* UNPACK2 and UNPACK4 read neighbouring floats of shared memory into an array. */
 #define UNPACK2(to, from)                                             \
     {                                                                 \
         float2 vector = *(const SHARED_POINTER float2 *)(from);       \
@@ -80,27 +80,28 @@
 typedef struct {
     float to_output[PIECE], to_hidden[UNITS_PER_ITEM][PADDED(OUTPUTS)];
     float output_bias, bias[UNITS_PER_ITEM], pending[UNITS_PER_ITEM][REACH];
-    /* the biases to which the products of this block and of the next one are added */
+    /* the biases to which the products of this block and of the next block are added */
     float bias_base[UNITS_PER_ITEM], bias_start[UNITS_PER_ITEM];
-    /* of the last sample, which to_hidden and pending do not include yet: the changes of the
-     * outputs' and of the hidden units' biases, the hidden outputs, its coefficients, and the decay
-     * factor */
+    /* values of the last sample, which to_hidden and pending do not include yet: the changes of the
+     * outputs' biases and of the hidden units' biases, the hidden units' outputs, the sample's
+     * coefficients, and the decay factor */
     float changes[PADDED(OUTPUTS)], delta[UNITS_PER_ITEM], y[UNITS_PER_ITEM];
     float coefficient[REACH], last_keep;
     int output, part;
-    /* offset of the pool, which is 0 */
+    /* 0 in a register, which is added to offsets in the pool (KEEP_IN_REGISTER) */
     int origin;
 } SequentialCore;
 
 /* True if the last part's weight j belongs to no hidden unit. */
 #define LAST_PART_LACKS(j) (((SPLIT) - 1) * (PIECE) + (j) >= PADDED(HIDDEN))
 
-/* Trains on the `count` samples of a block, at least one, whose records are given.
+/* Trains on the samples of a block. record: the record of the first sample. count: number of
+ * samples, at least one.
  *
- * The latency of each sample determines the time. Work that the next sample does not depend on is
- * therefore done while others are waited for: the weights of an output change while the errors are
- * exchanged, those of a hidden unit during its next sigmoid, and the pending sums while the hidden
- * outputs are exchanged. Of the reads from shared memory, those on the critical path come first. */
+ * The latency of each sample determines the time. Work on which the next sample does not depend is
+ * therefore done while other work is waited for: the weights of an output change while the errors
+ * are exchanged, the weights of a hidden unit during its next sigmoid, and the pending sums while
+ * the hidden outputs are exchanged. Reads from shared memory on the critical path come first. */
 INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float *record,
                                 SequentialCore *core, int item, int count, float rate, float keep)
 {

@@ -1,13 +1,13 @@
 /* Back-propagation with one launch per step and all data on the device: for each update the outputs
  * of every layer (9, 10), the errors of every hidden layer (11), and the changes of every layer's
- * weights and biases (12, 13). The numbers are those of the publication's kernels.
+ * weights and biases (12, 13). The numbers are those of the kernels in the publication.
  *
- * `units` holds the outputs of the units, [network][sample of the batch][unit], of all layers but
- * the inputs one after the other; their errors follow at the offset `errors`. The ids of a
- * work-group are (unit or chunk, sample of the batch, network).
+ * `units` holds the outputs of all units but the inputs, [network][sample of the batch][unit],
+ * layer after layer. The units' errors follow at the offset `errors`. The ids of a work-group are
+ * (unit or chunk, sample of the batch, network).
  *
- * `source` is the offset of a layer's inputs among the units of a sample; where it is negative,
- * they are in the data. `target` is the offset of the layer's units.
+ * `source` is the offset of a layer's inputs among the units of a sample; where `source` is
+ * negative, the inputs are in the data. `target` is the offset of the layer's units.
  *
  * Each build contains one kernel: FORWARD, SOFTMAX_ERRORS, HIDDEN_ERRORS, UPDATE or COUNT_UPDATES. */
 
@@ -19,14 +19,14 @@
 #define WEIGHTED 0 /* 1: each row has a weight, by which its loss and its errors are multiplied */
 #define ADAM 0 /* 1: Adam makes the changes */
 #define NEW_1 0.1f /* share of new values in Adam's first mean */
-#define NEW_2 0.001f /* share of new values in its second one */
+#define NEW_2 0.001f /* share of new values in Adam's second mean */
 #define LOG_BETA_1 -0.1053605f /* logarithm of the share of the first mean that is kept */
 #define LOG_BETA_2 -0.0010005f /* logarithm of the share of the second mean that is kept */
-#define EPSILON 1e-8f /* as Adam is published */
+#define EPSILON 1e-8f /* the number that Adam adds to each root */
 #define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
-#define SLOPE(a) ((a) * (1.0f - (a))) /* its derivative, computed from its result */
+#define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
-#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* its derivative, computed from its result */
+#define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */
 #define SOFTMAX 0 /* 1: the outputs are the softmax of their sums */
 #endif
 
@@ -44,7 +44,7 @@
     }
 #define SUM(a, b) ((a) + (b))
 
-/* Copies the parameters to where they are trained; both may be the same memory. */
+/* Copies the parameters to the memory in which they are trained; both may be the same memory. */
 KERNEL void carry(const GLOBAL float *before, GLOBAL float *after, int count)
 {
     int i = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
@@ -150,11 +150,11 @@ KERNEL WORK_GROUP_OF(THREADS) void hidden_errors(
 
 /* A work-item changes one weight; the ids of its work-group are (unit, chunk of the inputs,
  * network). A bias is the weight of an additional input, which is always 1. `velocities` is the
- * offset from a parameter to its velocity, or 0 where the update has no velocities. With Adam it is
- * the offset to the mean of its gradients, and twice this offset leads to the mean of their
- * squares; the last parameter is the number of updates before this call; `made` is the number of
- * updates in this call so far. With `add_losses` the first work-group of each network sums the
- * losses. */
+ * offset from a parameter to its velocity, or 0 where the update has no velocities. With Adam,
+ * `velocities` is the offset from a parameter to the mean of its gradients, and twice this offset
+ * leads to the mean of their squares. The last parameter of a network is then the number of updates
+ * before this call, and `made` is the number of updates in this call so far. With `add_losses` the
+ * first work-group of each network sums the losses. */
 #ifdef UPDATE
 KERNEL WORK_GROUP_OF(THREADS) void update(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,
@@ -209,7 +209,7 @@ KERNEL WORK_GROUP_OF(THREADS) void update(
         square = FMA(NEW_2, FMA(change, change, -square), square);
         parameters[place + velocities] = mean;
         parameters[place + 2 * velocities] = square;
-        /* 1 - beta^n as expm1 gives it, without the cancellation of the subtraction */
+        /* expm1 gives 1 - beta^n without the cancellation of a subtraction */
         rate *= sqrt(-expm1(updates * LOG_BETA_2)) / -expm1(updates * LOG_BETA_1);
         change = mean / (sqrt(square) + EPSILON);
 #else
@@ -223,7 +223,7 @@ KERNEL WORK_GROUP_OF(THREADS) void update(
 }
 #endif
 
-/* Adds the updates of a call to those that the last parameter of each network counts. */
+/* Adds the number of updates of a call to the count of updates, each network's last parameter. */
 #ifdef COUNT_UPDATES
 KERNEL void count_updates(GLOBAL float *parameters, int parameter_count, int updates)
 {

@@ -35,15 +35,16 @@ _GROUPS = (256, 128, 64)
 _LARGEST_GRID = 65535
 
 MOST_LAUNCHES = 1 << 16
-"""Largest number of launches of one call: each is recorded, or queued from Python, by itself."""
+"""Largest number of launches of one call: Python records or queues each launch by itself."""
 
 
 class PerStep(KernelBackprop):
-    """Computes the outputs, the errors and the changes of each layer in a launch of their own,
-    update after update.
+    """Computes the outputs, the errors and the changes of each layer in separate launches, update
+    after update.
 
     Source: training by back-propagation on a GPU with everything resident (2013), kernels 9 to
-    13. Its tree, unlike the published one, sums layers of any width. Adam is Kingma and Ba (2015).
+    13. Unlike the published tree of sums, the tree here takes layers of any width. Adam is Kingma
+    and Ba (2015).
     """
 
     name = "per_step"
@@ -84,8 +85,8 @@ class PerStep(KernelBackprop):
 
 
 def carry(problem: BackpropProblem, device: Device) -> Launch:
-    """Returns the launch that copies the input parameters to the output, where they are trained;
-    both may be the same memory."""
+    """Returns the launch that copies the input parameters to the output parameters, which are
+    trained in place; both may be the same memory."""
     count = problem.outputs[0].size
     return Launch(device.compile(KernelSource.of(_SOURCE, "carry")), groups_for(count),
                   (WORK_GROUP_SIZE,), (input_buffer(PARAMETERS), output_buffer(TRAINED), count))
@@ -96,7 +97,7 @@ class _UpdateLaunches:
 
     weights: for each layer the offset of its weights among a network's parameters.
     starts: for each layer the offset of its inputs among the units of a sample (-1: in the data);
-    a last one is that of the outputs.
+    last the offset of the outputs.
     errors: offset of all errors behind all units in the workspace.
     """
 
@@ -117,7 +118,7 @@ class _UpdateLaunches:
         self.weights_of_samples = ((input_buffer(SAMPLE_WEIGHTS),) if problem.weighted else ())
 
     def _kernel(self, name: str, *macro_names: str) -> Kernel:
-        """Returns the kernel, compiled with these of the activation macros."""
+        """Returns a kernel, compiled with the activation macros of the given names."""
         activations = activation_macros(self.problem)
         macros = {name.upper(): 1, "THREADS": self.threads,
                   "WEIGHTED": int(self.problem.weighted), "ADAM": int(self.problem.adam),
@@ -172,7 +173,7 @@ class _UpdateLaunches:
             first // self.problem.batch, int(layer == self.layers[-1] and not self.softmax))
 
     def count_updates(self) -> Launch:
-        """Returns the launch that counts all updates of the call, as Adam needs it."""
+        """Returns the launch that adds the updates of the call to the count that Adam needs."""
         updates = -(-self.problem.samples // self.problem.batch)
         return self._launch("count_updates", (1, 1, self.problem.networks), output_buffer(TRAINED),
                             self.problem.parameter_count, updates)

@@ -1,12 +1,12 @@
 /* Back-propagation in one launch. One work-group per network keeps all parameters in registers and
- * shared memory until the last sample, and fetches each sample while it trains on the one before
- * it.
+ * shared memory until the last sample, and fetches each sample while it trains on the sample
+ * before.
  *
  * In the first layer LANES neighbouring work-items share SHARE inputs, and each has PER_ITEM units
  * that are LANES apart: only one work-item ever reads or changes a weight. Without velocities the
  * weights are stored divided by `scale`, so that their decay takes one multiplication per update.
  *
- * and the macros of upper_layers.h */
+ * upper_layers.h has further macros. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define INPUTS 64 /* inputs of the first layer */
@@ -16,13 +16,13 @@
 #define SHARE 16 /* inputs of a work-item */
 #define PER_ITEM 1 /* units of a work-item, LANES apart */
 #define REGISTERS 0 /* 1: the first layer's weights are in registers */
-/* 1: zeros of a sample are skipped; a list then holds those of 32 inputs that are not 0 */
+/* 1: zeros of a sample are skipped; a list then holds the inputs among 32 that are not 0 */
 #define SPARSE 0
 #define X_AT 1024 /* offset in shared memory, in floats, of two samples */
-#define LISTED_AT 1152 /* offset of the inputs in their lists, in floats */
+#define LISTED_AT 1152 /* offset of the numbers of the inputs in the lists, in floats */
 #define LENGTHS_AT 1152 /* offset of the lengths of the lists, in floats */
 #define FIRST_AT 1152 /* offset of the first layer's weights, in floats */
-#define VELOCITY_AT 3200 /* offset of their velocities, in floats */
+#define VELOCITY_AT 3200 /* offset of the velocities of the first layer's weights, in floats */
 #define FLOATS 3200 /* floats of shared memory */
 #endif
 
@@ -36,8 +36,8 @@
 #define INPUTS_PER_FETCHER CEIL_DIV(INPUTS, FETCHERS)
 #define TARGETS_PER_FETCHER CEIL_DIV(OUTPUTS, FETCHERS)
 
-/* Input and unit of this work-item's weight for its k-th input and u-th unit, the weight's offset
- * in global memory, whether the network has it, and its velocity. */
+/* For this work-item's weight of its k-th input and u-th unit: the input, the unit, the weight's
+ * offset in global memory, whether the network has the weight, and the weight's velocity. */
 #define FIRST_I (split * SHARE + (k))
 #define FIRST_J ((u) * LANES + lane)
 #define FIRST_GLOBAL_AT (FIRST_J * INPUTS + FIRST_I)
@@ -55,17 +55,17 @@
         ALONG_SHARE for (int k = 0; k < SHARE; k++)       \
             UNROLL for (int u = 0; u < PER_ITEM; u++)
 
-/* Loops over the lists of a sample that this work-item has, AT_ONCE entries in a step. A list is
- * padded with zeros whose row of weights belongs to no input. */
+/* Loops over this work-item's lists of a sample, AT_ONCE entries in a step. A list is padded with
+ * values of 0 and a row of weights of no input. */
 #define AT_ONCE 4
 #define FOR_EACH_LISTED                                                                      \
     for (int list = split; list < LISTS; list += SPLITS)                                     \
         for (int n = (buffer * LISTS + list) * 32, end = n + lengths[buffer * LISTS + list]; \
              n < end; n += AT_ONCE)
 
-/* Returns the sample that is needed at a position of the order in which samples come to shared
- * memory: with mini-batches those of an update come once for their errors and once more for the
- * changes. */
+/* Returns the sample at a position of the order in which samples are copied to shared memory. With
+ * mini-batches the samples of an update are copied once to compute their errors, and once more to
+ * change the weights. */
 INLINE int sample_at(int position, int samples)
 {
 #if BATCH == 1
@@ -253,8 +253,8 @@ KERNEL WORK_GROUP_OF(THREADS) void persistent(
                     UNROLL for (int k = k4; k < k4 + 4; k++)
                         UNROLL for (int u = 0; u < PER_ITEM; u++) {
 #if VELOCITY
-                            /* the velocity sums the gradients; after the last one it moves the
-                             * weight */
+                            /* the velocity sums the gradients of the batch, and changes the weight
+                             * after the last sample */
                             float velocity = FIRST_VELOCITY;
                             if (b == 0)
                                 velocity = FMA(momentum, velocity, decay * WEIGHT);

@@ -24,7 +24,7 @@ from gossamer.ops.weights import Weights
 _SOURCE = Path(__file__).with_name("persistent.cl")
 
 _OTHER_REGISTERS = 56
-"""Registers that a work-item needs besides those for its weights."""
+"""Registers that a work-item needs besides the registers of its weights."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Persistent(KernelBackprop):
 
 
 class _PersistentLayout(SharedMemoryLayout):
-    """The layout with the first layer, and with two samples."""
+    """The layout of shared memory with the first layer and two samples."""
 
     def __init__(self, problem: BackpropProblem, form: PersistentForm) -> None:
         inputs, units = problem.sizes[:2]
@@ -124,7 +124,7 @@ class _PersistentLayout(SharedMemoryLayout):
 
 
 def _fits(problem: BackpropProblem, form: PersistentForm, device: Device) -> bool:
-    """Says whether a work-group of the device can train a network in this form."""
+    """Returns whether a work-group of the device can train a network in this form."""
     limits, layout = device.limits, _PersistentLayout(problem, form)
     if form.threads > limits.work_group_size or layout.lanes > form.threads:
         return False

@@ -2,15 +2,14 @@
  * give a gate for each channel, and the arithmetic that combines each element with its channel's
  * gate. x and y are NHWC.
  *
- * A cluster of work-groups computes an image, and each work-group SLICE_WORDS words of 16 bytes of
- * its channels. While the kernel before still runs, a work-group copies its weights to shared
- * memory. It keeps the words that it reads for the means there where they fit, and reads them again
- * otherwise. The first product is a sum over all channels: each work-group gives the others the
- * sums over its own channels.
+ * A cluster of work-groups computes an image, and each work-group has SLICE_WORDS words of 16 bytes
+ * of each pixel. While the kernel before still runs, a work-group copies its weights to shared
+ * memory. It reads its words for the means, keeps them in shared memory where they fit, and reads
+ * them again otherwise. The first product is a sum over all channels: each work-group gives the
+ * others its partial sums over its own channels.
  *
- *
- * weights: for each work-group the weights of the first product, (numbers, its channels), and the
- * weights of the second one, likewise. */
+ * weights: for each work-group the weights of the first product for its channels, (numbers,
+ * channels), and the weights of the second product in the same shape. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and weights are 16-bit floats; 0: they are floats */
@@ -22,15 +21,15 @@
 #define CLUSTER 2 /* work-groups of a cluster */
 #define WARPS 8 /* warps of a work-group */
 #define HELD 1 /* 1: the words of an image that a work-group reads fit its shared memory */
-#define HELD_AT 2116 /* place of these words in shared memory, in floats behind the weights */
+#define HELD_AT 2116 /* place of the words of HELD in shared memory, in floats behind the weights */
 #define SQUEEZE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the first product */
-#define SQUEEZE_EPILOGUE(value, channel, index) /* applies it */
+#define SQUEEZE_EPILOGUE(value, channel, index) /* applies the epilogue of the first product */
 #define EXCITE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the second product */
-#define EXCITE_EPILOGUE(value, channel, index) /* applies it */
+#define EXCITE_EPILOGUE(value, channel, index) /* applies the epilogue of the second product */
 #define SCALE_PARAMETERS /* further parameters of the scaling */
 /* scales a result by its channel's gate */
 #define SCALE_EPILOGUE(value, channel, index) { value = value * scale_operand0[channel]; }
-#define SCALE_EPILOGUE4(value, channel, index) /* the same of four */
+#define SCALE_EPILOGUE4(value, channel, index) /* scales four results by their channels' gates */
 #endif
 
 #include "dialect/common.h"
@@ -42,7 +41,7 @@
 
 #define THREADS (32 * WARPS)
 #define SLICE (SLICE_WORDS * WIDTH)
-/* pixels that a work-group reads at once, a word by a work-item */
+/* pixels that a work-group reads at once, one word for each work-item */
 #define PIXELS (THREADS / SLICE_WORDS)
 #define WEIGHT_WORDS (2 * SQUEEZED * SLICE_WORDS)
 

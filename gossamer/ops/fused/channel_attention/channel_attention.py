@@ -28,18 +28,19 @@ from gossamer.tensor import rounded_up
 
 _SOURCE = Path(__file__).with_name("channel_attention.cu")
 _MULTIPLE = 8
-"""Number of which the channels are a multiple, so that 16 bytes hold neighbouring ones."""
+"""The channels have to be a multiple of this number, so that each word of 16 bytes holds channels
+of one pixel only."""
 _WARPS = (8, 16)
 _SURE_CLUSTER = 8
-"""Work-groups of a cluster that find room on every device with clusters."""
+"""The most work-groups of a cluster for which every device with clusters has room."""
 _CLUSTERS = 4
-"""Sizes of clusters that are offered."""
+"""Number of cluster sizes that are offered."""
 _MOST_IMAGES = 65535
 """Work-groups that a grid may have along y."""
-# The rates below are rules of thumb for an H200. On another device only the order in which sizes of
-# clusters are tried follows from them.
+# The rates below are rules of thumb for an H200. On another device they decide only the order in
+# which sizes of clusters are tried.
 _LATENCY, _CLUSTER_LATENCY = 4000.0, 1000.0
-"""Cycles of a work-group besides its reads and writes, and the cycles that the barriers of a
+"""Cycles of a work-group without its reads and writes, and the cycles that the barriers of a
 cluster add."""
 _MOVED = 32.0
 """Bytes that a multiprocessor reads and writes in a cycle."""
@@ -49,9 +50,9 @@ _MOVED = 32.0
 class _Division:
     """How the work on an image is divided.
 
-    layer: the layer.
+    layer: the squeeze-and-excite layer.
     pixels: pixels of an image.
-    width: channels of 16 bytes.
+    width: channels that 16 bytes hold.
     cluster: work-groups of an image.
     warps: warps of a work-group.
     most_shared: bytes of shared memory that a work-group may have.
@@ -107,11 +108,12 @@ class _Division:
 
     @property
     def fits(self) -> bool:
-        """Whether a work-group has an item for each of its words, and room for its weights."""
+        """Whether a work-group has a work-item for each of its words of a pixel, and shared memory
+        for its weights and sums."""
         return self.slice_words <= 32 * self.warps and self.shared_bytes <= self.most_shared
 
     def cycles(self, batch: int, compute_units: int) -> float:
-        """Returns the cycles that are expected of a batch."""
+        """Returns the expected cycles of a batch."""
         moved = 16 * self.pixels * self.slice_words * (2 if self.is_held else 3) / _MOVED
         waves = -(-batch * self.cluster // compute_units)
         clusters = _CLUSTER_LATENCY if self.cluster > 1 else 0.0
@@ -189,7 +191,7 @@ class ChannelAttention(FusionAlgorithm):
 
 
 def _layer_of(problem: FusionProblem) -> SqueezeExciteLayer | None:
-    """Returns a fusion as a squeeze-and-excite layer; None where its layers are others."""
+    """Returns a fusion as a squeeze-and-excite layer; None where its layers are no such layer."""
     if len(problem.parts) != PARTS:
         return None
     layer = layer_within(problem, 0, ENTRY)
@@ -208,9 +210,10 @@ def _division(problem: FusionProblem, precision: str, cluster: int, warps: int,
 
 
 def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_Division]:
-    """Returns the divisions that are offered, those first that are expected to be fastest: of
-    clusters with the same number of words for a work-group the smallest. The first of all finds
-    room on every device with clusters, as it is taken where nothing is measured."""
+    """Returns the divisions that are offered, in the order of their expected times. Of the clusters
+    whose work-groups have the same number of words, only the smallest is offered. The first
+    division is the fastest for which every device with clusters has room, because it is taken where
+    nothing is measured."""
     batch, limits = problem.inputs[0].shape[0], device.limits
     alone = _division(problem, precision, 1, min(_WARPS), device)
     found: dict[int, list[_Division]] = {}

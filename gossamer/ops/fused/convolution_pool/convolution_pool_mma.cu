@@ -1,22 +1,22 @@
 /* A convolution of few input channels, such as the first of a network, and the maximum over
- * windows of its results, which are never stored. The image is read as it comes (ops/image.h). y
- * is float16, NHWC.
+ * windows of its results, which are never stored. The image is read in the format that callers give
+ * (ops/image.h). y is float16, NHWC.
  *
  * A work-group of four warps computes OUT_PART channels of a tile of results: it goes down 64
- * columns of the convolution's outputs, ROWS rows at a time, which are the new ones of a row of
- * results.
+ * columns of the convolution's outputs. It computes ROWS rows of outputs at a time, a batch: the
+ * rows that a row of results needs and the row of results before did not.
  *
- * Shared memory has the image's rows under them in a ring, as float16: a line for each row and
- * channel, in which each of the 64 columns has the numbers under its window, side by side in 16
- * bytes. Numbers outside of the image or of the window are zeros. So the left operand of a step of
- * 16 numbers is two lines. A copy of the ring's first line lies behind its last one, and a line of
- * zeros behind that, for windows of an odd number of lines.
+ * Shared memory has the image's rows under a batch in a ring, as float16: a line for each row and
+ * channel. In a line, each of the 64 columns has 16 bytes with the numbers under its window.
+ * Numbers outside of the image or of the window are zeros. So the left operand of a step of 16
+ * numbers is two lines. A copy of the ring's first line lies behind the ring's last line. Behind
+ * the copy lies a line of zeros, for windows of an odd number of lines.
  *
- * A lane has the same columns and channels of all rows. It takes the maximum down the rows and
- * writes it to shared memory, where the maximum along the row is taken. SHARED_ROWS of the rows
- * belong to the next window, too. While tensor cores multiply with wgmma, the maxima of the rows
- * before are pooled and the next rows of the image are stored as lines; each warp has loaded the
- * first channels of one of them a batch before. The sizes are in sizes.h. */
+ * A lane has the same columns and channels in all rows. It takes the maximum over the rows and
+ * writes it to shared memory, where the maximum over columns is taken. SHARED_ROWS of the rows
+ * belong to the next window, too. While tensor cores multiply with wgmma, the maxima over columns
+ * of the batch before are taken, and the next rows of the image are stored as lines. Each warp has
+ * loaded the first channels of one of these rows a batch before. The sizes are in sizes.h. */
 
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
@@ -28,7 +28,7 @@
 #include "sizes.h"
 #include "products.h"
 
-/* Returns the larger of two numbers in both halves, or NaN where one is NaN. */
+/* Returns the larger of two numbers in each half, or NaN where one is NaN. */
 INLINE uint larger_halves(uint a, uint b)
 {
     uint result;
@@ -59,8 +59,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
         lines[ZERO_LINE * LINE_WORDS + i] = make_uint4(0, 0, 0, 0);
     pdl_wait();
 
-    /* a batch is ROWS rows of outputs; where windows share rows the first one is before the
-     * results */
+    /* a batch is ROWS rows of outputs; where windows share rows, the first batch belongs to the row
+     * of results before the tile */
     int first_result = SHARED_ROWS ? first_y - 1 : first_y;
     int first_row = first_result * POOL_Y - pool_top + SHARED_ROWS;
     int first_column = first_x * POOL_X - pool_left;
@@ -69,7 +69,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
     int columns = tile_width < pool_width - first_x ? tile_width : pool_width - first_x;
 
     float numbers[CHANNELS_AT_ONCE][ROUNDS][NUMBERS];
-    /* Loads numbers of channels from `channel` on of a row, counted from the tile's first one. */
+    /* Loads numbers of a row's channels, from `channel` on. number: the number of the row, counted
+     * from the tile's first row. */
     auto fetch = [&](int number, int channel) {
         int row = above + number;
         bool has_row = (uint)row < (uint)height;
@@ -92,7 +93,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
                 }
             }
     };
-    /* Stores them as lines, in which each column has its window. */
+    /* Stores the loaded numbers as lines, in which each column has the numbers of its window. */
     auto place = [&](int number, int channel) {
         UNROLL for (int c = 0; c < CHANNELS_AT_ONCE; c++) {
             uint words[ROUNDS][NUMBERS / 2];
@@ -126,8 +127,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
             }
         }
     };
-    /* Loads and stores the rest of some rows. The first channels of this warp's first row may
-     * have been stored before (has_first). */
+    /* Loads some rows and stores them as lines. has_first: whether the first channels of this
+     * warp's first row have been stored before. */
     auto copy_rows = [&](int from, int count, bool has_first) {
         _Pragma("unroll 1") for (int row = (int)warp; row < count; row += WARPS)
             _Pragma("unroll 1") for (int channel = 0; channel < CHANNELS;
@@ -137,13 +138,13 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
                     place(from + row, channel);
                 }
     };
-    /* Takes the maxima along a row of results and stores them. */
+    /* Takes the maxima over columns for a row of results and stores them. */
     auto pool = [&](int result) {
         for (int i = item; i < columns * UNITS; i += WORK_GROUP_SIZE) {
             int along = i / UNITS, unit = i % UNITS, column = first_x + along;
             uint4 best = make_uint4(LEAST, LEAST, LEAST, LEAST);
             UNROLL for (int tap = 0; tap < POOL_W; tap++) {
-                /* in place of a column that is not there, another one of the window */
+                /* a column that does not exist is replaced by another column of the window */
                 int there = along * POOL_X + tap;
                 there = there < -first_column ? -first_column : there;
                 there = there < conv_width - first_column ? there : conv_width - first_column - 1;
@@ -162,11 +163,11 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
     fence_proxy_async();
 #endif
     BARRIER();
-    uint shared[2][OUT_PART / 8]; /* the maxima of rows that the next window has, too */
+    uint shared[2][OUT_PART / 8]; /* the maxima of rows that belong to the next window, too */
     UNROLL for (int half = 0; half < 2; half++)
         UNROLL for (int n = 0; n < OUT_PART / 8; n++)
             shared[half][n] = LEAST;
-    bool has_row = (int)warp < ADVANCE; /* whether this warp loads a row of each batch ahead */
+    bool has_row = (int)warp < ADVANCE; /* whether this warp loads a row one batch ahead */
     if (has_row && first_result + 1 < last_y)
         fetch(SPAN + (int)warp, 0);
     _Pragma("unroll 1") for (int result = first_result; result < last_y; result++) {

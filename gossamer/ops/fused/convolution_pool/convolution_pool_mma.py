@@ -42,8 +42,8 @@ _BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
 
 
 class ConvolutionPoolMma(FusionAlgorithm):
-    """Computes both layers in float16 with float32 sums. It reads what callers give, such as
-    float32 in NCHW or bytes in NHWC, and writes float16 in NHWC."""
+    """Computes both layers in float16 with float32 sums. It reads the tensor that callers give,
+    such as float32 in NCHW or bytes in NHWC, and writes float16 in NHWC."""
 
     name = "convolution_pool_mma"
     patterns = (("conv2d", "pool"), ("elementwise", "conv2d", "pool"))
@@ -116,9 +116,10 @@ def _tiling(problem: FusionProblem, variant: Variant) -> PoolTiling:
 
 
 def _is_folded(convolution: Conv2dProblem, bias: np.ndarray | None) -> bool:
-    """Returns whether the epilogue is a sum with a number a channel, with ReLU behind it or not,
-    that the tensor cores can add as the sum of two float16: each is the factor of a one that stands
-    behind the window's numbers, in the first two lines."""
+    """Returns whether the tensor cores can compute the epilogue, which is then a bias for each
+    channel, with or without ReLU behind it. They add the bias as a sum of two float16 numbers. The
+    two numbers are the weights of ones that stand behind the window's numbers in the first two
+    lines."""
     return (convolution.epilogue in (_BIAS, _BIAS_RELU) and bias is not None
             and convolution.kernel[1] < TAPS and convolution.channels * convolution.kernel[0] > 1
             and bool((np.abs(bias) <= _LARGEST_HALF).all()))
@@ -142,10 +143,11 @@ def _macros(tiling: PoolTiling, layers: ConvolutionPool, variant: Variant,
 
 
 def _pack(weight: np.ndarray, tiling: PoolTiling, bias: np.ndarray | None) -> np.ndarray:
-    """Returns the weights of each group of a work-group's output channels: for each line of a
-    window, in the order of rows and of channels, and for each output channel 8 numbers, with zeros
-    behind the last ones, and a line of zeros where the number of lines is odd. bias: the numbers by
-    which the ones behind the window's numbers are multiplied; None without such ones."""
+    """Returns the weights as (parts of the output channels, lines of a window, output channels of a
+    part, 8 numbers of a line). A part belongs to a work-group. Lines are in the order of rows and
+    then of channels. Zeros fill the last numbers of a line, and make up a last line where the
+    number of lines is odd. bias: the number that is added to each output channel by ones behind the
+    window's numbers; None where there are no such ones."""
     out_channels, channels, rows, columns = weight.shape
     packed = np.zeros((tiling.lines, out_channels, TAPS), np.float16)
     with np.errstate(over="ignore"):

@@ -1,5 +1,5 @@
-"""Takes fusions of a first convolution and the maximum behind it apart, and says which of them one
-kernel can compute."""
+"""Finds the layers of fusions of a first convolution and the maximum behind it, and says which
+fusions one kernel can compute."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ _MOST_GRID = 65535
 class ConvolutionPool:
     """A convolution of few input channels and the maximum over windows of its result.
 
-    given: what makes the convolution's image of what callers give; None where that is the image.
+    problem: the fusion.
+    given: the layer that makes the convolution's image from the numbers that callers give; None
+    where callers give the image itself.
+    convolution: the convolution.
+    pool: the maximum over windows.
     """
 
     problem: FusionProblem
@@ -32,7 +36,7 @@ class ConvolutionPool:
 
 
 def convolution_pool_of(problem: FusionProblem) -> ConvolutionPool | None:
-    """Returns a fusion's layers; None where they are others."""
+    """Returns the layers of a fusion; None where they are no first convolution and maximum."""
     *before, convolution, pool = problem.parts
     if not (isinstance(convolution, Conv2dProblem) and isinstance(pool, PoolProblem)):
         return None
@@ -52,8 +56,8 @@ def convolution_pool_of(problem: FusionProblem) -> ConvolutionPool | None:
 
 
 def reason_apart(layers: ConvolutionPool) -> str | None:
-    """Returns why no kernel computes the layers as one, as shown to the user; None where one
-    may."""
+    """Returns why no kernel computes the layers in one step, as shown to the user; None where a
+    kernel may."""
     convolution, pool = layers.convolution, layers.pool
     if layers.problem.exits != ((len(layers.problem.parts) - 1, 0),):
         return "a value between the layers is read elsewhere"

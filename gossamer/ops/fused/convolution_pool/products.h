@@ -1,10 +1,9 @@
-/* Products of convolution_pool_mma.cu, of 64 columns of a row of outputs and OUT_PART channels. A
- * lane has the sums of columns 16 (warp) + lane / 4 and 8 behind it, and of channels 8 n + 2 (lane
- * % 4) and the next for each n.
+/* Products of convolution_pool_mma.cu: 64 columns of a row of outputs by OUT_PART channels. For
+ * each n, a lane has the sums of columns c and c + 8, where c is 16 * warp + lane / 4, and of
+ * channels d and d + 1, where d is 8 * n + 2 * (lane % 4).
  *
- * Lines have 16 bytes for each of 64 columns, weights 16 bytes for each channel: the operands'
- * numbers of half a step. Where a line lies is counted in words of 16 bytes from the start of
- * the lines. */
+ * Lines have 16 bytes for each of 64 columns, and weights have 16 bytes for each channel: an
+ * operand's numbers for half a step. The place of a line is its address in words of 16 bytes. */
 
 #pragma once
 
@@ -18,15 +17,15 @@
     "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3]), "+f"(sums[n + 1][0]), \
         "+f"(sums[n + 1][1]), "+f"(sums[n + 1][2]), "+f"(sums[n + 1][3])
 
-/* Describes an operand of a step to the tensor cores: its first word of 16 bytes, 8 of which
- * are side by side, with the next 8 behind them; the upper half of the step is `upper` words
- * away. */
+/* Returns the matrix descriptor of an operand of a step. word: the address of the operand's first
+ * word of 16 bytes; the words of all columns or channels follow one another, in tiles of 8. The
+ * upper half of the step lies `upper` words further. */
 INLINE ulong matrix_descriptor(uint word, uint upper)
 {
     return (ulong)(word + (upper << 16)) | 8ull << 32;
 }
 
-/* Begins to multiply a step; adds: 0 where the sums begin with it. */
+/* Begins to multiply a step. adds: 0 where the sums begin with this step, otherwise 1. */
 INLINE void wgmma_ss(float (&sums)[OUT_PART / 8][4], ulong columns, ulong weights, int adds)
 {
 #if OUT_PART == 64
@@ -61,13 +60,14 @@ INLINE void wgmma_ss(float (&sums)[OUT_PART / 8][4], ulong columns, ulong weight
 }
 #endif
 
-/* Multiplies ROWS rows of outputs, or begins to with wgmma. lines, weights: their addresses.
- * row_line: returns the number of the first line under an output row's windows in the ring. */
+/* Computes the products of ROWS rows of outputs; with wgmma, only begins to compute them. lines,
+ * weights: the addresses of the lines and of the weights in shared memory. row_line: returns the
+ * number in the ring of the first line under the windows of an output row. */
 template <typename RowLine>
 INLINE void multiply_rows(float (&sums)[ROWS][OUT_PART / 8][4], uint lines, uint weights,
                           RowLine row_line, [[maybe_unused]] uint warp, [[maybe_unused]] uint lane)
 {
-    /* in words of 16 bytes, whose addresses in a descriptor have 14 bits */
+    /* addresses in words of 16 bytes, which have 14 bits in a matrix descriptor */
     uint start = lines >> 4 & 0x3fff, end = start + RING * LINE_WORDS, first[ROWS];
     UNROLL for (int i = 0; i < ROWS; i++)
         first[i] = start + row_line(i) * LINE_WORDS;
@@ -75,8 +75,8 @@ INLINE void multiply_rows(float (&sums)[ROWS][OUT_PART / 8][4], uint lines, uint
         uint word = first[i] + number * LINE_WORDS;
         return word >= end ? word - RING * LINE_WORDS : word;
     };
-    /* words from a step's line to the next one, which behind the last one of a window is of
-     * zeros */
+    /* words from a step's first line to its second line, which is the line of zeros where the
+     * window has no more lines */
     auto to_upper = [&](int step, uint word) {
         return step == STEPS - 1 && LINES % 2 ? start + ZERO_LINE * LINE_WORDS - word : LINE_WORDS;
     };
@@ -104,8 +104,7 @@ INLINE void multiply_rows(float (&sums)[ROWS][OUT_PART / 8][4], uint lines, uint
             found[i] = ldmatrix_x4(lines + (word - start + column + upper) * 16);
         }
         UNROLL for (int n = 0; n < OUT_PART / 8; n += 2) {
-            /* behind an odd number of eights of channels is none, and the last one is loaded
-             * twice */
+            /* where the number of groups of 8 channels is odd, the last group is loaded twice */
             uint eight = n + 1 < OUT_PART / 8 ? n + matrix / 2 : n;
             uint4 factors = ldmatrix_x4(
                 weights + ((2 * step + matrix % 2) * OUT_PART + eight * 8 + lane % 8) * 16);

@@ -1,14 +1,18 @@
 /* The sizes of convolution_pool_mma.cu.
  *
- * POOL_H, POOL_W, POOL_Y, POOL_X  the size of the windows over which maxima are taken, and their steps
- * ROWS         rows of outputs that are multiplied together: POOL_Y where windows share rows, else POOL_H
- * SHARED_ROWS  rows of outputs that a window shares with the next one
- * ROWS_HELD    rows of the image in the ring: those under ROWS rows of outputs, and the next ones
- * FOLDED       1: the weights have the sum with a number a channel: behind the window's numbers, of which
- *              there are at most 7 in a line, lines have a 1
- * LEAST        the least result: 0 where the epilogue is folded and ends with ReLU, else minus infinity;
- *              as a pair of halves
- * MAKES_IMAGE  1: the image's numbers are made of what is given; 0: they are given
+ * POOL_H, POOL_W  the size of the windows over which maxima are taken
+ * POOL_Y, POOL_X  the steps of these windows
+ * ROWS         rows of outputs that are multiplied together: POOL_Y where windows share rows,
+ *              otherwise POOL_H
+ * SHARED_ROWS  rows of outputs that a window shares with the next window
+ * ROWS_HELD    rows of the image in the ring: those under ROWS rows of outputs, and the ADVANCE
+ *              next rows
+ * FOLDED       1: the weights include the bias of each channel. Lines then have a 1 behind the
+ *              numbers of a window, and a window has at most 7 columns
+ * LEAST        the least result, as a pair of halves: 0 where the epilogue is folded and ends with
+ *              ReLU, otherwise minus infinity
+ * MAKES_IMAGE  1: the kernel computes the image's numbers from the numbers that callers give; 0:
+ *              callers give the image
  * WGMMA        1: the warps multiply together, from shared memory (sm_90a) */
 
 #pragma once
@@ -23,28 +27,28 @@
 #define CHANNELS 3 /* channels of the image */
 #define OUT_PART 32 /* output channels of a work-group */
 #define KERNEL_H 3 /* rows of the convolution's window */
-#define KERNEL_W 3 /* columns of it */
+#define KERNEL_W 3 /* columns of the convolution's window */
 #define STRIDE_Y 2 /* rows from a window to the next */
 #define STRIDE_X 2 /* columns from a window to the next */
 #define POOL_H 3 /* rows of the windows over which maxima are taken */
-#define POOL_W 3 /* columns of them */
-#define POOL_Y 2 /* rows from such a window to the next */
-#define POOL_X 2 /* columns from such a window to the next */
+#define POOL_W 3 /* columns of the windows over which maxima are taken */
+#define POOL_Y 2 /* rows from one of these windows to the next */
+#define POOL_X 2 /* columns from one of these windows to the next */
 #define ROWS 2 /* rows of outputs that are multiplied together */
-#define SHARED_ROWS 1 /* rows of outputs that a window shares with the next one */
+#define SHARED_ROWS 1 /* rows of outputs that a window shares with the next window */
 #define ROWS_HELD 9 /* rows of the image in the ring */
-#define FOLDED 0 /* 1: the weights have the sum with a number a channel */
+#define FOLDED 0 /* 1: the weights include the bias of each channel */
 #define LEAST 0xfc00fc00u /* the least result, as a pair of halves */
-#define MAKES_IMAGE 0 /* 1: the image's numbers are made of what is given */
+#define MAKES_IMAGE 0 /* 1: the kernel computes the image from the numbers that callers give */
 #endif
 
 #include "dialect/common.h"
 
 #define WORK_GROUP_SIZE 128
 #define WARPS 4
-/* work-groups that a multiprocessor is to hold, as far as registers are not spilled for that */
+/* work-groups that a multiprocessor is to hold: the most without spilled registers */
 #define BLOCKS_PER_UNIT (MAKES_IMAGE && !WGMMA ? 2 : 3)
-#define LINE_WORDS 64 /* columns, and words of 16 bytes of a line */
+#define LINE_WORDS 64 /* words of 16 bytes of a line, one for each column */
 #define LINES (CHANNELS * KERNEL_H)
 #define STEPS CEIL_DIV(LINES, 2)
 #define RING (CHANNELS * ROWS_HELD)
@@ -53,13 +57,13 @@
 #define ADVANCE (POOL_Y * STRIDE_Y) /* rows of the image from one row of results to the next */
 #define SPAN (ROWS_HELD - ADVANCE)  /* rows of the image under ROWS rows of outputs */
 #define PAIRS CEIL_DIV(KERNEL_W, 2)
-/* A lane loads two numbers of a column, and gets the others of its window from the lanes that load
- * them; with other strides it loads all. */
+/* With a stride of at most 2, a lane loads two numbers of a column's window, and gets the others
+ * from the lanes that load them. With larger strides it loads all numbers of the window. */
 #define EXCHANGES (STRIDE_X <= 2)
 #define BEYOND (EXCHANGES ? 2 * (PAIRS - 1) / STRIDE_X : 0) /* columns loaded behind the 64 */
 #define ROUNDS (2 + (BEYOND > 0))
 #define NUMBERS (EXCHANGES ? 2 : 2 * PAIRS)
 #define CHANNELS_AT_ONCE (EXCHANGES ? CHANNELS : 1)
-/* words of 4 bytes of a column of maxima, which begin in different banks */
+/* words of 4 bytes of a column of maxima, with padding so that columns begin in different banks */
 #define COLUMN_WORDS (OUT_PART / 2 + (OUT_PART / 8 % 2 ? 0 : 4))
 #define UNITS (OUT_PART / 8)

@@ -1,4 +1,4 @@
-"""How convolution_pool_mma divides its work, and the time that is expected of it."""
+"""How convolution_pool_mma divides its work, and its expected time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECON
 from gossamer.ops.pool.problem import PoolProblem
 
 COLUMNS = 64
-"""Columns of the convolution's outputs of a work-group."""
+"""Columns of the convolution's outputs that a work-group computes."""
 WORK_GROUP_SIZE = 128
 TAPS = 8
 """Columns of a window that 16 bytes hold."""
 _PARTS = (64, 48, 32, 16, 8)
 _WGMMA_PARTS = (64, 48, 32, 16)
-"""Output channels of a work-group."""
+"""Output channels of a work-group, with mma and with wgmma."""
 _MOST_DIVISIONS = 8
 """The most work-groups along the rows of results; each smaller number is considered, too."""
 _SMALL_HEIGHTS = (4, 2, 1)
@@ -28,14 +28,14 @@ _MOST_SUMS = 128
 """The largest product of rows of outputs and output channels whose sums fit the registers of a
 work-group."""
 _AT_ONCE = 3
-"""Work-groups of a multiprocessor whose registers fit."""
+"""The most work-groups whose registers fit a multiprocessor."""
 _UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
-"""Bytes of shared memory of a multiprocessor of sm_90, and bytes that the system reserves for each
+"""Bytes of shared memory of a multiprocessor of sm_90, and bytes that CUDA reserves for each
 work-group."""
 
 # The rates below were fitted to the times of 84 tiles in six problems on an H200, to within 14%.
-# On another device only the order in which tiles are tried follows from them: the tuner corrects
-# the scale of an algorithm's estimates by what it measures.
+# On another device they decide only the order in which tiles are tried: the tuner corrects the
+# scale of an algorithm's estimates by its measurements.
 _MMA = 3.0
 """Cycles in which a multiprocessor computes a product of 16 x 8 x 16 by mma."""
 _SHARED = 82.0
@@ -50,17 +50,19 @@ _ACCESSES_OF_LINE = 26
 _LATENCY = 1400.0
 """Cycles in which a work-group begins, and loads its weights and first rows."""
 _BARRIERS = 680.0
-"""Cycles of a batch of rows that nothing of the same work-group hides."""
+"""Cycles of a batch of rows that no other work of the same work-group hides."""
 _BYTES_PER_MICROSECOND = 4.26e6
+"""Bytes that device memory reads and writes in a microsecond."""
 
 
 @dataclass(frozen=True)
 class PoolTile:
-    """A config.
+    """The work of a work-group, which is a config.
 
     height: rows of results of a work-group.
-    channels: its output channels.
-    wgmma: 1 where its warps multiply together by wgmma (sm_90a), 0 where each does by mma.
+    channels: output channels of a work-group.
+    wgmma: 1 where the warps multiply together by wgmma (sm_90a), 0 where each warp multiplies alone
+    by mma.
     """
 
     height: int
@@ -70,7 +72,7 @@ class PoolTile:
 
 @dataclass(frozen=True)
 class PoolTiling:
-    """A convolution and the maximum behind it, divided by a tile."""
+    """A convolution and the maximum behind it, divided into tiles."""
 
     convolution: Conv2dProblem
     pool: PoolProblem
@@ -78,7 +80,7 @@ class PoolTiling:
 
     @property
     def shared_rows(self) -> int:
-        """Rows of the convolution's outputs that a window has in common with the next one."""
+        """Rows of the convolution's outputs that a window shares with the next window."""
         return max(0, self.pool.kernel[0] - self.pool.stride[0])
 
     @property
@@ -121,22 +123,24 @@ class PoolTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group: its weights, the lines of the image with a copy
-        of the first and one of zeros, and maxima of 64 columns, which begin in different banks."""
+        """Bytes of shared memory of a work-group: its weights; the lines of the image, a copy of
+        the first line and a line of zeros; and the maxima of 64 columns, with padding so that
+        columns begin in different banks."""
         part, held = self.tile.channels, self.convolution.channels * self.rows_held + 2
         column = 2 * part + (0 if part // 8 % 2 else 16)
         return 16 * (self.lines * part + COLUMNS * held) + COLUMNS * column
 
     def fits(self, limits: Limits) -> bool:
-        """Returns whether a device can compute it."""
+        """Returns whether a device can compute the tiling."""
         part = self.tile.channels
         return (self.convolution.out_channels % part == 0 and self.rows * part <= _MOST_SUMS
                 and (not self.tile.wgmma or (limits.wgmma and part in _WGMMA_PARTS))
                 and self.shared_bytes <= limits.shared_bytes_opt_in)
 
     def microseconds(self, limits: Limits) -> float:
-        """Returns the expected time behind the launch: work-groups of a multiprocessor share its
-        tensor cores, schedulers and shared memory, and wait together."""
+        """Returns the expected time of the kernel, without its launch. Work-groups of a
+        multiprocessor share its tensor cores, schedulers and shared memory, and wait at the same
+        time."""
         p, part = self.convolution, self.tile.channels
         groups = self.grid[0] * self.grid[1] * self.grid[2]
         at_once = max(1, min(_AT_ONCE, _UNIT_BYTES // (self.shared_bytes + _RESERVED_BYTES)))
@@ -162,9 +166,9 @@ class PoolTiling:
 
 
 def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> list[PoolTiling]:
-    """Returns the few tilings of those that a device can compute from which the least time is
-    expected, in that order. mma, which took longer in every measurement, is left to the problems
-    that wgmma does not take."""
+    """Returns the tilings with the least expected times that a device can compute, fastest first.
+    Tilings with mma are returned only where wgmma cannot compute the problem, because mma took
+    longer in every measurement."""
     for wgmma in (1, 0):
         found = [tiling for tile in _tiles(convolution, pool, wgmma)
                  if (tiling := PoolTiling(convolution, pool, tile)).fits(limits)]
@@ -174,7 +178,7 @@ def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> li
 
 
 def _tiles(convolution: Conv2dProblem, pool: PoolProblem, wgmma: int) -> Iterator[PoolTile]:
-    """Yields tiles, those of the two largest numbers of output channels that divide them."""
+    """Yields tiles with the two largest parts that divide the convolution's output channels."""
     rows_of_results = max(1, pool.out_height)
     divided = {-(-rows_of_results // count) for count in range(1, _MOST_DIVISIONS + 1)}
     heights = sorted(divided | {min(height, rows_of_results) for height in _SMALL_HEIGHTS})

@@ -1,5 +1,5 @@
-"""Takes inverted residual blocks and separable convolutions apart, and says which of them one
-kernel can compute.
+"""Finds the layers of inverted residual blocks and separable convolutions, and says which blocks
+one kernel can compute.
 
 Sources: A. Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision
 applications", arXiv 1704.04861, 2017 (the separable convolution); M. Sandler et al., "MobileNetV2:
@@ -30,7 +30,8 @@ EXCITED_PATTERNS = tuple(
 LARGEST_KERNEL = 7
 """The most rows and columns of a depthwise filter whose windows kernels hold in registers."""
 _MOST_IMAGE_CHANNELS, _MOST_GATHERED = 4, 64
-"""Channels of an image, and inputs of a window of its first convolution, that kernels gather."""
+"""The most channels of an image, and the most inputs of a window of the image's first convolution,
+that kernels gather."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,14 @@ class Block:
     that projects them, one after another.
 
     problem: the fusion.
-    expand: the first convolution, which may be a network's first layer and then has larger windows;
-    None where the block begins with the depthwise one, as a separable convolution does.
-    depthwise, project: the others.
-    excite: the squeeze-and-excite layer between these; None where the block has none.
-    given: what makes the image of what the network's callers give, such as bytes in NHWC; None
-    where that is the image itself.
+    expand: the first convolution. A network's first layer in this place has larger windows than
+    1x1. None where the block begins with the depthwise convolution: a separable convolution.
+    depthwise: the depthwise convolution.
+    project: the 1x1 convolution that projects.
+    excite: the squeeze-and-excite layer between depthwise and project; None where the block has
+    none.
+    given: the layer that makes the image from the numbers that the network's callers give, such as
+    bytes in NHWC; None where callers give the image itself.
     """
 
     problem: FusionProblem
@@ -72,7 +75,8 @@ class Block:
 
     @property
     def expanded_inputs(self) -> int:
-        """Inputs of which the first convolution makes a hidden channel of a pixel; 0 without it."""
+        """Inputs from which the convolution that expands computes one hidden channel of a pixel; 0
+        where the block has no such convolution."""
         return 0 if self.expand is None else self.expand.depth
 
     @property
@@ -98,9 +102,10 @@ class Block:
 
 
 def block_of(problem: FusionProblem, expands: bool) -> Block | None:
-    """Returns a fusion as a block without squeeze-and-excite; None where its layers are others.
+    """Returns a fusion as a block without squeeze-and-excite; None where its layers are no such
+    block.
 
-    expands: whether the block has the convolution that expands its input.
+    expands: whether the block has a convolution that expands its input.
     """
     if len(problem.parts) != 2 + expands:
         return None
@@ -111,8 +116,9 @@ def block_of(problem: FusionProblem, expands: bool) -> Block | None:
 
 
 def stem_block_of(problem: FusionProblem) -> Block | None:
-    """Returns a fusion as a block whose first convolution is a network's first layer, perhaps
-    behind arithmetic that makes the image of callers' numbers; None where its layers are others."""
+    """Returns a fusion as a block whose first convolution is a network's first layer; None where
+    its layers are no such block. A layer that makes the image from callers' numbers may come
+    first."""
     if len(problem.parts) not in (3, 4):
         return None
     *before, first, depthwise, project = problem.parts
@@ -127,7 +133,8 @@ def stem_block_of(problem: FusionProblem) -> Block | None:
 
 
 def excited_block_of(problem: FusionProblem) -> Block | None:
-    """Returns a fusion as a block with squeeze-and-excite; None where its layers are others."""
+    """Returns a fusion as a block with squeeze-and-excite; None where its layers are no such
+    block."""
     if len(problem.parts) not in map(len, EXCITED_PATTERNS):
         return None
     *first, depthwise, _, _, _, _, project = problem.parts
@@ -141,8 +148,9 @@ def excited_block_of(problem: FusionProblem) -> Block | None:
 
 def _block(problem: FusionProblem, first: Sequence[Problem], depthwise: Problem,
            project: Problem) -> Block | None:
-    """Returns a block of which each part first reads what the one before it writes; None where its
-    convolutions are others. first: the convolution that expands, if any."""
+    """Returns the block of a fusion; None where its convolutions are of other kinds, or a part does
+    not read the result of the part before it as its first input (an element-wise part may read it
+    as any input). first: the convolution that expands, if any."""
     convolutions = [part for part in (*first, depthwise, project)
                     if isinstance(part, Conv2dProblem)]
     if len(convolutions) != len(first) + 2 or not isinstance(depthwise, Conv2dProblem) or (
@@ -183,7 +191,8 @@ def _with_batch(part: Problem, batch: int) -> Problem:
 
 
 def reason_apart(block: Block) -> str | None:
-    """Returns why no kernel computes a block as one, as shown to the user; None where one may."""
+    """Returns why no kernel computes a block in one step, as shown to the user; None where a kernel
+    may."""
     last = len(block.problem.parts) - 1
     if block.problem.exits != ((last, 0),):
         return "a value inside the block is read elsewhere"

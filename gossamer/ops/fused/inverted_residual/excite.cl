@@ -1,16 +1,16 @@
 /* The gates of a squeeze-and-excite layer: the means of an image's hidden channels, a product of
- * the means with weights that gives a few numbers (squeeze), and a product of these that gives a
- * gate for each channel (excite).
+ * the means with weights that gives a few numbers (squeeze), and a product of these numbers with
+ * weights that gives a gate for each channel (excite).
  *
- * A work-group computes an image. Weights are (inputs, outputs), so that neighbouring work-items
- * read neighbours. PARTS work-items share a number of the first product. */
+ * A work-group computes the gates of one image. Weights are (inputs, outputs), so that neighbouring
+ * work-items read neighbouring weights. PARTS work-items share a number of the first product. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-#define HIDDEN 64 /* hidden channels; `hidden` is the number of those in memory */
+#define HIDDEN 64 /* hidden channels; the parameter `hidden` also counts their padding in memory */
 #define SQUEEZED 8 /* numbers that the first product makes */
 #define PARTS 4 /* work-items that share a number of the first product */
 #define WORK_GROUP_SIZE 128 /* work-items of a work-group */
-/* parameters of the epilogues of both products, which the macros behind them apply */
+/* the epilogues of both products: their kernel parameters, and the macros that apply them */
 #define SQUEEZE_EPILOGUE_PARAMETERS
 #define EXCITE_EPILOGUE_PARAMETERS
 #define SQUEEZE_EPILOGUE(value, channel, index)

@@ -9,31 +9,35 @@ from typing import NamedTuple
 
 from gossamer.device.limits import Limits
 
-# The rates of blocks with squeeze-and-excite hold for an H200; how those of other blocks were
-# fitted is said below. On another device only the order in which tiles are tried follows from all
-# of them: the tuner corrects the scale of an algorithm's estimates by what it measures.
+# The constants up to _CLUSTER_LATENCY hold for an H200, and all but _PHASE are of blocks with
+# squeeze-and-excite. The classes below say how the constants of other blocks were fitted. On
+# another device the constants decide only the order in which tiles are tried: the tuner corrects
+# the scale of an algorithm's estimates by its measurements.
 _PHASE = 150.0
-"""Cycles that a phase takes besides its instructions, with the barrier behind it."""
+"""Cycles that a phase takes in addition to its instructions, the barrier behind it included."""
 _FETCHED = 40.0
 """Bytes that a multiprocessor receives from the L2 cache in a cycle, with squeeze-and-excite."""
 _LATENCY = 2500.0
 """Cycles in which a work-group with squeeze-and-excite begins, loads its first inputs and stores
 its results."""
 _EXCITES = 2500.0
-"""Cycles of a squeeze-and-excite layer besides the bytes of its weights."""
+"""Cycles of a squeeze-and-excite layer without the transfer of its weights."""
 _CLUSTER_LATENCY = 700.0
 """Cycles in which a cluster adds up its sums, with squeeze-and-excite."""
 _LEAST_GPC, _LARGEST_GPC = 16, 18
-"""Multiprocessors of a graphics processing cluster (GPC), in one of which all work-groups of a
-cluster run: the number that every GPC has at least, and the largest one, by which the number of
-GPCs of a device is estimated. On an H200 of 132 multiprocessors eight clusters of 12 or 15 took as
-long as two rounds, seven did not."""
+"""The least and the most multiprocessors of a graphics processing cluster (GPC). All work-groups of
+a cluster run in one GPC. The number of GPCs of a device is estimated by the larger number. On an
+H200 with 132 multiprocessors eight clusters of 12 or 15 work-groups took as long as two waves, and
+seven clusters did not."""
 
 
 class Phase(NamedTuple):
-    """Cycles of a phase of a chunk in which a scheduler issues the instructions of its warps
-    (`issued`), a warp waits for their results (`waited`), and all warps of the work-group access
-    shared memory (`shared`)."""
+    """Cycles of a phase of a chunk.
+
+    issued: cycles in which a scheduler issues the instructions of its warps.
+    waited: cycles in which a warp waits for the results of its instructions.
+    shared: cycles in which all warps of the work-group access shared memory.
+    """
 
     issued: float
     waited: float
@@ -41,23 +45,26 @@ class Phase(NamedTuple):
 
     @property
     def alone(self) -> float:
-        """The cycles that the phase takes one work-group alone."""
+        """The cycles of the phase when one work-group runs alone."""
         return max(self.issued, self.waited + _PHASE, self.shared)
 
 
 @dataclass(frozen=True)
 class _OneImage:
-    """Cycles of a single image, as fitted to what 38 tiles of MobileNetV2's blocks add to a plan on
-    an H200, which they explain to within 12% (root mean square), and in float32 to 330 times of
-    tiles alone, to within 13%.
+    """Constants of the expected cycles of a single image, fitted on an H200: to the times that 38
+    tiles of MobileNetV2's blocks add to a plan, to within 12% (root mean square), and in float32 to
+    330 times of tiles that ran alone, to within 13%.
 
-    latency: in which a work-group begins, loads its first inputs and stores its results.
-    member: those that each further work-group of a cluster adds to it.
-    crowded: the share of it by which each further work-group of a multiprocessor delays the others.
-    phase: those of a phase besides its instructions.
-    first, fetched: bytes that a multiprocessor receives in a cycle before the first chunk, which
-    for the most part come while the kernel before still runs, and later.
-    stalled, issued: the time of a phase by what a warp waits in it, and by what a scheduler issues.
+    latency: cycles in which a work-group begins, loads its first inputs and stores its results.
+    member: cycles that each further work-group of a cluster adds to `latency`.
+    crowded: share of `latency` by which each further work-group of a multiprocessor delays the
+    others.
+    phase: cycles of a phase in addition to its instructions.
+    first: bytes that a multiprocessor receives in a cycle before the first chunk. Most of them
+    arrive while the kernel before still runs.
+    fetched: bytes that a multiprocessor receives in a cycle from the first chunk on.
+    stalled: factor on the cycles of a phase in which a warp waits.
+    issued: factor on the cycles of a phase in which a scheduler issues instructions.
     """
 
     latency: float = 1600.0
@@ -76,17 +83,18 @@ _ONE_IMAGE = {"fp16": _OneImage(), "tf32": _OneImage(),
 
 @dataclass(frozen=True)
 class _SeveralImages:
-    """Cycles of many work-groups, as fitted to 500 times of tiles of MobileNetV2's blocks at batch
-    64 in float16 on an H200: the tiles that are expected first take 352 us together, the best 345.
-    In float32 they are those of an earlier fit.
+    """Constants of the expected cycles of many work-groups, fitted to 500 times of tiles of
+    MobileNetV2's blocks at batch 64 in float16 on an H200. The tiles that are expected to be
+    fastest take 352 us together, and the tiles that were fastest take 345 us. The constants of
+    float32 are of an earlier fit.
 
-    latency: in which a work-group begins, loads its first inputs and stores its results.
-    cluster: those that a cluster adds to it.
-    stalled: the time of a phase by what a warp waits in it.
-    phase: cycles of a phase besides.
-    shared: the time of a phase by its accesses to shared memory.
+    latency: cycles in which a work-group begins, loads its first inputs and stores its results.
+    cluster: cycles that a cluster adds to `latency`.
+    stalled: factor on the cycles of a phase in which a warp waits.
+    phase: cycles of a phase in addition to the other terms.
+    shared: factor on the cycles of a phase in which warps access shared memory.
     fetched: bytes that a multiprocessor receives from the L2 cache in a cycle.
-    issued: the time of a phase by its instructions.
+    issued: factor on the cycles of a phase in which a scheduler issues instructions.
     """
 
     latency: float = 2400.0
@@ -104,12 +112,13 @@ _SEVERAL_IMAGES = {"fp16": _SeveralImages(), "tf32": _SeveralImages(),
 
 @dataclass(frozen=True)
 class ChunkWork:
-    """Describes what the work-groups of a launch do.
+    """The work of the work-groups of a launch.
 
-    phases: those of a chunk of hidden channels.
+    phases: the phases of a chunk of hidden channels.
     cluster: work-groups of a cluster.
     own_chunks: chunks of a work-group.
     weight_bytes: bytes of the weights of a chunk.
+    precision: the precision of the products, such as "fp16".
     """
 
     phases: tuple[Phase, ...]
@@ -124,8 +133,8 @@ class ChunkWork:
         return sum(phase.issued for phase in self.phases)
 
     def beside(self, groups: int, limits: Limits) -> int:
-        """Returns how many of a launch's work-groups, at least, run on one multiprocessor at once,
-        as all of a cluster run in one GPC."""
+        """Returns how many of a launch's work-groups, at least, run at once on the multiprocessor
+        with most of them: all work-groups of a cluster run in one GPC."""
         if self.cluster == 1:
             return 1
         gpcs = max(1, limits.compute_units // _LARGEST_GPC)
@@ -133,8 +142,8 @@ class ChunkWork:
 
 
 def cycles_of_image(work: ChunkWork, together: int) -> float:
-    """Returns the cycles that are expected of a single image, whose work-groups all run at once,
-    `together` of them on a multiprocessor."""
+    """Returns the expected cycles of a single image. All its work-groups run at once, and
+    `together` work-groups run on one multiprocessor."""
     model = _ONE_IMAGE[work.precision]
     latency = (model.latency + model.member * (work.cluster - 1)) * (
         1 + model.crowded * (together - 1))
@@ -146,10 +155,13 @@ def cycles_of_image(work: ChunkWork, together: int) -> float:
 
 
 def cycles_of_wave(work: ChunkWork, together: int) -> float:
-    """Returns the cycles that are expected of a wave of work-groups of several images, `together`
-    of them on a multiprocessor. What one work-group takes alone, the instructions and the accesses
-    to shared memory of all, and the weights that they receive overlap in part: the square of the
-    whole is the sum of the squares of these three."""
+    """Returns the expected cycles of a wave of work-groups of several images, where `together`
+    work-groups run on one multiprocessor.
+
+    Four times of a chunk overlap in part: the time of one work-group alone, and for all work-groups
+    the times of their instructions, of their accesses to shared memory, and of the transfer of
+    weights. The square of the chunk's time is the sum of the squares of these four times.
+    """
     model = _SEVERAL_IMAGES[work.precision]
     alone = sum(max(phase.issued, model.stalled * phase.waited, model.shared * phase.shared)
                 + model.phase for phase in work.phases)
@@ -162,10 +174,14 @@ def cycles_of_wave(work: ChunkWork, together: int) -> float:
 
 
 def cycles_with_excite(work: ChunkWork, small: float, together: int) -> float:
-    """Returns the cycles that are expected of a wave of work-groups with squeeze-and-excite,
-    `together` of them on a multiprocessor. Each phase of a chunk takes as long as one warp waits,
-    all warps of a scheduler issue or all access shared memory, whichever is most; work-groups of
-    one multiprocessor wait at the same time. small: bytes of the weights of the two small products.
+    """Returns the expected cycles of a wave of work-groups with squeeze-and-excite, where
+    `together` work-groups run on one multiprocessor.
+
+    A phase of a chunk takes the longest of three times: the time in which a warp waits, in which
+    the scheduler issues the instructions of its warps, and in which all warps access shared memory.
+    Work-groups of one multiprocessor wait at the same time.
+
+    small: bytes of the weights of the two small products.
     """
     computed = max(sum(phase.alone for phase in work.phases), work.issued * together)
     fetched = work.weight_bytes / _FETCHED

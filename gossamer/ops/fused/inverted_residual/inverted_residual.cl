@@ -1,15 +1,15 @@
 /* An inverted residual block, or a separable convolution, as one kernel: a 1x1 convolution that
  * expands the channels, a depthwise convolution, and a 1x1 convolution that projects them. With
- * squeeze-and-excite, which needs the whole image before it scales, the first two are one kernel
- * and the last one is another.
+ * squeeze-and-excite, which needs the whole image before it scales, the first two convolutions are
+ * one kernel and the projection is another.
  *
  * A work-group computes TILE_H by TILE_W outputs of all channels. For CHUNK hidden channels at a
  * time it expands the pixels under the tile's windows into shared memory, where pixels outside of
- * the image are zeros, convolves these there, and adds their projection to sums in registers. So
- * the expanded tensor is never in global memory. Tensors are NHWC.
+ * the image are zeros, convolves the expanded pixels there, and adds their projection to sums in
+ * registers. So the expanded tensor is never in global memory. Tensors are NHWC.
  *
- * A unit of work is four neighbouring pixels and four channels. SUMS units of the projection belong
- * to a work-item. */
+ * A unit of work is four neighbouring pixels and four channels. A work-item computes SUMS units of
+ * the projection. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_H 4 /* rows of outputs of a tile */
@@ -21,18 +21,19 @@
 #define KERNEL_W 3 /* columns of the window */
 #define STRIDE_Y 1 /* rows from a window to the next */
 #define STRIDE_X 1 /* columns from a window to the next */
-/* 1: the block begins with an expansion; 0: its hidden channels are those of x */
+/* 1: the block begins with an expansion; 0: x has the hidden channels */
 #define EXPANDS 1
-/* 1: the depthwise convolution is computed; 0: the hidden channels of x are scaled by their
- * image's gates in its place */
+/* 1: the depthwise convolution is computed; 0: the hidden channels of x are scaled by the gates of
+ * their image instead */
 #define CONVOLVES 1
-/* 1: the projection is computed; 0: y are the hidden channels, `hidden` a pixel, and `totals`
- * the sum of each over each tile */
+/* 1: the projection is computed; 0: y receives the hidden channels, `hidden` for each pixel, and
+ * `totals` the sum of each channel over each tile */
 #define PROJECTS 1
 #define PADDED 0 /* 1: the hidden channels are fewer than `hidden`, which is a multiple of CHUNK */
 #define VECTOR 1 /* 1: the output channels are a multiple of 4 */
 #define HALVES 1 /* 1: x, y and the epilogue's tensor operands are 16-bit floats */
-/* parameters of the epilogues of the three convolutions, which the macros behind them apply */
+/* the epilogues of the three convolutions: their kernel parameters, and the macros that apply
+ * them */
 #define EXPAND_EPILOGUE_PARAMETERS
 #define DEPTHWISE_EPILOGUE_PARAMETERS
 #define PROJECT_EPILOGUE_PARAMETERS
@@ -51,7 +52,7 @@
 #define UNITS CEIL_DIV(TILE, 4)
 #define QUADS (CHUNK / 4)
 #define ZERO4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
-/* An epilogue may make anything of channels that do not exist. */
+/* KEEP_REAL sets hidden channels that do not exist to 0: an epilogue may give them any value. */
 #if PADDED
 #define KEEP_REAL(value, channel)                                       \
     (value).x = (channel) < real_hidden ? (value).x : 0.0f;             \

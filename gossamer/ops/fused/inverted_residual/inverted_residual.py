@@ -23,22 +23,23 @@ from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 
 RunTimeBuffer = Callable[..., Argument]
-"""An argument of a Launch that stands for memory which is known when it runs."""
+"""An argument of a Launch that stands for a buffer which is known only when the launch runs."""
 
 _SOURCE = Path(__file__).with_name("inverted_residual.cl")
 _MOST_SUMS = 6
-"""Units of the projection that fit the registers of a work-item."""
+"""The most units of the projection, of four pixels and four channels, that fit the registers of a
+work-item."""
 _OUTPUTS = (49, 64, 32, 16)
-"""Outputs of a tile of all channels, approximately; the first is preferred."""
+"""Output pixels of a tile, approximately."""
 _CHUNKS = (32, 16, 8)
 _WORK_GROUPS = (64, 128, 256)
 _MOST_SHARED = 48 * 1024
 """Bytes of shared memory beyond which a work-group is alone on a compute unit."""
 CONFIGS = 3
-"""Tiles that are offered."""
+"""Number of tiles that are offered for a block."""
 _AT_ONCE = 2
-"""Work-groups that a compute unit computes at once. This and the next number are rules of thumb:
-only the order in which tiles are tried follows from them, on any device."""
+"""Work-groups that a compute unit runs at once. This number and _PRODUCTS are rules of thumb:
+they decide only the order in which tiles are tried, on any device."""
 _PRODUCTS = 400.0
 """Multiplications of a work-item in a microsecond."""
 
@@ -47,9 +48,10 @@ _PRODUCTS = 400.0
 class Tile:
     """The outputs of a work-group, and the hidden channels that it computes at once.
 
-    rows, columns: the outputs.
-    chunk: hidden channels.
-    work_group: work-items.
+    rows: rows of outputs.
+    columns: columns of outputs.
+    chunk: hidden channels that are computed at once.
+    work_group: work-items of the work-group.
     """
 
     rows: int
@@ -68,12 +70,12 @@ class Tile:
         return cls(*(variant[field.name] for field in fields(cls)))
 
     def sums(self, block: Block) -> int:
-        """Returns the units of the projection of a work-item."""
+        """Returns the units of the projection that a work-item computes."""
         units = -(-self.rows * self.columns // 4) * -(-block.out_channels // 4)
         return -(-units // self.work_group)
 
     def hidden(self, block: Block) -> int:
-        """Returns the hidden channels with those that fill the last chunk."""
+        """Returns the number of hidden channels, the padding of the last chunk included."""
         return -(-block.hidden // self.chunk) * self.chunk
 
     def shared_bytes(self, block: Block) -> int:
@@ -82,8 +84,8 @@ class Tile:
         return 4 * self.chunk * (height * width + -(-self.rows * self.columns // 4) * 4)
 
     def products(self, block: Block) -> float:
-        """Returns the multiplications of a launch for an image, with those of windows that overlap
-        and of outputs outside of the image."""
+        """Returns the multiplications of a launch for an image. Included are pixels that several
+        tiles expand, because their windows overlap, and outputs outside of the image."""
         p = block.depthwise
         tiles = self.count(block)
         height, width = block.halo(self.rows, self.columns)
@@ -91,7 +93,7 @@ class Tile:
         hidden = self.hidden(block)
         outputs = -(-self.rows * self.columns // 4) * 4
         expanded = pixels * (block.channels if block.expand is not None else 1)
-        # a tap costs the load of an input besides
+        # a tap costs a multiplication and about as much again for the load of its input
         return tiles * hidden * (expanded + 2 * outputs * p.kernel[0] * p.kernel[1]
                                  + outputs * block.out_channels)
 
@@ -175,7 +177,7 @@ class Separable(_FusedBlock):
 
 
 def fitting_tiles(block: Block, device: Device) -> list[Tile]:
-    """Returns the tiles that fit the device, those expected to be fastest first."""
+    """Returns the tiles that fit the device, those with the fewest multiplications first."""
     p = block.depthwise
     most = min(_MOST_SHARED, device.limits.shared_bytes)
     fitting = []
@@ -200,10 +202,11 @@ def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, d
                  gates: RunTimeBuffer | None = None) -> Launch:
     """Returns the launch of the kernel that computes a block or a part of one.
 
-    convolves: whether the depthwise convolution and what is before it are computed; else x are its
-    results, as the launch that does not project writes them, and `gates` what scales them.
-    projects: whether the projection is computed; else y are the results of the depthwise
-    convolution and `totals` their sums over each tile.
+    convolves: whether the expansion and the depthwise convolution are computed. Otherwise x holds
+    the results of the depthwise convolution, as a launch without `projects` writes them, and
+    `gates` the numbers that scale them.
+    projects: whether the projection is computed. Otherwise y receives the results of the depthwise
+    convolution, and `totals` their sums over each tile.
     """
     p, chunk = block.depthwise, tile.chunk
     hidden, out_channels = tile.hidden(block), -(-block.out_channels // 4) * 4
@@ -252,7 +255,7 @@ def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, d
 def pack_pointwise(part: int, columns: int, rows: int | None = None
                     ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
     """Returns a function that packs the weights of a 1x1 convolution as (input channels, output
-    channels), with zeros beyond its own channels."""
+    channels), with zeros beyond the convolution's own channels."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         weight = arrays[f"{part}.weight"].astype(np.float32)
         matrix = weight.reshape(weight.shape[0], -1).T

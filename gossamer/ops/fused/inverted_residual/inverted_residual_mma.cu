@@ -1,30 +1,32 @@
 /* An inverted residual block, or a separable convolution, as one kernel, with the expanded tensor in
- * shared memory. Both 1x1 convolutions are products of tensor cores, in float16, in TF32, or in
- * float32 by three products of TF32 numbers.
+ * shared memory. Tensor cores compute both 1x1 convolutions, in float16, in TF32, or in float32 by
+ * three products of TF32 numbers.
  *
  * A cluster of CLUSTER work-groups computes TILE_H by TILE_W outputs of all channels. Its
- * work-groups share the chunks of CHUNK hidden channels round-robin. For each chunk a work-group expands
- * the pixels under the tile's windows, those in the image only, stores them among zeros,
- * convolves them, and adds their projection to sums in registers, while the next chunk is expanded.
- * Weights are copied to shared memory a chunk ahead. At the end each work-group of a cluster receives
- * the sums of all of them for a part of the results. Tensors are NHWC.
+ * work-groups share the chunks of CHUNK hidden channels round-robin. For each chunk, a work-group
+ * expands the pixels under the tile's windows that lie in the image, and stores them in shared
+ * memory with zeros around them. It convolves the expanded pixels, and adds their projection to
+ * sums in registers while it expands the next chunk. Weights are copied to shared memory one chunk
+ * ahead. At the end, each work-group of a cluster receives the sums of all work-groups for its part
+ * of the results. Tensors are NHWC.
  *
  * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
- * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and the next.
+ * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and 2 (lane % 4) + 1.
  *
- * The expansion may be the first convolution of a network. Then x is its image, or the tensor that
- * the network's callers give, such as bytes, from which work-items compute the image's numbers. The
- * inputs of a pixel are the inputs of its window, which work-items gather.
+ * The expansion may be the first convolution of a network. Then x is the network's image, or the
+ * tensor that the network's callers give, such as bytes, from which work-items compute the image's
+ * numbers. For each pixel, work-items gather the inputs of the pixel's window.
  *
- * With squeeze-and-excite a tile is a whole image. The work-groups keep what they convolved, make
- * gates of its means together, and project when they have scaled it by these (mma_excite.h).
+ * With squeeze-and-excite a tile is a whole image. The work-groups keep the convolved channels,
+ * compute the gates from the channels' means together, scale the channels by the gates, and then
+ * project them (mma_excite.h).
  *
- * In float16 tensor cores convolve, too: the 16 rows of the right operand are two taps of 8
- * channels, and its diagonals hold their weights. A warp computes RUN outputs below one another of
- * 16 columns, so that an input is loaded once for all rows of taps.
+ * In float16 tensor cores compute the depthwise convolution, too: the 16 rows of the right operand
+ * are two taps of 8 channels, and its diagonals hold the taps' weights. A warp computes RUN outputs
+ * below one another in each of 16 columns, so that it loads an input once for all rows of taps.
  *
- * The macros are those of mma_sizes.h; with GATHERS those of mma_gather.h and ops/image.h, and with
- * EXCITES those of mma_excite.h as well. */
+ * mma_sizes.h has the macros and their meanings; mma_gather.h and ops/image.h have
+ * further macros for GATHERS, and mma_excite.h has further macros for EXCITES. */
 
 #include "ptx/cluster.h"
 #include "ptx/griddepcontrol.h"
@@ -69,7 +71,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
                               + tile.start) * CHANNELS;
 #endif
 
-    /* what no kernel writes is copied, and shared memory prepared */
+    /* until pdl_wait, only data that no kernel writes are copied, and shared memory is prepared */
     if constexpr (BULK) {
         if (tile.item == 0) {
             UNROLL for (int i = 0; i < 2 * STAGES; i++)
@@ -116,10 +118,11 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
                 sums[m][n][i] = 0.0f;
     const Share share = share_of(tile.warp);
 
-    /* Of several chunks one is projected where the next one is expanded: that is a barrier less, and
-     * warps that have done the one do the other. A projection's weights take the place of those of
-     * two chunks before, which are read an iteration later than the rest of their stage, and so they
-     * are copied an iteration later. */
+    /* Where there are several chunks, a chunk is projected in the iteration that expands the next
+     * chunk: this saves a barrier, and warps that have finished one product go on with the other.
+     * So the projection's weights are read an iteration later than the rest of their stage. They
+     * are also copied an iteration later, because they overwrite the projection's weights of two
+     * chunks before. */
     int stage = 0;
     [[maybe_unused]] uint iteration = 0;
     for (int chunk = tile.rank; chunk < chunks + (PROJECTS_LATER ? CLUSTER : 0);
@@ -179,7 +182,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
     }
 
 #if EXCITES
-    /* a work-group without a chunk has not waited for its inputs, whose place sums take */
+    /* a work-group without a chunk has not yet waited for its inputs, whose memory the sums take */
     cp_async_wait_group<0>();
     BARRIER();
     int own_chunks = tile.rank < chunks ? (chunks - 1 - tile.rank) / CLUSTER + 1 : 0;
@@ -210,7 +213,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
 #endif
 
     PROJECT_OPERANDS
-    /* a work-group without a chunk has not waited for its inputs and constants */
+    /* a work-group without a chunk has not yet waited for its inputs and constants */
     cp_async_wait_group<0>();
     if (CLUSTER > 1 && tile.rank >= chunks)
         BARRIER();
@@ -223,7 +226,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
         if (pixel < TILE_H * TILE_W && row < out_height && column < out_width) {
             int index = ((GROUP_ID(2) * out_height + row) * out_width + column) * OUT_CHANNELS
                         + channel;
-            /* the place of the same pixel and channel in x, which is added to the result */
+            /* the place of the same pixel and channel in x, whose value is added to the result */
             [[maybe_unused]] int operand =
                 EXPANDS && !EXCITES
                     ? ((row - tile.above - tile.top) * tile.columns + column - tile.left

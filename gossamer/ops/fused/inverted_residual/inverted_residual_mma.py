@@ -42,14 +42,14 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("inverted_residual_mma.cu")
 _CONFIGS = 4
-"""Tiles that are offered for each of some batch sizes."""
+"""Number of tiles that are offered for each of the batch sizes in BATCHES."""
 _LARGE_CONFIGS = 3
-"""Number of further tiles that are offered with clusters so large that not every device has room
-for them."""
+"""Number of further tiles that are offered with clusters of more than _SURE_CLUSTER work-groups."""
 _SURE_CLUSTER = 8
-"""Work-groups of a cluster that find room on every device with clusters."""
+"""The most work-groups of a cluster for which every device with clusters has room."""
 _MULTIPLE = 8
-"""Number of which channels have to be a multiple, so that 16 bytes hold neighbouring ones."""
+"""Input and output channels have to be a multiple of this number, so that each load of 16 bytes
+holds channels of one pixel only."""
 
 
 class _FusedBlockMma(FusionAlgorithm, abc.ABC):
@@ -57,7 +57,8 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
 
     @abc.abstractmethod
     def block_of(self, problem: FusionProblem) -> Block | None:
-        """Returns a fusion as a block; None where its layers are others than the algorithm's."""
+        """Returns a fusion as a block; None where its layers are no block of the algorithm's
+        kind."""
 
     def recognises(self, problem: FusionProblem) -> bool:
         return self.block_of(problem) is not None
@@ -92,14 +93,14 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         assert block is not None
         fitting = [precision for precision in dict.fromkeys((precisions[-1], *precisions))
                    if fits(block, precision, device.limits)]
-        # with squeeze-and-excite whole images take other tiles in each precision
+        # with squeeze-and-excite a tile is a whole image, and each precision needs other tiles
         ranked = fitting if block.excite is not None else fitting[:1]
         return self._variants(problem, device, precisions, ranked)
 
     def _variants(self, problem: FusionProblem, device: Device, precisions: Sequence[str],
                   ranked: Sequence[str]) -> Iterator[Variant]:
-        """Yields the variants of some precisions with the tiles that are expected to be fast in
-        those of `ranked`."""
+        """Yields the variants in some precisions, with the tiles that are expected to be fast in
+        the precisions of `ranked`."""
         block = self.block_of(problem)
         assert block is not None
         for tile in _tiles(block, ranked, device.limits):
@@ -108,7 +109,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
                 if BlockTiling(block, tile, precision).unfit(device.limits) is None:
                     variant = (plain.as_fp16 if precision == "fp16" else
                                replace(plain, precision=precision))
-                    # an image is read as the network gets it
+                    # a network's image is read in the format in which callers give it
                     yield (replace(variant, inputs=problem.inputs) if block.gathers else variant)
 
     def _divided(self, problem: FusionProblem, variant: Variant) -> BlockTiling:
@@ -128,7 +129,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
             return State(problem, variant, device)
         divided = self._divided(problem, variant)
         block, tile, p = divided.block, divided.tile, divided.block.depthwise
-        # devices with clusters copy many bytes at once
+        # devices with clusters have bulk copies (cp.async.bulk)
         bulk = device.limits.cluster > 1
         architectures = (("sm_90a",) if tile.wgmma else
                          ("sm_90" if bulk else "sm_80", "sm_100"))
@@ -185,8 +186,8 @@ class SeparableMma(_FusedBlockMma):
 
 class StemMma(_FusedBlockMma):
     """A network's first convolution and the separable convolution behind it as one kernel, which
-    reads the image as the network gets it: float32 in NCHW, or what callers give, such as bytes in
-    NHWC, that it turns into the image's numbers."""
+    reads the image as the network gets it: as float32 in NCHW, or as the numbers that callers give,
+    such as bytes in NHWC, which the kernel converts to the image's numbers."""
 
     name = "stem_mma"
     patterns = (("conv2d", "conv2d", "conv2d"), ("elementwise", "conv2d", "conv2d", "conv2d"))
@@ -207,8 +208,8 @@ class SqueezeExciteMma(_FusedBlockMma):
 
 
 def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[BlockTile]:
-    """Yields the tiles that are offered in some precisions, each once, those of the first precision
-    first. No images take any tile."""
+    """Yields the tiles that are offered in some precisions, each once, the tiles of the first
+    precision first. For a batch of no images any tile will do."""
     if not block.depthwise.outputs[0].size:
         yield BlockTile(1, 1, 16, 1, 1)
         return
@@ -221,9 +222,10 @@ def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[Bloc
 
 
 def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile]:
-    """Yields the tiles that are offered: those for the block's batch size, where it is one of
-    BATCHES, before those for others, which are computed when they are asked for; of each of these
-    the ones that are expected to be fastest at the block's batch size first."""
+    """Yields the tiles that are offered. Where the block's batch size is one of BATCHES, its tiles
+    come first, and the tiles for other batch sizes are computed only when they are asked for.
+    Otherwise the tiles for all BATCHES come together. Within each of these groups, tiles that are
+    expected to be faster at the block's batch size come first."""
     batch = block.depthwise.batch
     known: dict[BlockTile, None] = {}
     for batches in ([batch], [other for other in BATCHES if other != batch]
@@ -232,17 +234,17 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
                                                                          limits))
         order = sorted((tile for tile in tiles if tile not in known),
                        key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
-        # the first is taken without being tried where nothing is measured
+        # where nothing is measured, the first tile is taken, so every device must have room for it
         yield from sorted(order, key=lambda tile: tile is not next(
             (sure for sure in order if sure.cluster <= _SURE_CLUSTER), None))
         known.update(tiles)
 
 
 def _best(block: Block, batch: int, precision: str, limits: Limits) -> list[BlockTile]:
-    """Returns the tiles that are expected to be fastest at a batch size: only one for each number
-    of outputs and instruction (wgmma or mma). With squeeze-and-excite, where every tile is the
-    whole image, only one for each size of clusters; a few more have larger clusters than every
-    device has room for."""
+    """Returns the tiles that are expected to be fastest at a batch size: one for each number of
+    outputs and instruction (wgmma or mma). With squeeze-and-excite, where every tile is a whole
+    image, there is one for each cluster size and instruction. A few further tiles have clusters of
+    more than _SURE_CLUSTER work-groups."""
     best: dict[bool, dict[tuple[int, int], BlockTile]] = {False: {}, True: {}}
     for divided in tilings(of_batch(block, batch), precision, limits):
         tile = divided.tile

@@ -18,7 +18,7 @@ def block_macros(divided: BlockTiling, dtype: str, *, bulk: bool) -> dict[str, o
     """Returns the macros of the kernel.
 
     dtype: dtype of the kernel's tensors.
-    bulk: whether the device copies many bytes at once.
+    bulk: whether the device has bulk copies (cp.async.bulk).
     """
     block, tile, p = divided.block, divided.tile, divided.block.depthwise
     expands = block.expand is not None
@@ -88,8 +88,9 @@ def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size:
               tensor: str) -> str:
     """Returns declarations of an epilogue's operands.
 
-    constants: the name of the memory in which channel operands follow one another, each of a size,
-    the first at place `first`.
+    constants: the name of the memory in which channel operands follow one another.
+    first: the number of channel operands there before the epilogue's first one.
+    size: the elements of a channel operand there, as C.
     tensor: the name of the memory of tensor operands.
     """
     declared = []
@@ -104,12 +105,14 @@ def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size:
 
 
 def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[str, str]:
-    """Returns the macros of an epilogue whose results stay in shared memory: START(channel) is what
-    sums begin with, STORE(target, first, second, channel) stores two neighbours."""
+    """Returns the macros of an epilogue whose results stay in shared memory. START(channel) is the
+    value that a channel's sums begin with, STORE(target, first, second, channel) applies the rest
+    of the epilogue to the results of two neighbouring channels and stores them."""
     bias, rest = without_bias(epilogue)
     bounds = _half_bounds(rest.expression) if halves else None
     if bounds is None:
-        # what a depthwise convolution reads is not multiplied by tensor cores
+        # results are rounded to TF32 for the projection; the depthwise convolution, which reads
+        # the results of the expansion, takes tensor cores in float16 only
         values = ("first, second" if prefix == "EXPAND_" else "rounded(first), rounded(second)")
         store = (f"{{ {prefix}EPILOGUE(first, channel, 0) "
                  f"{prefix}EPILOGUE(second, (channel) + 1, 0) store_two(target, {values}); }}")
@@ -130,7 +133,7 @@ def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[st
 
 def without_bias(epilogue: Epilogue) -> tuple[int | None, Epilogue]:
     """Returns the number of the channel operand that an epilogue adds to the result before anything
-    else, or None, and the epilogue of what remains to be done."""
+    else, and the epilogue without this addition; None and the whole epilogue where it adds none."""
     expression = epilogue.expression
     first = expression.steps[0] if expression.steps else None
     if first is None or first.function != "add" or 0 not in first.arguments:
@@ -153,9 +156,9 @@ def without_bias(epilogue: Epilogue) -> tuple[int | None, Epilogue]:
 
 
 def _half_bounds(expression: Expression) -> tuple[float, float] | None:
-    """Returns the bounds between which an expression keeps its first input, where these are float16
-    numbers, so that it makes no difference whether that is rounded before; None where it does
-    something else."""
+    """Returns the bounds to which an expression clips its first input; None for other expressions,
+    and where a bound is no float16 number. With float16 bounds the result is the same whether the
+    input is rounded to float16 before or after it is clipped."""
     if expression.outputs == (0,):
         return -np.inf, np.inf
     if len(expression.steps) != 1 or expression.outputs != (expression.inputs,):

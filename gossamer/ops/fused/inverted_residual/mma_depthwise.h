@@ -6,29 +6,31 @@
 #include "mma_tile.h"
 
 #if CONVOLVES
-/* A warp convolves 16 pixels of 8 channels by products; each product takes a pair of taps: the
- * right operand has their weights on diagonals. Each row of a filter has ROW_PAIRS pairs of
- * neighbours. Where a row has an odd number of taps, its last tap is paired with the last tap of
- * the row below, in COLUMN_PAIRS pairs; a tap that is left is multiplied alone. One load gives the
- * inputs of a pair, in registers that follow one another, as a product takes them. */
+/* A warp convolves 16 pixels of 8 channels by matrix products. Each product takes a pair of taps,
+ * with their weights on diagonals of the right operand. Each row of a filter has ROW_PAIRS pairs of
+ * neighbouring taps. Where a row has an odd number of taps, its last tap is paired with the last
+ * tap of the row below (COLUMN_PAIRS pairs). A last tap without a row below is the single tap,
+ * which is multiplied alone. One load gives the inputs of a pair, in consecutive registers, as a
+ * product takes them. */
 #define ROW_PAIRS (KERNEL_W / 2)
 #define MOST_PAIRS (ROW_PAIRS > 0 ? ROW_PAIRS : 1)
 #define IS_ODD (KERNEL_W % 2)
 #define COLUMN_PAIRS (IS_ODD ? KERNEL_H / 2 : 0)
 #define HAS_SINGLE (IS_ODD && KERNEL_H % 2)
 #define TAP_PAIRS (KERNEL_H * ROW_PAIRS + COLUMN_PAIRS)
-/* rows of inputs that are in registers */
+/* rows of inputs that are in registers at the same time */
 #define HELD_ROWS ((ROWS_AT_ONCE - 1) * STRIDE_Y + KERNEL_H)
-/* Inputs of the last taps of two rows are loaded for every STRIDE_Y-th row, by the upper of
- * both. The inputs of the tap that is left are those of the lower row of the pair above, which
- * the next output reads as well, or else those of the upper row of the pair of its own row. */
+/* The inputs of the last taps of two rows are loaded together, with every STRIDE_Y-th row as the
+ * upper row. The single tap takes its inputs from one of these loads. Where SINGLE_IS_LOWER, they
+ * are the lower row of a load that the next output reads as well; otherwise they are the upper row
+ * of a load. */
 #define SINGLE_IS_LOWER (STRIDE_Y == 1 && KERNEL_H > 1)
 /* the upper row of the last pair that an output reads, counted from the output's first row */
 #define LAST_COLUMN (KERNEL_H - (SINGLE_IS_LOWER || KERNEL_H % 2 == 0 ? 2 : 1))
-/* the upper row of the first pair that no output before this one reads */
+/* the upper row of the first pair that no earlier output reads */
 #define FIRST_COLUMN(output) \
     ((output) == 0 ? 0 : ((output) - 1) * STRIDE_Y + LAST_COLUMN + STRIDE_Y)
-/* the upper row of the last pair of which the lower row is read, too */
+/* the upper row of the last pair whose lower row is read, too */
 #define LAST_FULL_COLUMN (COLUMN_PAIRS ? (RUN - 1) * STRIDE_Y + 2 * COLUMN_PAIRS - 2 : -1)
 
 /* The run of rows to which a column of outputs belongs. */
@@ -37,15 +39,15 @@
      : 2 * RUN == TILE_H ? (column) >= TILE_W ? 1 : 0 \
                          : (int)((uint)(column) / TILE_W))
 
-/* The operands of one row of inputs for 16 pixels and 8 channels: its pairs of neighbouring taps,
- * and its last tap with the last tap of the row below. */
+/* The operands from one row of inputs for 16 pixels and 8 channels: `pairs` for the pairs of
+ * neighbouring taps, `column` for the last tap together with the last tap of the row below. */
 struct RowOfInputs {
     uint4 pairs[MOST_PAIRS];
     uint4 column;
 };
 
-/* mma.sync.m16n8k16: multiplies 16 pixels of 8 channels for two taps. sum: receives the
- * products and `start`. */
+/* mma.sync.m16n8k16: multiplies 16 pixels of 8 channels for two taps. sum: receives `start` plus
+ * the products. */
 INLINE void mma_sync_from(float (&sum)[4], const uint4 &inputs, uint lower, uint upper,
                           const float (&start)[4])
 {
@@ -65,16 +67,17 @@ INLINE void mma_sync_tap(float (&sum)[4], uint lower, uint upper, uint weight)
         : "r"(lower), "r"(upper), "r"(weight));
 }
 
-/* Convolves a chunk: reads `expanded` and writes `convolved`. store: stores two results of
- * neighbouring channels behind the epilogue. start: returns what a channel's sums begin with. real:
- * the channels of the chunk that exist. */
+/* Convolves a chunk: reads `expanded` and writes `convolved`. store: applies the epilogue to the
+ * results of two neighbouring channels and stores them. start: returns the value that a channel's
+ * sums begin with. real: number of hidden channels that exist from the chunk's first one on. */
 template <class Store, class Start>
 INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, uint warp, uint lane,
                      const Store &store, const Start &start, int real)
 {
     const int UNITS = CHUNK / 8 * COLUMN_TILES;
-    /* a lane holds column lane / 4 of the right operand, and of each tap rows 2 (lane % 4) and the
-     * next, in one of which a diagonal may be */
+    /* A lane holds column lane / 4 of the right operand, rows 2 (lane % 4) and 2 (lane % 4) + 1 of
+     * each tap. A factor of 1 or 0x10000 puts the weight in the row that is on the diagonal; 0
+     * means that neither row is. */
     uint on_diagonal = lane / 8 == lane % 4 ? lane / 4 % 2 ? 0x10000u : 1u : 0u;
     int held = -1;
     uint weights[TAP_PAIRS > 0 ? TAP_PAIRS : 1][2], single = 0;
@@ -104,8 +107,9 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
         uint last_column = inputs + (first + column_place(KERNEL_W - 1) + (int)lane / 16 * HALO_W)
                                         * CHUNK_ROW * 2;
         int first_channel = channel + (int)lane % 4 * 2;
-        /* 0, which the compiler does not know: it keeps four numbers for the products, and would
-         * copy them from two before each if it saw that they are the same */
+        /* 0, which is hidden from the compiler, so that it keeps the four numbers of `begin` in
+         * registers. If the compiler knew that the last two numbers are equal to the first two, it
+         * would copy them before each product. */
         float zero = real > 0 ? 0.0f : 1.0f;
         float begin[4] = {start(first_channel), start(first_channel + 1)};
         begin[2] = begin[0] + zero;
@@ -119,12 +123,12 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                          + (result + RUN_OF(result) * ((RUN - 1) * TILE_W)) * CHUNK_ROW;
         }
         RowOfInputs rows[HELD_ROWS];
-        /* several rows at a time, so that one multiplies while others wait */
+        /* several rows at a time, so that products of one row run while other rows wait */
         UNROLL for (int r = 0; r < RUN; r += ROWS_AT_ONCE) {
             const int from = r == 0 ? 0 : (r - 1) * STRIDE_Y + KERNEL_H > r * STRIDE_Y
                                               ? (r - 1) * STRIDE_Y + KERNEL_H : r * STRIDE_Y;
             const int count = r + ROWS_AT_ONCE < RUN ? ROWS_AT_ONCE : RUN - r;
-            /* bounds that the compiler knows before it unrolls the loop around */
+            /* the loops over i have bounds that are constant before the outer loop is unrolled */
             UNROLL for (int i = 0; i < HELD_ROWS; i++)
                 UNROLL for (int pair = 0; pair < ROW_PAIRS; pair++) {
                     const int row = from + i;
@@ -178,7 +182,7 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                         REAL *target = targets[i] + (r + j) * TILE_W * CHUNK_ROW;
                         store(target, sums[j][2 * i], sums[j][2 * i + 1], first_channel);
 #if PADDED
-                        /* an epilogue may make anything of channels that do not exist */
+                        /* an epilogue may give any value to channels that do not exist */
                         UNROLL for (int k = 0; k < 2; k++)
                             if (first_channel + k >= real)
                                 target[k] = 0;
@@ -188,8 +192,8 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
     }
 }
 #else
-/* Convolves a chunk, as the function above does. A work-item computes COLUMNS_AT_ONCE neighbouring
- * outputs of a row for four channels. */
+/* Convolves a chunk by multiply-adds, with the parameters of the function for tensor cores above. A
+ * work-item computes COLUMNS_AT_ONCE neighbouring outputs of a row for four channels. */
 template <class Store, class Start>
 INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, uint warp, uint lane,
                      const Store &store, const Start &start, int real)
@@ -228,7 +232,7 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
             store(target, values[j].x, values[j].y, channel);
             store(target + 2, values[j].z, values[j].w, channel + 2);
 #if PADDED
-            /* an epilogue may make anything of channels that do not exist */
+            /* an epilogue may give any value to channels that do not exist */
             UNROLL for (int i = 0; i < 4; i++)
                 if (channel + i >= real)
                     target[i] = 0;

@@ -13,7 +13,7 @@
 #define HIDDEN_ROW 64 /* channels of all chunks */
 #define EXCITE_OPERANDS /* declares the operands of both epilogues */
 #define SQUEEZE_EPILOGUE(value, channel, index) /* applies the epilogue of the first product */
-#define EXCITE_EPILOGUE(value, channel, index) /* applies that of the second one */
+#define EXCITE_EPILOGUE(value, channel, index) /* applies the epilogue of the second product */
 /* scales a result by its channel's gate */
 #define SCALE_EPILOGUE(value, channel, index) value *= scale_operand0[channel];
 #endif
@@ -26,7 +26,7 @@
 #define EXCITE_PARAMETERS                                                      \
     , const REAL *RESTRICT squeeze, const REAL *RESTRICT excite, const float *RESTRICT small_constants
 
-/* Writes the mean over the image of each channel of the chunks that were convolved. */
+/* Writes the mean over the image of each channel of this work-group's convolved chunks. */
 INLINE void sum_channels(float *means, const REAL *convolved, int own_chunks, uint warp, uint lane)
 {
     for (int unit = warp; unit < own_chunks * (CHUNK / WIDTH); unit += WARPS) {
@@ -51,7 +51,7 @@ INLINE void sum_channels(float *means, const REAL *convolved, int own_chunks, ui
     }
 }
 
-/* Writes what this work-group's means add to each number of the first product to all work-groups of
+/* Writes this work-group's partial sum of each number of the first product to all work-groups of
  * the cluster. weights: (numbers, channels). */
 INLINE void squeeze_means(float *parts, const float *means, const REAL *weights, int own_chunks,
                           int rank, uint warp, uint lane)
@@ -69,8 +69,9 @@ INLINE void squeeze_means(float *parts, const float *means, const REAL *weights,
         give_part(parts, sum, number, rank, lane);
     }
 }
-/* Computes the gates of the hidden channels of this work-group's chunks, (chunks, CHUNK), from what it
- * convolved. Behind the gates shared memory has room for what the first product makes. */
+/* Computes the gates of the hidden channels of this work-group's chunks, (chunks, CHUNK), from its
+ * convolved channels. Behind the gates, shared memory has room for the partial sums and the results
+ * of the first product. */
 INLINE void make_gates(float *gates, const REAL *convolved, int own_chunks, const Tile &tile,
                        const REAL *squeeze, const REAL *excite,
                        [[maybe_unused]] const float *small_constants)
@@ -98,7 +99,7 @@ INLINE void make_gates(float *gates, const REAL *convolved, int own_chunks, cons
     BARRIER();
 }
 
-/* Scales what this work-group convolved by the gates. hidden: number of hidden channels. */
+/* Scales this work-group's convolved channels by the gates. hidden: number of hidden channels. */
 INLINE void scale_chunks(REAL *convolved, const float *gates, int own_chunks, const Tile &tile,
                          [[maybe_unused]] int hidden)
 {
@@ -113,7 +114,7 @@ INLINE void scale_chunks(REAL *convolved, const float *gates, int own_chunks, co
         UNROLL for (int j = 0; j < 4; j++) {
             SCALE_EPILOGUE(lanes[j], channel + j, 0)
 #if PADDED
-            /* what scales may make anything of channels that do not exist */
+            /* the scaling may give any value to channels that do not exist */
             if ((tile.rank + own_chunk * CLUSTER) * CHUNK + channel + j >= hidden)
                 lanes[j] = 0.0f;
 #endif

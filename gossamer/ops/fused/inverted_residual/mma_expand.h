@@ -7,8 +7,8 @@
 #include "mma_warpgroups.h"
 
 #if EXPANDS
-/* Multiplies EXPAND_TILES tiles of pixels by the channels of EXPAND_PAIRS pairs. `pixels` is the
- * address of the first inputs. factors: the weights of the first pair's first step. */
+/* Multiplies EXPAND_TILES tiles of pixels by the weights of EXPAND_PAIRS pairs of channel tiles.
+ * pixels: the inputs of the first pixel. factors: the weights of the first pair's first step. */
 INLINE void multiply_inputs(float (&values)[EXPAND_TILES][2 * EXPAND_PAIRS][4], const REAL *pixels,
                             const uint4 *factors, uint lane)
 {
@@ -34,8 +34,8 @@ INLINE void multiply_inputs(float (&values)[EXPAND_TILES][2 * EXPAND_PAIRS][4], 
 
 /* Expands the pixels of a tile to a chunk of hidden channels. The warpgroups take units of
  * EXPAND_TILES tiles of pixels for each warp and EXPAND_PAIRS pairs of channel tiles. factors: the
- * weights of the chunk. chunk_constants: the channel operands of its epilogues. units: their
- * number. */
+ * weights of the chunk. chunk_constants: the channel operands of the chunk's epilogues. units: the
+ * number of units. */
 INLINE void expand_chunk(REAL *expanded, const REAL *inputs, const uint4 *factors,
                          [[maybe_unused]] const float *chunk_constants, const int *places,
                          const Tile &tile, int units)

@@ -1,4 +1,5 @@
-/* How inverted_residual_mma.cu finds the pixels of its input. */
+/* How inverted_residual_mma.cu gathers the windows of an image for a network's first
+ * convolution. */
 
 #pragma once
 
@@ -8,7 +9,7 @@
 #if !defined CONFIGURED && !defined GATHERED
 #define GATHERED 9 /* numbers of a window */
 #define FILTER_H 3 /* rows of the first convolution's window */
-#define FILTER_W 1 /* columns of it */
+#define FILTER_W 1 /* columns of the first convolution's window */
 #define FILTER_STEP_Y 1 /* rows from a window to the next */
 #define FILTER_STEP_X 1 /* columns from a window to the next */
 #define FILTER_DILATION_Y 1 /* rows from a tap to the next */
@@ -20,8 +21,9 @@
 #include "mma_tile.h"
 
 #if GATHERS
-/* Writes the window of each pixel that is expanded to its row of `inputs`, a pixel a work-item, with
- * zeros outside of the image. image_top, image_left: zeros above the image and on its left. */
+/* Writes the window of each pixel to the pixel's row of `inputs`, with zeros outside of the image.
+ * A work-item writes whole rows. image_top, image_left: rows of zeros above the image and columns
+ * of zeros on its left. */
 INLINE void gather_windows(REAL *inputs, const INPUT *image, const Tile &tile GATHER_PARAMETERS)
 {
     for (int pixel = tile.item; pixel < ROW_TILES * 16; pixel += WORK_GROUP_SIZE) {

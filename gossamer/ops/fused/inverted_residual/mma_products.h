@@ -1,5 +1,5 @@
-/* Products of 16 pixels by 8 channels for inverted_residual_mma.cu, the bounds of results, and how
- * they are stored. */
+/* Operands of products of 16 pixels by 8 channels for inverted_residual_mma.cu, and functions that
+ * round, bound and store results. */
 
 #pragma once
 
@@ -7,27 +7,29 @@
 #include "mma/precisions.h"
 #include "mma_sizes.h"
 
-/* Loads a step of 16 rows. first: the first element of the first row. */
+/* Loads one step of K of 16 rows, one row for each pixel. first: the first element of the first
+ * row. row: distance between rows, in elements. */
 INLINE Pixels load_pixels(const REAL *first, int row, int step, uint lane)
 {
-    /* addresses that differ by constants only share one register, with the constants as offsets */
+    /* addresses that differ only by constants share a register, and the constants are offsets */
     uint address = (uint)__cvta_generic_to_shared(first)
                    + (lane % 16 * (uint)row + lane / 16 * WIDTH) * (uint)sizeof(REAL)
                    + (uint)step * (2 * WIDTH * (uint)sizeof(REAL));
     return as_operands(ldmatrix_x4(address));
 }
 
-/* Loads a step's weights for two tiles of channels. */
+/* Loads the weights of one step of K for two tiles of channels. */
 INLINE Weights load_weights(const uint4 *first, uint lane)
 {
     return as_operands(first[(int)lane]);
 }
 
-/* Returns a value as the tensor cores read it: TF32 rounded, where they would truncate it. */
+/* Returns a value that is to be stored for tensor cores. With TF32 the value is rounded, because
+ * tensor cores would truncate it. */
 INLINE float rounded(float value)
 {
 #if TF32
-    /* an addition would make a zero of the NaN that GPUs compute, whose bits are all 1 */
+    /* NaN is not rounded: the addition would turn GPUs' NaN, whose bits are ones, into zero */
     return value == value ? __int_as_float(__float_as_int(value) + 0x1000) : value;
 #else
     return value;
@@ -35,8 +37,8 @@ INLINE float rounded(float value)
 }
 
 #if HALVES
-/* Returns two values as 16-bit floats that are at least 0, the first in the lower half; NaN of
- * NaN. */
+/* Returns two values as 16-bit floats, the first in the lower half. Negative values become 0, and
+ * NaN stays NaN. */
 INLINE uint two_halves_from_0(float first, float second)
 {
     uint packed;
@@ -44,7 +46,8 @@ INLINE uint two_halves_from_0(float first, float second)
     return packed;
 }
 
-/* The larger and the smaller ones of two pairs of 16-bit floats; NaN where one is NaN. */
+/* Two functions that compare two pairs of 16-bit floats: they return the pair of the larger numbers
+ * and the pair of the smaller numbers, with NaN where a number is NaN. */
 INLINE uint larger_halves(uint a, uint b)
 {
     uint result;
@@ -60,7 +63,7 @@ INLINE uint smaller_halves(uint a, uint b)
 }
 #endif
 
-/* Stores two neighbours. */
+/* Stores two values at neighbouring addresses. */
 INLINE void store_two(REAL *target, float first, float second)
 {
 #if HALVES

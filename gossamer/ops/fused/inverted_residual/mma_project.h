@@ -8,10 +8,12 @@
 #include "mma_tile.h"
 #include "mma_warpgroups.h"
 
-/* The sums of a work-item: for SUM_TILES tiles of its warp, and the channels of its warpgroup. */
+/* The sums of a work-item: its part of SUM_TILES pixel tiles of its warp by 2 * SUM_PAIRS channel
+ * tiles of its warpgroup. */
 typedef float Sums[SUM_TILES][2 * SUM_PAIRS][4];
 
-/* The warpgroups of the projection that share the channels, and those that share the pixels. */
+/* The work of a warpgroup in the projection. m: its number among the warpgroups that share the
+ * channels. p: its number among the warpgroups that share the pixels. */
 struct Share {
     int m, p;
 };
@@ -22,13 +24,14 @@ INLINE Share share_of(uint warp)
     return {warpgroup % WARPGROUPS_M, warpgroup / WARPGROUPS_M};
 }
 
-/* Returns the number of the m-th tile of a warp. */
+/* Returns the number of a warp's m-th pixel tile. */
 INLINE int tile_of(const Share &share, uint warp, int m)
 {
     return (share.p * SUM_TILES + m) * WARPGROUP_WARPS + (int)warp % WARPGROUP_WARPS;
 }
 
-/* Adds the projection of a chunk to the sums. pixels: what was convolved. factors: the weights. */
+/* Adds the projection of a chunk to the sums. pixels: the convolved channels. factors: the
+ * weights. */
 INLINE void project_chunk(Sums &sums, const REAL *pixels, const uint4 *factors, const Share &share,
                           uint warp, uint lane)
 {
@@ -45,8 +48,8 @@ INLINE void project_chunk(Sums &sums, const REAL *pixels, const uint4 *factors, 
     UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
         Pixels found[SUM_TILES];
         UNROLL for (int m = 0; m < SUM_TILES; m++) {
-            /* a tile behind the last one is the last one once more, and its sums are not stored:
-             * conditions would take longer than the products */
+            /* in place of tiles that do not exist, the last tile is multiplied again, and its sums
+             * are not stored: conditions would take longer than the products */
             int tile = tile_of(share, warp, m);
             if ((WARPGROUPS_P - 1) * SUM_TILES + m >= PIXEL_TILES)
                 tile = tile < PIXEL_TILES ? tile : PIXEL_TILES - 1;
@@ -66,9 +69,10 @@ INLINE void project_chunk(Sums &sums, const REAL *pixels, const uint4 *factors, 
 #endif
 }
 
-/* Calls store(pixel, channel, first, second) for two neighbouring channels of a pixel of the tile
- * each. With clusters each work-group sends its sums to the one that adds up their fragment, which
- * has room for them at `partial`; `summed` is the barrier where they are expected. */
+/* Calls store(pixel, channel, first, second) for each pair of neighbouring channels of each pixel
+ * of the tile. In a cluster each fragment of the results belongs to one work-group, to
+ * which all work-groups send their sums of the fragment. `partial` has room for the sums that a
+ * work-group receives, and `summed` is the barrier that expects them. */
 template <class Store>
 INLINE void reduce_sums(const Sums &sums, [[maybe_unused]] float4 *partial,
                         [[maybe_unused]] ulong *summed, const Share &share, const Tile &tile,

@@ -1,4 +1,4 @@
-/* Sizes that follow from the macros of inverted_residual_mma.cu, which says what these are. */
+/* The macros of inverted_residual_mma.cu, and the sizes that follow from them. */
 
 #pragma once
 
@@ -13,34 +13,36 @@
 #define TILE_W 4 /* columns of outputs of a tile */
 #define CHUNK 16 /* hidden channels that are expanded at a time, a multiple of 16 */
 #define WARPS 4 /* warps of a work-group */
-/* channels of x, a multiple of 8; with GATHERS the numbers of a window with zeros up to a step */
+/* channels of x, a multiple of 8; with GATHERS the numbers of a window, padded to whole steps of
+ * K */
 #define CHANNELS 16
 #define OUT_CHANNELS 24 /* channels of y, a multiple of 8 */
 #define KERNEL_H 3 /* rows of the window */
 #define KERNEL_W 3 /* columns of the window */
 #define STRIDE_Y 1 /* rows from a window to the next */
 #define STRIDE_X 1 /* columns from a window to the next */
-/* 1: the block begins with an expansion; 0: its hidden channels are those of x */
+/* 1: the block begins with an expansion; 0: x has the hidden channels */
 #define EXPANDS 1
 #define PADDED 0 /* 1: the last chunk has channels that do not exist */
-/* tiles of 16 that hold the pixels under a tile's windows, a multiple of EXPAND_TILES */
+/* tiles of 16 pixels that hold the pixels under the windows of a tile of outputs, a multiple of
+ * EXPAND_TILES */
 #define ROW_TILES 3
 #define EXPAND_TILES 1 /* tiles of pixels that a warp expands at once */
 #define EXPAND_PAIRS 1 /* pairs of channel tiles that a warp expands at once */
 /* neighbouring outputs of a row that a work-item convolves at once, a divisor of TILE_W */
 #define COLUMNS_AT_ONCE 4
 #define RUN 2 /* outputs below one another that a warp convolves in turn, a divisor of TILE_H */
-#define ROWS_AT_ONCE 2 /* those of them whose sums it holds at once */
-#define STAGES 2 /* chunks whose weights fit shared memory: 1 where a work-group has one chunk */
+#define ROWS_AT_ONCE 2 /* rows of a run whose sums a warp holds at once */
+#define STAGES 2 /* chunks whose weights shared memory holds; 1 where a work-group has one chunk */
 #define WARPGROUPS_M 1 /* warpgroups that share the channels of a tile of outputs */
 #endif
 #if !defined CONFIGURED && !defined WGMMA
-/* 1: a warpgroup is four warps, which multiply together by wgmma (sm_90a), with BULK; 0: it is
- * one warp */
+/* 1: a warpgroup is four warps, which multiply together by wgmma (sm_90a), and BULK is 1; 0: a
+ * warpgroup is one warp */
 #define WGMMA 0
 #endif
 #if !defined CONFIGURED && !defined BULK
-/* 1: one work-item copies the weights of a chunk at once (sm_90); not with EXCITES */
+/* 1: one work-item copies the weights of a chunk by bulk copies (sm_90); not with EXCITES */
 #define BULK 0
 #endif
 #if !defined CONFIGURED && !defined BLOCKS_PER_UNIT
@@ -48,14 +50,14 @@
 #define EXPAND_CONSTANTS 0 /* channel operands of the expansion's epilogue */
 #define DEPTHWISE_CONSTANTS 0 /* channel operands of the depthwise convolution's epilogue */
 #define PROJECT_CONSTANTS 0 /* channel operands of the projection's epilogue */
-#define EXPAND_OPERANDS /* declares the first of these for a chunk */
-#define DEPTHWISE_OPERANDS /* declares the second ones for a chunk */
+#define EXPAND_OPERANDS /* declares the operands of the expansion's epilogue for a chunk */
+#define DEPTHWISE_OPERANDS /* declares the operands of the depthwise epilogue for a chunk */
 #define PROJECT_OPERANDS /* declares the operands of the projection's epilogue */
-#define EXPAND_START(channel) 0.0f /* what sums of the expansion begin with */
-/* stores two neighbours behind the epilogue */
+#define EXPAND_START(channel) 0.0f /* the value that sums of the expansion begin with */
+/* applies the expansion's epilogue to two neighbouring channels and stores them */
 #define EXPAND_STORE(target, first, second, channel) store_two(target, first, second);
-#define DEPTHWISE_START(channel) 0.0f /* the same of the depthwise convolution */
-/* the same of the depthwise convolution */
+#define DEPTHWISE_START(channel) 0.0f /* the value that depthwise sums begin with */
+/* applies the depthwise convolution's epilogue to two neighbouring channels and stores them */
 #define DEPTHWISE_STORE(target, first, second, channel) store_two(target, first, second);
 #define PROJECT_EPILOGUE(value, channel, index) /* applies the projection's epilogue */
 #endif
@@ -63,15 +65,15 @@
 #define CLUSTER 1 /* work-groups of a cluster, which share the chunks of a tile round-robin */
 #endif
 #if !defined CONFIGURED && !defined GATHERS
-/* 1: the expansion reads windows of an image, each of GATHERED numbers, by filters of FILTER_H
- * by FILTER_W */
+/* 1: the expansion reads windows of an image, by filters of FILTER_H by FILTER_W; a window has
+ * GATHERED numbers */
 #define GATHERS 0
 #endif
 #if !defined CONFIGURED && !defined EXCITES
 #define EXCITES 0 /* 1: with squeeze-and-excite */
 #endif
 #if !defined CONFIGURED && !defined OWN_CHUNKS
-#define OWN_CHUNKS 0 /* with EXCITES the chunks of a work-group, at most */
+#define OWN_CHUNKS 0 /* with EXCITES the most chunks of a work-group */
 #endif
 #if !defined CONFIGURED && !defined SQUEEZED
 #define SQUEEZED 8 /* with EXCITES the numbers that the first product makes */
@@ -93,7 +95,7 @@
 #define PIXEL_TILES CEIL_DIV(TILE_H * TILE_W, 16)
 #define WIDTH (HALVES ? 8 : 4)       /* elements of 16 bytes */
 #define DEPTH (HALVES ? 16 : 8)      /* input channels that a step multiplies */
-/* whether tensor cores convolve */
+/* whether tensor cores compute the depthwise convolution */
 #define CONVOLVES (HALVES && KERNEL_H * KERNEL_W <= 25 && STRIDE_Y <= 2)
 #define EXPAND_STEPS CEIL_DIV(CHANNELS, DEPTH)
 #define PROJECT_STEPS (CHUNK / DEPTH)
@@ -101,7 +103,8 @@
 #define CHUNK_PAIRS (CHUNK / 16)
 #define OUT_PAIRS CEIL_DIV(OUT_CHANNELS, 16)
 #define OUT_TILES (OUT_CHANNELS / 8)
-/* rows in shared memory: an odd number of words, so that eight rows are in different banks */
+/* elements of a row in shared memory: an odd number of words of 16 bytes, so that eight rows begin
+ * in different banks */
 #define X_ROW (EXPAND_STEPS * DEPTH + WIDTH)
 #define CHUNK_ROW (CHUNK + WIDTH)
 /* the parts of shared memory, in words of 16 bytes */
@@ -119,36 +122,38 @@
 #define FRAGMENTS (PIXEL_TILES * OUT_TILES)
 #define SHARE CEIL_DIV(FRAGMENTS, CLUSTER)
 #define SUM_WORDS (SHARE * CLUSTER * 32) /* sums of the results that a work-group receives */
-/* inputs and what is expanded of them; with squeeze-and-excite sums take their place at the end */
+/* the inputs and the expanded pixels; with squeeze-and-excite the cluster's sums take their place
+ * at the end */
 #define BEFORE_WORDS (X_WORDS + (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS)
 #define FRONT_WORDS \
     (EXCITES && CLUSTER > 1 && SUM_WORDS > BEFORE_WORDS ? SUM_WORDS : BEFORE_WORDS)
-/* a chunk's weights in front of those of the projection, which are copied later but for the first
- * chunk; with squeeze-and-excite all are copied at once where those of all chunks fit */
+/* words of a chunk's weights that are copied first. The projection's weights follow later, except
+ * for the first chunk. With squeeze-and-excite all weights are copied first where the stages hold
+ * all chunks. */
 #define FIRST_WORDS (EXCITES && OWN_CHUNKS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
-/* whether a chunk is projected with the expansion of the next one, as there are several */
+/* whether a chunk is projected while the next one is expanded: where there are several chunks */
 #define PROJECTS_LATER (!EXCITES && STAGES > 1)
 /* chunks whose results of the depthwise convolution are kept */
 #define KEPT_CHUNKS (EXCITES ? OWN_CHUNKS : 1)
-/* means or gates of the kept channels, and numbers of the first product: parts and sums */
+/* means or gates of the kept channels, and the first product's partial sums and results */
 #define GATE_WORDS (EXCITES ? OWN_CHUNKS * CHUNK / 4 + CEIL_DIV((CLUSTER + 1) * SQUEEZED, 4) : 0)
-/* what chunks need */
+/* words for chunks: expanded and convolved pixels, weights, and gates */
 #define CHUNK_WORDS (FRONT_WORDS - X_WORDS + KEPT_CHUNKS * CONVOLVED_WORDS \
                      + STAGES * WEIGHT_WORDS + GATE_WORDS)
-/* A warpgroup multiplies together: four warps with WGMMA, otherwise one. Each warp has a tile of
- * pixels. */
+/* The warps of a warpgroup multiply together: four warps with WGMMA, otherwise one. Each warp has a
+ * tile of pixels. */
 #define WARPGROUPS (WGMMA ? WARPS / 4 : WARPS)
 #define WARPGROUP_WARPS (WGMMA ? 4 : 1)
-/* of the projection's warpgroups WARPGROUPS_M share the channels, the others the pixels */
+/* in the projection WARPGROUPS_M warpgroups share the channels, and WARPGROUPS_P the pixels */
 #define WARPGROUPS_P (WARPGROUPS / WARPGROUPS_M)
 #define SUM_TILES CEIL_DIV(CEIL_DIV(PIXEL_TILES, WARPGROUP_WARPS), WARPGROUPS_P)
 #define SUM_PAIRS CEIL_DIV(OUT_PAIRS, WARPGROUPS_M)
 #define EXPAND_PARTS (CHUNK_PAIRS / EXPAND_PAIRS)
-/* a column of outputs is RUN of them below one another */
+/* a column is RUN outputs below one another */
 #define COLUMNS (TILE_H / RUN * TILE_W)
 #define COLUMN_TILES CEIL_DIV(COLUMNS, 16)
 
-/* Code that runs only once waits for its own fetches, so loops of few iterations are not
- * unrolled. */
+/* Code that runs only once waits until its instructions are fetched, so loops of few iterations are
+ * not unrolled. */
 #define ONCE_EACH UNROLL_BY(1)
-#define STEPS_AT_ONCE 4 /* steps of the expansion whose loads are under way together */
+#define STEPS_AT_ONCE 4 /* steps of the expansion whose loads are under way at the same time */

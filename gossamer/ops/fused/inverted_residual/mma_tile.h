@@ -1,21 +1,21 @@
-/* The tile of a work-group of inverted_residual_mma.cu: where it lies in the image, and what is
- * copied to shared memory for it. */
+/* The tile of a work-group of inverted_residual_mma.cu: where it lies in the image, and the copies
+ * of its inputs and weights to shared memory. */
 
 #pragma once
 
 #include "ptx/mbarrier.h"
 #include "mma_sizes.h"
 
-/* A work-item, and the outputs of its work-group. The pixels of a tile are those under its windows
- * that are in the image, row by row. */
+/* A work-item, and the outputs of its work-group. The pixels of a tile are the pixels of the image
+ * under the tile's windows, row by row. */
 struct Tile {
-    int item;                    /* number of the work-item, */
-    uint lane, warp;             /* of it in its warp, and of that */
+    int item;                    /* number of the work-item in its work-group */
+    uint lane, warp;             /* number of the work-item in its warp, and of the warp */
     int rank;                    /* number of the work-group in its cluster */
-    int first_row, first_column; /* of the outputs */
+    int first_row, first_column; /* first row and column of the tile's outputs */
     int above, left;             /* row and column of the image where the first window begins */
     int top, start;              /* rows and columns of the windows that are outside of the image */
-    int columns, pixels;         /* pixels of a row, and all of them */
+    int columns, pixels;         /* pixels of a row, and of the whole tile */
     float of_columns;            /* 1 / columns */
 };
 
@@ -23,7 +23,7 @@ INLINE Tile find_tile(int height, int width, int pad_top, int pad_left)
 {
     Tile tile;
     tile.item = LOCAL_ID(0);
-    /* the compiler sees by the shuffle that all of a warp have the same number */
+    /* the shuffle tells the compiler that all lanes of a warp have the same warp number */
     tile.lane = (uint)tile.item % 32;
     tile.warp = (uint)__shfl_sync(0xffffffffu, tile.item / 32, 0);
     tile.rank = GROUP_ID(0) % CLUSTER;
@@ -48,7 +48,7 @@ INLINE int quotient(int number, float reciprocal)
 }
 
 /* Returns where a column of the windows is in shared memory. With a stride of 2 the even columns
- * precede the odd ones, so that those that a tap meets are neighbours. */
+ * precede the odd ones, so that the columns that one tap multiplies are neighbours. */
 INLINE int column_place(int column)
 {
     return CONVOLVES && STRIDE_X == 2 ? column / 2 + column % 2 * CEIL_DIV(HALO_W, 2) : column;
@@ -61,8 +61,9 @@ INLINE int hidden_place(const Tile &tile, int row, int column)
 }
 
 /* Copies the words `from` to `to` of a chunk's weights to a stage of shared memory. With BULK one
- * work-item copies all in front of those of the projection, or those, at once; `arrived` then has two
- * barriers for each stage, the second one for the weights of the projection. */
+ * work-item starts one copy of the words before the projection's weights, and one of the
+ * projection's weights. `arrived` then has two barriers for each stage, the second one for the
+ * projection's weights. */
 INLINE void copy_weights(uint4 *staged, const uint4 *weights, ulong *arrived, int item, int chunk,
                          int stage, int from, int to)
 {
@@ -87,7 +88,8 @@ INLINE void copy_weights(uint4 *staged, const uint4 *weights, ulong *arrived, in
 }
 
 #if EXPANDS
-/* Writes where the hidden channels of each pixel lie, and zeros behind the inputs of each. */
+/* Writes to `places` where each pixel's hidden channels lie, and zeros behind each pixel's
+ * inputs. */
 INLINE void prepare_inputs(REAL *inputs, int *places, const Tile &tile)
 {
     UNROLL for (int word = CHANNELS / WIDTH; word < X_ROW / WIDTH - 1; word++)
@@ -99,7 +101,7 @@ INLINE void prepare_inputs(REAL *inputs, int *places, const Tile &tile)
     }
 }
 
-/* Copies the inputs of the pixels. source: those of the first one. */
+/* Copies the inputs of the pixels. source: the inputs of the first pixel. */
 [[maybe_unused]] INLINE void copy_inputs(REAL *inputs, const REAL *source, const Tile &tile,
                                          int width)
 {

@@ -1,6 +1,6 @@
-/* Products of a warpgroup for inverted_residual_mma.cu (sm_90a): four warps multiply 64 pixels,
- * whose numbers are in registers, by channels whose weights the tensor cores read from shared
- * memory once for all four. */
+/* Products of a warpgroup for inverted_residual_mma.cu (sm_90a): four warps multiply 64 pixels in
+ * registers by weights in shared memory. The tensor cores read the weights once for all four
+ * warps. */
 
 #pragma once
 
@@ -23,9 +23,9 @@
     "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3]), "+f"(sums[n + 1][0]), \
         "+f"(sums[n + 1][1]), "+f"(sums[n + 1][2]), "+f"(sums[n + 1][3])
 
-/* wgmma.mma_async with the pixels in registers: begins to multiply a step of a warp's 16 pixels by
- * 16, 32, 64 or 128 channels. sums: for each 8
- * channels, as multiply_tile has them. */
+/* wgmma.mma_async with the pixels in registers: begins to multiply one step of K of a warp's 16
+ * pixels by CHANNELS_AT_ONCE channels (16, 32, 64 or 128). sums: four for each 8 channels, in the
+ * order of multiply_tile. */
 template <int CHANNELS_AT_ONCE>
 INLINE void wgmma_rs(float (*sums)[4], const uint4 &pixels, ulong weights)
 {
@@ -63,22 +63,22 @@ INLINE void wgmma_rs(float (*sums)[4], const uint4 &pixels, ulong weights)
                      : "r"(pixels.x), "r"(pixels.y), "r"(pixels.z), "r"(pixels.w), "l"(weights));
 }
 
-/* Begins to multiply a step of a warp's 16 pixels by PAIRS times 16 channels, whose weights are
- * described. */
+/* Begins to multiply one step of K of a warp's 16 pixels by PAIRS times 16 channels. weights: the
+ * matrix descriptor of the weights. */
 template <int PAIRS>
 INLINE void multiply_step(float (*sums)[4], const uint4 &pixels, ulong weights)
 {
     constexpr int AT_ONCE = PAIRS >= 8 ? 8 : PAIRS >= 4 ? 4 : PAIRS >= 2 ? 2 : 1;
     wgmma_rs<16 * AT_ONCE>(sums, pixels, weights);
-    /* a description counts words of 16 bytes */
+    /* a matrix descriptor counts words of 16 bytes */
     if constexpr (PAIRS > AT_ONCE)
         multiply_step<PAIRS - AT_ONCE>(sums + 2 * AT_ONCE, pixels,
                                        weights + AT_ONCE * PAIR_WORDS);
 }
 
-/* Begins to multiply 16 pixels of a warp by PAIRS times 16 channels, STEPS steps of them. first:
- * the first element of the first of the pixels' rows; weights: the address of the first step's
- * weights; the weights of each next step lie STEP_PAIRS pairs further. */
+/* Begins to multiply a warp's 16 pixels by PAIRS times 16 channels, over STEPS steps of K. first:
+ * the first element of the first pixel's row. weights: the address of the first step's weights. The
+ * weights of each next step lie STEP_PAIRS pairs further. */
 template <int PAIRS, int STEPS, int STEP_PAIRS>
 INLINE void multiply_steps(float (*sums)[4], const REAL *first, int row, uint weights, uint lane)
 {

@@ -14,9 +14,10 @@ from gossamer.ops.fused.inverted_residual.tiling import BlockTiling
 
 
 def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns what each chunk of hidden channels needs, as (chunks, 32-bit words): the weights of
-    its expansion, its taps, its constants in the epilogues of the expansion and of the depthwise
-    convolution, and the weights of its projection. Channels that do not exist are zeros."""
+    """Returns the constants of each chunk of hidden channels as (chunks, 32-bit words): the weights
+    of the expansion, the taps, the channel operands of the epilogues of the expansion and of the
+    depthwise convolution, and the weights of the projection. Channels that do not exist are
+    zeros."""
     block, chunk = divided.block, divided.tile.chunk
     hidden = divided.hidden
     depthwise, project = block.part(block.depthwise), block.part(block.project)
@@ -66,8 +67,8 @@ def pack_excite(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
 
 
 def pack_small_constants(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the constants of the products of a squeeze-and-excite layer in float32, those of the
-    first product first."""
+    """Returns the channel operands of the two products of a squeeze-and-excite layer in float32,
+    with the first product's before the second's."""
     block, layer = divided.block, divided.block.excite
     assert layer is not None
     rows = [row.reshape(-1) for part, size in ((layer.squeeze, layer.squeezed),
@@ -85,7 +86,7 @@ def _for_tensors(divided: BlockTiling, matrix: np.ndarray) -> np.ndarray:
 
 def _operands(block: Block, number: int, arrays: Mapping[str, np.ndarray],
               size: int) -> list[np.ndarray]:
-    """Returns the channel operands of a part's epilogue as rows of a size."""
+    """Returns the channel operands of a part's epilogue as rows of `size` numbers."""
     part = block.problem.parts[number]
     assert isinstance(part, Conv2dProblem)
     rows = []
@@ -109,13 +110,14 @@ def _matrix(weight: np.ndarray, rows: int | None, columns: int) -> np.ndarray:
 
 def _operands_of(matrix: np.ndarray, divided: BlockTiling) -> np.ndarray:
     """Returns weights (input channels, output channels) as 32-bit words for each step of input
-    channels and each 16 output channels, as the tile multiplies them."""
+    channels and each 16 output channels, in the order of the tile's instruction, wgmma or mma."""
     return (_lines if divided.tile.wgmma else _fragments)(matrix, divided.precision)
 
 
 def _lines(matrix: np.ndarray, precision: str) -> np.ndarray:
-    """Returns weights as right operands of wgmma: for each 8 output channels the lower half of a
-    step's input channels and the upper half, in each 16 bytes for an output channel."""
+    """Returns weights as right operands of wgmma: for each 8 output channels, the lower half of a
+    step's input channels and then the upper half. Each half has 16 bytes for each output
+    channel."""
     # axes: step, half, input channel, eight channels, channel
     split = matrix.reshape(-1, 2, DEPTHS[precision] // 2, matrix.shape[1] // 8, 8)
     return _words(split.transpose(0, 3, 1, 4, 2), precision)
@@ -125,9 +127,10 @@ def _fragments(matrix: np.ndarray, precision: str) -> np.ndarray:
     """Returns weights (input channels, output channels) as 32-bit words for each step of input
     channels and each 16 output channels.
 
-    As right operands of two mma instructions, four registers for each of 32 lanes: register 2 j + h
-    of lane l holds channel l / 4 of tile j for the input channels of half h of the step: 2 (l % 4)
-    and the next in fp16, else l % 4.
+    The words are the right operands of two mma instructions, with four registers for each of 32
+    lanes. Register 2 j + h of lane l holds weights of channel l / 4 of tile j for half h of the
+    step's input channels: input channels 2 (l % 4) and 2 (l % 4) + 1 of the half in fp16, and input
+    channel l % 4 of the half in other precisions.
     """
     # axes: step, half, quarter, input channel, pair of tiles, tile, channel
     split = matrix.reshape(-1, 2, 4, DEPTHS[precision] // 8, matrix.shape[1] // 16, 2, 8)

@@ -15,9 +15,10 @@ WARPGROUP_WARPS = 4
 _PAIR_WORDS = 32
 """Words of 16 bytes of a step's weights for a pair of tiles of channels."""
 _MOST_TAPS = 25
-"""Taps of a depthwise filter that tensor cores convolve: more inputs do not fit the registers."""
+"""The most taps of a depthwise convolution that tensor cores compute: the inputs of more taps do
+not fit the registers."""
 _MOST_STRIDE = 2
-"""Rows from one output to the next up to which tensor cores convolve."""
+"""The largest stride in rows of a depthwise convolution that tensor cores compute."""
 DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
 """Input channels of a step, by precision."""
 
@@ -26,11 +27,13 @@ DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
 class BlockTile:
     """The work of a cluster of work-groups.
 
-    rows, columns: the outputs of the cluster.
+    rows: rows of outputs of the cluster.
+    columns: columns of outputs of the cluster.
     chunk: hidden channels that a work-group computes at once, a multiple of 16.
     cluster: work-groups that share the chunks round-robin.
     warps: warps of a work-group.
-    wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each does by mma.
+    wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each warp multiplies
+    alone by mma.
     """
 
     rows: int
@@ -43,8 +46,10 @@ class BlockTile:
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The sizes of a block that is divided into tiles, as they follow from both.
+    """The sizes of a block that is divided into tiles.
 
+    block: the block.
+    tile: the work of each cluster.
     precision: "fp32", "tf32" or "fp16".
     """
 
@@ -59,7 +64,7 @@ class BlockSizes:
 
     @cached_property
     def halo(self) -> tuple[int, int]:
-        """Rows and columns of the windows of a tile."""
+        """Rows and columns of inputs under the windows of a tile."""
         return self.block.halo(self.tile.rows, self.tile.columns)
 
     @cached_property
@@ -90,7 +95,7 @@ class BlockSizes:
 
     @property
     def hidden(self) -> int:
-        """Hidden channels with those that fill the last chunk."""
+        """Number of hidden channels, the padding of the last chunk included."""
         return self.chunks * self.tile.chunk
 
     @cached_property
@@ -105,20 +110,20 @@ class BlockSizes:
 
     @cached_property
     def expand_steps(self) -> int:
-        """Steps of the expansion's input channels; 0 without an expansion."""
+        """Steps of K of the expansion; 0 without an expansion."""
         return -(-self.block.expanded_inputs // DEPTHS[self.precision])
 
     @property
     def operands(self) -> int:
-        """Numbers of a pixel of the block's input in shared memory: its channels, or what is
-        gathered for it, with zeros up to whole steps."""
+        """Numbers of a pixel of the block's input in shared memory: the pixel's channels, or the
+        inputs gathered from its window, padded with zeros to whole steps."""
         if self.block.gathers:
             return self.expand_steps * DEPTHS[self.precision]
         return self.block.channels
 
     @property
     def project_steps(self) -> int:
-        """Steps of a chunk's hidden channels."""
+        """Steps of K of a chunk's projection."""
         return self.tile.chunk // DEPTHS[self.precision]
 
     @cached_property
@@ -150,7 +155,7 @@ class BlockSizes:
 
     @cached_property
     def weight_words(self) -> int:
-        """Words of 16 bytes of all that a chunk needs."""
+        """Words of 16 bytes of all weights and constants of a chunk."""
         return (self.expand_words + self.constant_words
                 + self.project_steps * self.out_pairs * _PAIR_WORDS)
 

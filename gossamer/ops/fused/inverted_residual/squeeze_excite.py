@@ -37,9 +37,10 @@ _WORK_GROUP = 128
 
 
 class SqueezeExcite(FusionAlgorithm):
-    """A block with a squeeze-and-excite layer as three kernels: the expansion and the depthwise
-    convolution, which also sums each channel over the image, the gates, and the projection, which
-    scales its input as it reads it."""
+    """A block with a squeeze-and-excite layer as three kernels. The first computes the expansion
+    and the depthwise convolution, and sums each channel over each tile. The second computes the
+    gates. The third scales the depthwise convolution's results as it reads them, and projects
+    them."""
 
     name = "squeeze_excite"
     patterns = EXCITED_PATTERNS
@@ -94,8 +95,8 @@ class SqueezeExcite(FusionAlgorithm):
 
 
 class _Workspace:
-    """The places in a variant's workspace of the depthwise convolution's results, of the sums of
-    each channel over each tile, and of the gates."""
+    """The places of three tensors in a variant's workspace: the depthwise convolution's results,
+    the sums of each channel over each tile, and the gates."""
 
     def __init__(self, block: Block, variant: Variant, device: Device) -> None:
         tile, p = Tile.of(variant), block.depthwise
@@ -142,7 +143,7 @@ def _gate_bytes(block: Block) -> int:
 
 def _gates_launch(weights: Weights, block: Block, tile: Tile, device: Device,
                   memory: _Workspace) -> Launch:
-    """Returns the launch that makes gates of the sums over tiles."""
+    """Returns the launch that computes the gates from the sums over tiles."""
     layer, p = block.excite, block.depthwise
     assert layer is not None
     squeeze, excite = block.part(layer.squeeze), block.part(layer.excite)

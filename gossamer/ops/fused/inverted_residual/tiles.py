@@ -1,5 +1,5 @@
-"""The tiles into which a block is divided for inverted_residual_mma, those expected to be fastest
-first."""
+"""The tiles into which a block is divided for inverted_residual_mma, in the order of their expected
+times."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from gossamer.ops.fused.inverted_residual.tiling import WARPS, BlockTiling
 
 _SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7), (8, 8), (7, 14),
            (8, 16), (14, 14), (16, 16))
-"""Rows and columns of a tile of outputs, about."""
+"""Approximate rows and columns of tiles of outputs."""
 _CHUNKS = (16, 32, 48, 64, 96, 128)
 BATCHES = (1, 64)
-"""Batch sizes of which the best tiles are offered at any batch size, so that a plan for one serves
-others."""
+"""Batch sizes whose best tiles are offered at every batch size, so that a plan that was tuned at
+one batch size serves others."""
 _CLUSTERS = (1, 2, 3, 4, 6, 8, 10, 12, 15, 16)
 _MOST_SHARED = 3
-"""Work-groups of a launch for each multiprocessor up to which they share hidden channels."""
+"""The largest cluster is tried where a launch then has at most this number of work-groups for each
+multiprocessor."""
 
 
 @lru_cache(maxsize=1024)
 def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, ...]:
-    """Returns the tiles that the device can run, those expected to be fastest first."""
+    """Returns the tiles that the device can run, in the order of their expected times."""
     p = block.depthwise
     if not p.outputs[0].size:
         return ()
@@ -37,7 +38,8 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
             most = min(limits.cluster, -(-block.hidden // chunk))
             clusters = _clusters(groups, most, limits.compute_units)
             if block.excite is not None:
-                # the memory of a few work-groups may be too small for what is kept
+                # all sizes are tried, because a small cluster may not have enough shared memory for
+                # all hidden channels of an image
                 clusters = [size for size in _CLUSTERS if size <= most]
             for cluster in clusters:
                 for warps in WARPS:
@@ -50,9 +52,9 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
 
 
 def _clusters(groups: int, most: int, units: int) -> list[int]:
-    """Returns the sizes of clusters that are tried where `groups` of them are launched: the two
-    that just do and just do not give work to all compute units, and the largest one where that
-    leaves only few work-groups for each."""
+    """Returns the sizes of clusters that are tried where `groups` clusters are launched: the
+    largest size that leaves a compute unit without work, the smallest size that does not, and the
+    largest size of all where it gives each compute unit at most _MOST_SHARED work-groups."""
     sizes = [size for size in _CLUSTERS if size <= most]
     filling = sum(size * groups < units for size in sizes)
     tried = sizes[max(0, filling - 1):filling + 1]
@@ -62,8 +64,8 @@ def _clusters(groups: int, most: int, units: int) -> list[int]:
 
 
 def fits(block: Block, precision: str, limits: Limits) -> bool:
-    """Returns whether some tile of a block is offered to the device in a precision: at first of
-    those that need the least shared memory without a cluster, which are quickly looked through."""
+    """Returns whether some tile of a block is offered to the device in a precision. The few tiles
+    without a cluster that need the least shared memory are tried first, because this is quick."""
     if block.excite is None and any(
             BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
                         precision).unfit(limits) is None
@@ -73,8 +75,8 @@ def fits(block: Block, precision: str, limits: Limits) -> bool:
 
 
 def _shapes(block: Block) -> list[tuple[int, int]]:
-    """Returns the rows and columns of tiles that are tried: with squeeze-and-excite, which scales
-    by means over the image, those of the whole image."""
+    """Returns the rows and columns of the tiles that are tried. With squeeze-and-excite, which
+    scales by means over the image, the only tile is the whole image."""
     p = block.depthwise
     if block.excite is not None:
         return [(p.out_height, p.out_width)]
@@ -83,5 +85,6 @@ def _shapes(block: Block) -> list[tuple[int, int]]:
 
 
 def _balanced(size: int, most: int) -> int:
-    """Returns the height of tiles of at most a height, all about as high, that cover a size."""
+    """Returns the height of equal tiles, of at most `most`, that cover `size` with the fewest
+    tiles."""
     return -(-size // -(-size // most))

@@ -1,5 +1,5 @@
-"""How the warps of inverted_residual_mma share the tiles of a block, and the time that is expected
-of it."""
+"""How the warps of inverted_residual_mma share the tiles of a block, and the expected time of the
+block."""
 
 from __future__ import annotations
 
@@ -18,55 +18,61 @@ from gossamer.ops.fused.inverted_residual.expected import (
 from gossamer.ops.fused.inverted_residual.sizes import DEPTHS, ROWS, WARPGROUP_WARPS, BlockSizes
 from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
 
-# How many sums fit the registers was found by compiling for sm_80, sm_90a and sm_100: with more the
-# compiler spills. On another architecture it may spill with fewer, and kernels are slower.
+# The numbers of sums that fit the registers were found by compiling for sm_80, sm_90a and sm_100:
+# with more sums the compiler spills registers. On another architecture it may spill with fewer
+# sums, and kernels are slower.
 _MOST_SUMS = 96
-"""Sums of the projection that fit the registers of a work-item."""
+"""The most sums of the projection that fit the registers of a work-item."""
 _MOST_EXCITED_SUMS = 48
-"""Sums of the projection that fit the registers of a work-item of 16 warps behind
-squeeze-and-excite in TF32 and float32, where sm_100 spilled more."""
+"""The most sums of the projection behind squeeze-and-excite that fit the registers of a work-item
+in TF32 and float32, with 16 warps; more sums spilled on sm_100."""
 _MOST_SUMS_BESIDE = 24
-"""Sums of the projection beside which the registers hold two tiles of an expansion in float32."""
+"""The most sums of the projection beside which the registers hold two tiles of an expansion in
+float32."""
 _MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
-"""Sums of an expansion of more than _MOST_PAIRS and of the projection that fit the registers of a
-work-item together, where a multiprocessor has 16 warps; sm_100 spilled more."""
+"""The most sums of an expansion and of the projection that fit the registers of a work-item
+together, where a multiprocessor has 16 warps, by precision; more sums spilled on sm_100. Expansions
+of at most _MOST_PAIRS have no such bound."""
 _MOST_PAIRS = 4
-"""Pairs of a tile of pixels and two of channels whose sums fit beside those of any projection."""
+"""Tiles of pixels times pairs of channel tiles of an expansion whose sums fit the registers beside
+the sums of any projection."""
 _WARPGROUP_SUMS = {24: 24, 20: 40, 16: 72}
-"""Sums of an expansion and of the projection by wgmma that fit the registers of a work-item
-together, by the warps of a multiprocessor; where it has 8 all do."""
+"""The most sums of an expansion and of the projection by wgmma that fit the registers of a
+work-item together, by the warps of a multiprocessor; with 8 warps all sums fit."""
 _LARGE_FILTER = 24
-"""Registers that a filter of more than _FEW_TAPS takes of these."""
+"""Registers of a work-item that a filter of more than _FEW_TAPS taps takes, so that fewer sums
+fit."""
 _MOST_SUMS_BESIDE_ROWS = 56
-"""Sums of an expansion and of the projection by wgmma beside which the registers of a work-item
-hold four rows of outputs of the depthwise convolution, where a multiprocessor has 16 warps."""
+"""The most sums of an expansion and of the projection by wgmma beside which the registers of a
+work-item hold four rows of outputs of the depthwise convolution, where a multiprocessor has 16
+warps."""
 _UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
-"""Bytes of shared memory of a multiprocessor of sm_90a, and bytes that the system reserves for each
+"""Bytes of shared memory of a multiprocessor of sm_90a, and bytes that CUDA reserves for each
 work-group."""
 _MOST_GRID = 65535
 """Work-groups that a grid may have along y and along z."""
 WARPS = (4, 8, 16)
 _OUTPUTS_AT_ONCE = (1, 2, 4, 7, 8)
 _FEW_TAPS, _FEW_WARPS = 9, 8
-"""Taps of a filter, and warps of a multiprocessor, up to which four rows of outputs are convolved
-at once."""
-# The cycles below hold for an H200. On another device only the order in which tiles are tried
-# follows from them.
+"""The most taps of a filter, and the most warps of a multiprocessor, with which four rows of
+outputs are convolved at once."""
+# The cycles below hold for an H200. On another device they decide only the order in which tiles are
+# tried.
 _LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
-"""Cycles of a scheduler for loading a tile of 16 pixels, or the weights of 16 channels, for a step
-of input channels; in float32 with splitting each number."""
+"""Cycles of a scheduler for loading a tile of 16 pixels, or the weights of 16 channels, for one
+step of K; in float32 the splitting of each number is included."""
 _CYCLES_OF_PAIR = 8.0
-"""Cycles of all tensor cores for 64 pixels, 16 channels and a step of input channels by wgmma."""
+"""Cycles of all tensor cores for 64 pixels, 16 channels and one step of K by wgmma."""
 _WGMMA_LATENCY = 120.0
-"""Cycles from the first product of a warpgroup to where its sums can be read, besides those of the
-products."""
+"""Cycles from the first product of a warpgroup until its sums can be read, without the cycles of
+the products."""
 _BARRIER_WORDS = 3
 """Words of 16 bytes of the barriers for copies and sums."""
 _ACCESS = 4
-"""Cycles in which shared memory gives a warp 16 bytes a lane."""
+"""Cycles in which shared memory gives 16 bytes to each lane of a warp."""
 _CHAIN = {"fp16": 35.0, "tf32": 35.0, "fp32": 90.0}
-"""Cycles from one product to the next that adds to the same sums; in float32 those of three
-products and an addition."""
+"""Cycles from one product to the next product that adds to the same sums; in float32 the cycles of
+three products and an addition."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +81,8 @@ class BlockTiling(BlockSizes):
 
     @cached_property
     def row_tiles(self) -> int:
-        """Tiles of 16 pixels that hold the inputs under a tile's windows, and tiles that fill the
-        last unit of an expansion."""
+        """Tiles of 16 pixels that hold the inputs under a tile's windows, rounded up to whole units
+        of the expansion."""
         of_unit = self.expand_tiles * self._warpgroup_warps
         return -(-self._windows // (ROWS * of_unit)) * of_unit
 
@@ -108,7 +114,7 @@ class BlockTiling(BlockSizes):
 
     def _fits(self, tiles: int, pairs: int) -> bool:
         """Returns whether the registers hold the sums of an expansion of `tiles` tiles of pixels by
-        `pairs` pairs of tiles of channels."""
+        `pairs` pairs of channel tiles."""
         if self.precision == "fp32":
             several = self._windows > ROWS and self.tile.chunk // 16 >= self.tile.warps // 2
             fits = self.sums <= _MOST_SUMS_BESIDE and several
@@ -140,7 +146,7 @@ class BlockTiling(BlockSizes):
         if self.block.excite is not None:
             gates = (self.own_chunks * self.tile.chunk // 4
                      + -(-(self.tile.cluster + 1) * self.block.excite.squeezed // 4))
-            # what is convolved stays, and the sums take the place of what is before it
+            # convolved channels stay, and sums take the place of the inputs and expanded pixels
             return 16 * (max(inputs + expanded, sums) + self.own_chunks * convolved + gates
                          + beside)
         return 16 * (inputs + expanded + convolved + sums + beside)
@@ -154,7 +160,7 @@ class BlockTiling(BlockSizes):
                    key=lambda count: self._project_cycles(count).alone)
 
     def _phase(self, issued: float, waited: float, shared: float) -> Phase:
-        """Returns a phase by the cycles in which each warp issues its instructions."""
+        """Returns a phase. issued: cycles in which one warp issues its instructions."""
         return Phase(issued * self.tile.warps / 4, waited, shared)
 
     def _sum_tiles(self, warpgroups_m: int) -> tuple[int, int]:
@@ -174,7 +180,7 @@ class BlockTiling(BlockSizes):
                            self.project_steps * _ACCESS * (tiles + pairs) * self.tile.warps)
 
     def _wgmma_cycles(self, tiles: int, pairs: int, steps: int, loads: int) -> Phase:
-        """Returns the cycles of products by wgmma, for which a warp loads its pixels."""
+        """Returns the cycles of products by wgmma, and of the loads of a warp's pixels for them."""
         multiplied = steps * tiles * pairs * _CYCLES_OF_PAIR
         return self._phase(multiplied, multiplied + 10 * steps * loads + _WGMMA_LATENCY,
                            steps * (_ACCESS * loads + tiles * pairs) * self.tile.warps)
@@ -216,8 +222,9 @@ class BlockTiling(BlockSizes):
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of outputs of which a warp has sums at once in the depthwise convolution by
-        products: more with few warps, which leave registers free and hide little waiting."""
+        """Rows of outputs whose sums a warp holds at once in the depthwise convolution on tensor
+        cores: more where there are few warps, which leave registers free and hide little
+        latency."""
         warps = self.tile.warps * self.blocks_per_unit
         few = warps <= _FEW_WARPS or (
             self.tile.wgmma and warps <= max(WARPS)
@@ -225,12 +232,12 @@ class BlockTiling(BlockSizes):
         return 4 if few and math.prod(self.block.depthwise.kernel) <= _FEW_TAPS else 2
 
     def _product_cycles(self, run: int) -> Phase:
-        """Returns the cycles of the depthwise convolution by products."""
+        """Returns the cycles of the depthwise convolution on tensor cores."""
         p, tile = self.block.depthwise, self.tile
         columns = -(-tile.rows // run * tile.columns // ROWS)
         units = tile.chunk // 8 * columns
         of_warp = -(-units // tile.warps)
-        # a product takes two neighbouring taps; with odd rows the last taps of two rows
+        # a product takes two neighbouring taps, or the last taps of two rows of odd length
         taps, columns_of_taps = math.prod(p.kernel), p.kernel[1] // 2 + p.kernel[1] % 2
         pairs = -(-taps // 2)
         rows = (run - 1) * min(p.stride[0], p.kernel[0]) + p.kernel[0]
@@ -242,14 +249,14 @@ class BlockTiling(BlockSizes):
                            units * (_ACCESS * loads + 2 * run))
 
     def _warpgroup_sums(self, pairs: int) -> int:
-        """Returns the registers of a work-item that hold the sums of an expansion of `pairs` pairs,
-        of the projection by wgmma, and a large filter."""
+        """Returns the registers of a work-item that hold a large filter, and the sums by wgmma of
+        the projection and of an expansion of `pairs` pairs of channel tiles."""
         is_large = math.prod(self.block.depthwise.kernel) > _FEW_TAPS
         return self.sums + 8 * pairs + _LARGE_FILTER * is_large
 
     @cached_property
     def blocks_per_unit(self) -> int:
-        """Work-groups that a multiprocessor is to have room for in its registers."""
+        """Work-groups for which the compiler is to leave room in a multiprocessor's registers."""
         if self.tile.wgmma:
             most = next((warps for warps, sums in _WARPGROUP_SUMS.items()
                          if self._warpgroup_sums(self.expand_pairs) <= sums), 8)
@@ -268,7 +275,7 @@ class BlockTiling(BlockSizes):
                    key=lambda count: self._convolve_cycles(count).alone)
 
     def _convolve_cycles(self, columns_at_once: int) -> Phase:
-        """Returns the cycles of the depthwise convolution without products."""
+        """Returns the cycles of the depthwise convolution without tensor cores."""
         p, tile = self.block.depthwise, self.tile
         units = tile.rows * (tile.columns // columns_at_once) * (tile.chunk // 4)
         window = (columns_at_once - 1) * p.stride[1] + p.kernel[1]
@@ -301,7 +308,7 @@ class BlockTiling(BlockSizes):
         return None
 
     def cycles(self, limits: Limits) -> float:
-        """Returns the cycles that are expected behind the launch."""
+        """Returns the expected cycles of the kernel, without its launch."""
         p, tile = self.block.depthwise, self.tile
         groups = (tile.cluster * -(-p.out_height // tile.rows) * -(-p.out_width // tile.columns)
                   * p.batch)

@@ -1,1 +1,1 @@
-"""A 1x1 convolution and the mean over each image, with which networks of small convolutions end."""
+"""A 1x1 convolution and the mean over each image: the end of many networks, as one kernel."""

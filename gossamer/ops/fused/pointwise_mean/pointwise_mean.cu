@@ -1,12 +1,13 @@
-/* A 1x1 convolution with its epilogue, and the mean of each output channel over the image. Products
- * are those of tensor cores with float32 sums. x is NHWC; y has one number for each image and output
- * channel.
+/* A 1x1 convolution with its epilogue, and the mean of each output channel over the image. Tensor
+ * cores compute the products, with float32 sums. x is NHWC; y has one number for each image and
+ * output channel.
  *
- * A work-group computes OUT_PART channels of an image. Their weights are copied to shared memory
- * while the kernel before still runs. Its warps take tiles of 16 pixels round-robin. Each lane
+ * A work-group computes OUT_PART channels of an image. It copies its weights to shared memory while
+ * the kernel before still runs. Its warps take tiles of 16 pixels round-robin. Each lane
  * loads its operands from memory: a quarter of LINE channels of pixels lane / 4 and lane / 4 + 8.
- * Four lanes thus read 64 neighbouring bytes of a pixel, which are the operands of two products;
- * the inputs of a product are in an order in which weights are read in the same way. */
+ * Four lanes thus read 64 neighbouring bytes of a pixel, which are the operands of two products.
+ * The weights are read in the same way, so that the input channels of both operands have the same
+ * order. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and operands are 16-bit floats; 0: they are floats */
@@ -28,7 +29,7 @@
 #define LINE (4 * WIDTH)
 #define LINES CEIL_DIV(CHANNELS, LINE)
 #define OUT_TILES (OUT_PART / 8)
-/* a row of weights in words of 16 bytes, so that two rows are in different banks */
+/* words of 16 bytes of a row of weights, with padding so that two rows are in different banks */
 #define WEIGHT_ROW (LINES * 4 + (LINES % 2 ? 0 : 4))
 /* lines that are loaded at once; in float32 each is split into twice as many registers */
 #define MOST_AT_ONCE (HALVES || TF32 ? 10 : 4)

@@ -1,6 +1,6 @@
-"""The algorithm pointwise_mean computes a 1x1 convolution and the mean over each image behind it as
-one kernel for NVIDIA GPUs, so that the convolution's results, of which only the means are read,
-never go to memory."""
+"""The algorithm pointwise_mean computes a 1x1 convolution and the mean of its results over each
+image as one kernel for NVIDIA GPUs. Only the means go to memory, and never the convolution's
+results."""
 
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ _SOURCE = Path(__file__).with_name("pointwise_mean.cu")
 _PARTS = (16, 8, 32, 64)
 """Output channels of a work-group, each a multiple of 8 and a divisor of the last."""
 _MOST_SPLIT = 32
-"""Output channels of a work-group in float32, whose split operands take more registers."""
+"""The most output channels of a work-group in float32, whose split operands take more registers."""
 _WARPS = (4, 8)
 _MULTIPLE = 8
-"""Number of which the input channels are a multiple, so that 16 bytes hold neighbouring ones."""
+"""The input channels have to be a multiple of this number, so that each word of 16 bytes holds
+channels of one pixel only."""
 _MOST_IMAGES = 65535
 """Work-groups that a grid may have along y."""
-# The rates below are rules of thumb for an H200. On another device only the order in which tiles
-# are tried follows from them.
+# The rates below are rules of thumb for an H200. On another device they decide only the order in
+# which tiles are tried.
 _LATENCY = 2500.0
 """Cycles in which a work-group begins, loads its first operands and adds up its means."""
 _FETCHED = 40.0
 """Bytes that a multiprocessor receives from the L2 cache in a cycle."""
 _MOST_WARPS = 16
-"""Warps of a multiprocessor whose operands fit its registers."""
+"""The most warps whose operands fit the registers of a multiprocessor."""
 
 
 class PointwiseMean(FusionAlgorithm):
@@ -103,8 +104,9 @@ class PointwiseMean(FusionAlgorithm):
             problem, replace(variant, precision=precisions[-1]), device))
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
-        """Returns the time behind the launch: work-groups of a multiprocessor share what it
-        receives from the L2 cache and its tensor cores, and wait together."""
+        """Returns the expected time of the kernel, without its launch. Work-groups of a
+        multiprocessor share its tensor cores and its bandwidth from the L2 cache, and wait at the
+        same time."""
         p, precision, limits = _convolution(problem), variant.precision, device.limits
         part, warps = variant["channels"], variant["warps"]
         groups = -(-p.out_channels // part) * p.batch
@@ -147,7 +149,7 @@ def _convolution(problem: FusionProblem) -> Conv2dProblem:
 
 
 def _width(precision: str) -> int:
-    """Returns the channels of 16 bytes."""
+    """Returns the channels that 16 bytes hold."""
     return 8 if precision == "fp16" else 4
 
 

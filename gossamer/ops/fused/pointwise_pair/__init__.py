@@ -1,1 +1,1 @@
-"""Two convolutions of single pixels, of which the first writes many channels, as one kernel."""
+"""Two 1x1 convolutions as one kernel, where the first convolution writes many channels."""

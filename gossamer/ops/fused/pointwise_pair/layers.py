@@ -1,5 +1,4 @@
-"""Takes pairs of convolutions of single pixels apart, and says which of them one kernel can
-compute."""
+"""Finds the layers of pairs of 1x1 convolutions, and says which pairs one kernel can compute."""
 
 from __future__ import annotations
 
@@ -10,18 +9,23 @@ from gossamer.ops.fused.parts import is_product
 from gossamer.ops.fused.problem import FusionProblem, Source
 
 MULTIPLE = 64
-"""Number of which all channels are a multiple."""
+"""All numbers of channels have to be a multiple of this number."""
 _MOST_OUT_CHANNELS = 256
-"""Channels whose sums of 64 pixels fit the registers of a warpgroup."""
+"""The most output channels whose sums for 64 pixels fit the registers of a warpgroup."""
 LAST: tuple[Source, ...] = ((1, 0),)
-"""The exits of a pair whose first result nobody else reads."""
+"""The exits of a pair whose first result no other layer reads."""
 BOTH: tuple[Source, ...] = ((0, 0), (1, 0))
-"""The exits of a pair whose first result others read, too."""
+"""The exits of a pair whose first result other layers read, too."""
 
 
 @dataclass(frozen=True)
 class PointwisePair:
-    """A convolution of single pixels that makes many channels, and one that reads them."""
+    """A 1x1 convolution that makes many channels, and a 1x1 convolution that reads them.
+
+    problem: the fusion.
+    first: the convolution that makes many channels.
+    second: the convolution that reads them.
+    """
 
     problem: FusionProblem
     first: Conv2dProblem
@@ -45,8 +49,8 @@ class PointwisePair:
 
 
 def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
-    """Returns a fusion as a pair; None where its layers are others, or the first one makes less
-    than twice the channels that it reads or that the second one makes."""
+    """Returns a fusion as a pair; None where its layers are no such pair, or the first convolution
+    makes less than twice the channels that it reads or that the second convolution makes."""
     if len(problem.parts) != 2 or not all(map(is_product, problem.parts)):
         return None
     first, second = problem.parts
@@ -58,7 +62,8 @@ def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
 
 
 def reason_apart(pair: PointwisePair) -> str | None:
-    """Returns why no kernel computes a pair as one, as shown to the user; None where one may."""
+    """Returns why no kernel computes a pair in one step, as shown to the user; None where a kernel
+    may."""
     first, second = pair.first, pair.second
     if pair.problem.exits not in (LAST, BOTH):
         return "the second layer's result is not read"

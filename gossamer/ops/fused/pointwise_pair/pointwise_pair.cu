@@ -1,18 +1,18 @@
-/* Two 1x1 convolutions; the second one reads the result of the first (sm_90a, float16 with float32
- * sums). Each ends with its own epilogue, and the first one may add a tensor.
+/* Two 1x1 convolutions, where the second convolution reads the result of the first (sm_90a, float16
+ * with float32 sums). Each ends with its own epilogue, and the first convolution may add a tensor.
  *
  *   wide[pixel, w] = first epilogue(sum over c of x[pixel, c] * first weight[w, c])
  *   y[pixel, m] = second epilogue(sum over w of wide[pixel, w] * second weight[m, w])
  *
- * A work-group takes every so-many-th tile of 128 pixels, with 64 channels of `wide` at a time, a
- * slice. What is added to a slice is copied to a slot in shared memory; the first product's
- * results take its place there, go to memory, and are the left operand of the second product. The
- * weights of a slice, those of the first layer's outputs and of the second one's inputs, are a
- * stage.
+ * The work-groups share tiles of 128 pixels round-robin. A work-group computes 64 channels of
+ * `wide` at a time, a slice. The added tensor's part of a slice is copied to a slot in shared
+ * memory. The results of the first product replace this part, are written to memory, and are the
+ * left operand of the second product. The weights of a slice are a stage: the first layer's weights
+ * for the slice's outputs, and the second layer's weights for the slice as inputs.
  *
- * Two warpgroups multiply, each 64 pixels. Of four more warps one copies weights and the others
- * copy pixels and what is added. A barrier for each slot says that it was filled, another that it
- * was read. */
+ * Two warpgroups multiply 64 pixels each. Of the four other warps one copies weights, and three
+ * copy pixels and the added tensor. Each slot has a barrier that says that it was filled, and a
+ * barrier that says that it was read. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: operands are float16 */
@@ -21,8 +21,8 @@
 #define WIDE 256 /* channels of the first layer's results */
 #define OUT_CHANNELS 64 /* channels of y */
 #define ADDS 0 /* 1: the first layer adds a tensor */
-#define ADDED x /* the parameter of that tensor */
-#define WRITES_WIDE 1 /* 1: the first layer's results are written */
+#define ADDED x /* the kernel parameter of the added tensor */
+#define WRITES_WIDE 1 /* 1: the first layer's results are written to memory */
 #define INPUTS 2 /* slots for pixels of x */
 #define SLOTS 4 /* slots for slices */
 #define KEEPS_WEIGHTS 1 /* 1: each stage has its own slot and is copied once */
@@ -30,9 +30,10 @@
 #define COPIER_REGISTERS 40 /* registers of a work-item that copies */
 #define MULTIPLIER_REGISTERS 232 /* registers of a work-item that multiplies */
 #define FIRST_EPILOGUE_PARAMETERS /* the operands of the first layer's epilogue */
-#define SECOND_EPILOGUE_PARAMETERS /* those of the second layer's */
-#define FIRST_EPILOGUE4(value, channel, index) /* applies the first to four neighbouring channels */
-#define SECOND_EPILOGUE4(value, channel, index) /* applies the second */
+#define SECOND_EPILOGUE_PARAMETERS /* the operands of the second layer's epilogue */
+/* apply the first and the second layer's epilogue to four neighbouring channels */
+#define FIRST_EPILOGUE4(value, channel, index)
+#define SECOND_EPILOGUE4(value, channel, index)
 #endif
 
 #include "dialect/common.h"
@@ -58,7 +59,7 @@ struct ALIGNED(1024) Memory {
     uint4 pieces[64];
 };
 
-/* Arrives at a barrier for the warp. */
+/* Arrives at a barrier once for the whole warp. */
 INLINE void release(ulong *barrier)
 {
     WARP_BARRIER();
@@ -72,7 +73,7 @@ INLINE void wait_for_group(uint group)
     asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
 
-/* A slot of a ring, and how often all slots were used. */
+/* A slot of a ring, and how often the whole ring has been used before. */
 struct Slot {
     int number;
     uint phase;
@@ -109,7 +110,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
         }
         UNROLL for (int i = 0; i < SLOTS; i++) {
             mbarrier_init(slot_filled + i, COPIERS);
-            mbarrier_init(slot_read + i, 256); /* every lane, since each wrote to the slot */
+            mbarrier_init(slot_read + i, 256); /* every lane arrives, because it wrote to the
+            slot */
         }
         for (int i = 0; i < WEIGHT_SLOTS; i++) {
             mbarrier_init(stage_filled + i, 1);

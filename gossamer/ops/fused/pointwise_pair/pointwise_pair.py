@@ -1,5 +1,5 @@
-"""The algorithm pointwise_pair_mma computes two convolutions of single pixels as one kernel for
-NVIDIA GPUs: the second one reads the many channels that the first one makes in shared memory."""
+"""The algorithm pointwise_pair_mma computes two 1x1 convolutions as one kernel for NVIDIA GPUs. The
+first convolution makes many channels in shared memory, where the second convolution reads them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ _SOURCE = Path(__file__).with_name("pointwise_pair.cu")
 
 class PointwisePairMma(FusionAlgorithm):
     """Computes both layers in float16 with float32 sums. The first layer's results are rounded to
-    float16 before the second one reads them, and are written where others read them."""
+    float16 before the second layer reads them. They are written to memory where other layers read
+    them."""
 
     name = "pointwise_pair_mma"
     patterns = (("conv2d", "conv2d"),)
@@ -117,13 +118,13 @@ def _macros(tiling: PairTiling) -> dict[str, object]:
 
 
 def _stages(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the weights of each slice of 64 channels between the layers: those of the first layer
-    as (input channels / 8, 64 lines, 8 input channels), and behind them those of the second one as
-    (output channels / 64, 8, 64 lines, 8 channels of the slice). Of 32 lines of output channels
-    line 8 f + 2 q + j belongs to channel 8 q + 2 f + j, so that a lane of a product has 8
-    neighbours."""
+    """Returns the weights of each slice of 64 channels between the layers: the first layer's
+    weights as (input channels / 8, 64 lines, 8 input channels), and behind them the second layer's
+    weights as (output channels / 64, 8, 64 lines, 8 channels of the slice). Of each 32 lines of
+    output channels, line 8 f + 2 q + j belongs to channel 8 q + 2 f + j, so that a lane has sums of
+    8 neighbouring channels."""
     first, second = (arrays[f"{part}.weight"][:, :, 0, 0] for part in (0, 1))
-    # axes: slice or part, block, lane % 4, fragment, value of a pair; then the channels of the sums
+    # axes: slice or part, block, lane % 4, fragment, value of a pair; then the input channels
     ordered = first.reshape(-1, 2, 4, 4, 2, first.shape[1] // 8, 8).transpose(0, 5, 1, 3, 2, 4, 6)
     slices = len(ordered)
     parts = second.reshape(-1, 2, 4, 4, 2, slices, 8, 8).transpose(5, 0, 6, 1, 3, 2, 4, 7)

@@ -1,4 +1,4 @@
-"""How pointwise_pair_mma divides its shared memory, and the time that is expected of it."""
+"""How pointwise_pair_mma divides its shared memory, and its expected time."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ _MOST_KEPT = 32
 """The most stages whose weights are kept in shared memory; each has barriers."""
 _WEIGHT_SLOTS = (0, 3, 2, 4)
 _SLOTS = ((2, 6), (2, 4), (2, 3), (1, 4), (2, 2), (1, 3), (1, 2))
-"""Numbers of slots for inputs and for slices; the first pair that fits is taken. The tensor that is
-added comes from device memory, and with more slots more of its copies are under way."""
+"""Numbers of slots for inputs and for slices; the first pair that fits is taken. The added tensor
+comes from device memory: with more slots, more of its copies are under way at the same time."""
 _OFFERED = 3
 
-# The rates below are assumed for an H200, not measured. On any device only the order in which tiles
-# are tried follows from them.
+# The rates below are assumed for an H200, not measured. On any device they decide only the order in
+# which tiles are tried.
 _BYTES_PER_MICROSECOND, _COPIED_PER_MICROSECOND = 4.0e6, 5.5e6
-"""Bytes in a microsecond: those that device memory moves, and those that all multiprocessors copy
-from the L2 cache."""
+"""Bytes that device memory moves in a microsecond, and bytes that all multiprocessors copy from the
+L2 cache in a microsecond."""
 _RATE = 0.7
 """Share of the tensor cores' rate that is reached."""
 _OF_SLICE = 1000
-"""Cycles of the epilogue and the barriers of a slice, which nothing hides."""
+"""Cycles of the epilogue and the barriers of a slice, which no other work hides."""
 _START_CYCLES = 4000
 """Cycles before the first product and after the last store."""
 
 
 @dataclass(frozen=True)
 class PairTile:
-    """A config.
+    """The slots in shared memory, which are a config.
 
     inputs: slots for the first layer's input.
     slots: slots for slices.
-    weight_slots: slots for the weights of slices; 0 where all are kept.
+    weight_slots: slots for the weights of slices; 0 where the weights of all slices are kept.
     """
 
     inputs: int
@@ -53,7 +53,7 @@ class PairTile:
 
 @dataclass(frozen=True)
 class PairTiling:
-    """A pair, divided by a tile."""
+    """A pair of convolutions, and the slots with which it is computed."""
 
     pair: PointwisePair
     tile: PairTile
@@ -81,14 +81,15 @@ class PairTiling:
                 + (self.tile.weight_slots or self.slices) * self.stage_bytes)
 
     def groups(self, limits: Limits) -> int:
-        """Returns the number of work-groups: all run at once, and their numbers of tiles differ by
-        at most one."""
+        """Returns the number of work-groups. All work-groups run at once, and their numbers of
+        tiles differ by at most one."""
         waves = -(-self.tiles // limits.compute_units)
         return -(-self.tiles // waves)
 
     def microseconds(self, limits: Limits) -> float:
-        """Returns the expected time behind the launch: the longest of moving all tensors, copying
-        weights from the L2 cache, and what a multiprocessor does for its tiles."""
+        """Returns the expected time of the kernel, without its launch: the longest of the times to
+        move all tensors, to copy weights from the L2 cache, and to compute the tiles of a
+        multiprocessor."""
         first, second = self.pair.first, self.pair.second
         if not self.pair.pixels:
             return 0.0
@@ -106,7 +107,7 @@ class PairTiling:
 
 
 def tilings(pair: PointwisePair, limits: Limits) -> list[PairTiling]:
-    """Returns tilings that a device can compute, those that keep weights first."""
+    """Returns tilings that a device can compute. Tilings that keep all weights come first."""
     return list(itertools.islice(_fitting(pair, limits), _OFFERED))
 
 

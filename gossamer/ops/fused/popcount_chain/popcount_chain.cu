@@ -1,11 +1,11 @@
-/* A chain of products with matrices of signs as one kernel: each product reads the signs of the one
- * before it.
+/* A chain of products with matrices of signs as one kernel: each product reads the signs of the
+ * product before it.
  *
- * A cluster of CLUSTER work-groups computes a row of all products. Each work-group has a part of each
- * product's columns, whose weights it copies to its shared memory while the kernel before this one
- * still runs. A work-item compares the words of a row with those of a column, or of a part of it. A
- * warp votes on words of 32 results and sends them to all work-groups of the cluster, which meet
- * before the next product. */
+ * A cluster of CLUSTER work-groups computes a row of all products. Each work-group has a part of
+ * each product's columns. It copies the weights of these columns to its shared memory while the
+ * kernel before this one still runs. A work-item compares words of a row with the words of a
+ * column, or of a part of a column. A warp packs the signs of 32 results by ballots and sends the
+ * words to all work-groups of the cluster. A barrier of the cluster precedes the next product. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ITEMS 128 /* work-items of a work-group */
@@ -17,26 +17,29 @@
 #define OUT_WORD_BITS 0 /* bits of a word of y; 0: y are floats */
 #define OUT_PLANES 1 /* bits of a result in y */
 #define COUNT 1 /* number of products */
-#define BITS 0 /* where the weights begin in shared memory, in 16 bytes */
-#define CONSTANTS 32 /* where the constants of all columns begin there */
-#define INPUTS 64 /* where the inputs of the products begin there */
-#define PARTIAL 66 /* where partial sums begin there */
-#define ALL_COLUMNS 32 /* columns of a work-group of each product */
-#define ALL_QUADS 1 /* fours of words of a row of each product */
+/* places in shared memory, in units of 16 bytes, where these arrays of all products begin */
+#define BITS 0 /* weights */
+#define CONSTANTS 32 /* constants of the columns */
+#define INPUTS 64 /* inputs */
+#define PARTIAL 66 /* partial sums */
+#define ALL_COLUMNS 32 /* columns of a work-group, for each product */
+#define ALL_QUADS 1 /* quads (four words of 32 bits) of a row of inputs, for each product */
 #define EPILOGUES /* parameters of the products' epilogues */
-/* the products in order, as HIDDEN(number, number of the next), the last as FINAL(number) */
+/* the products in order: HIDDEN(number, number of the next product), and FINAL(number) for the
+ * last */
 #define PRODUCTS FINAL(0)
-#define L0_DEPTH 70 /* offset of product 0 the length of its inner products, in floats */
-#define L0_WORDS 3 /* words of 32 bits that hold it */
-#define L0_QUADS 1 /* these words in fours */
-#define L0_PLANES 1 /* bits of an input; with 2 the first says whether it differs from 0 */
-#define L0_RESULTS 70 /* its columns */
-#define L0_COLUMNS 32 /* its columns of a work-group, a multiple of 32 */
-#define L0_INPUT 64 /* where its inputs begin in shared memory, in 16 bytes */
-#define L0_BITS 0 /* where its weights begin there */
-#define L0_CONSTANTS 32 /* where the constants of its columns begin there */
+/* the sizes of product 0; its places are in units of 16 bytes */
+#define L0_DEPTH 70 /* length of its inner products */
+#define L0_WORDS 3 /* words of 32 bits of a row of its inputs */
+#define L0_QUADS 1 /* quads (four words) of a row of its inputs */
+#define L0_PLANES 1 /* bits of an input; with 2 the first bit says whether it is not 0 */
+#define L0_RESULTS 70 /* columns of the product */
+#define L0_COLUMNS 32 /* columns of a work-group, a multiple of 32 */
+#define L0_INPUT 64 /* place of its inputs in shared memory */
+#define L0_BITS 0 /* place of its weights in shared memory */
+#define L0_CONSTANTS 32 /* place of the constants of its columns in shared memory */
 #define L0_THRESHOLDS 0 /* 1: the constants are thresholds; 0: the epilogue is computed */
-#define L0_EPILOGUE(value, channel, index) /* applies its epilogue */
+#define L0_EPILOGUE(value, channel, index) /* applies the product's epilogue */
 #endif
 
 #include "dialect/common.h"
@@ -48,7 +51,8 @@
 
 #define WARPS (ITEMS / 32)
 
-/* The words of a quad that differ from those of a column, of the inputs that are not 0. */
+/* Returns in how many bits a quad of inputs differs from the weights of a column; inputs of 0 do
+ * not count. */
 template <int QUADS, int PLANES>
 INLINE int differing_in(const uint4 &column, const uint4 *inputs, int quad)
 {
@@ -61,8 +65,8 @@ INLINE int differing_in(const uint4 &column, const uint4 *inputs, int quad)
     return POPCOUNT(word.x) + POPCOUNT(word.y) + POPCOUNT(word.z) + POPCOUNT(word.w);
 }
 
-/* Calls use(column, sum) for each of the work-group's columns, for 32 neighbouring ones by a
- * warp. */
+/* Calls use(column, sum) for each of the work-group's columns. A warp calls it for 32 neighbouring
+ * columns at the same time. */
 template <int QUADS, int COLUMNS, int PLANES, int DEPTH, class Use>
 INLINE void multiply(const uint4 *weights, const uint4 *inputs, int *partial, const Use &use)
 {
@@ -98,14 +102,15 @@ INLINE void multiply(const uint4 *weights, const uint4 *inputs, int *partial, co
     }
 }
 
-/* Sets the words of a row beyond its last one to 0. */
+/* Sets the words behind a row's last word, which complete its last quad, to 0. */
 template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
 {
     if (LOCAL_ID(0) < PLANES * (QUADS * 4 - WORDS))
         ((uint *)(inputs + LOCAL_ID(0) % PLANES * QUADS))[WORDS + LOCAL_ID(0) / PLANES] = 0;
 }
 
-/* The result of a column of product i; 0 for columns that do not exist. */
+/* Computes the result of a column of product i, which is 0 for columns that do not exist, and the
+ * words of the signs of a warp's results. */
 #define RESULT(i)                                                                             \
     int channel = rank * L##i##_COLUMNS + column;                                             \
     int4 constant = ((const int4 *)memory)[L##i##_CONSTANTS + column];                        \

@@ -1,10 +1,10 @@
 """The algorithm popcount_chain computes a chain of products with matrices of signs as one kernel of
-clusters of work-groups (sm_90). Each product reads the signs of the one before it.
+clusters of work-groups (sm_90). Each product reads the signs of the product before it.
 
-A product of a single row takes less time than the start of a kernel, so that one kernel for all of
-them saves most of what they take apart. Words are compared as published for popcount: M.
-Courbariaux, I. Hubara, D. Soudry, R. El-Yaniv and Y. Bengio, "Binarized neural networks", arXiv
-1602.02830, 2016.
+A product of a single row takes less time than the start of a kernel, so that one kernel for all
+products saves most of the time of separate kernels. Words are compared by XOR and popcount, as
+published: M. Courbariaux, I. Hubara, D. Soudry, R. El-Yaniv and Y. Bengio, "Binarized neural
+networks", arXiv 1602.02830, 2016.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _NEVER = 2**28
 class _Product:
     """A product of a chain.
 
-    part: number of its problem among the fusion's parts.
+    part: number of the product among the fusion's parts.
+    problem: the problem of the product.
     """
 
     part: int
@@ -69,12 +70,12 @@ class _Product:
 
     @property
     def quads(self) -> int:
-        """Number of fours of such words."""
+        """Number of quads (four words of 32 bits) of a row of the input."""
         return -(-self.words // 4)
 
     @property
     def columns(self) -> int:
-        """Columns of a work-group, which all together cover whole words of 64 bits."""
+        """Columns of a work-group. The columns of all work-groups cover whole words of 64 bits."""
         return -(-(-(-self.problem.columns // 64) * 64) // (32 * _CLUSTER)) * 32
 
     def bits(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -87,8 +88,9 @@ class _Product:
             _CLUSTER, -1)
 
     def constants(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns for each column two thresholds, the direction and alpha, as int32 of shape
-        (work-groups, numbers). The result of a column that does not exist is 0."""
+        """Returns four numbers for each column, two thresholds, their direction and the factor
+        alpha, as int32 of shape (work-groups, numbers). The result of a column that does not exist
+        is 0."""
         own = weights_of_part(arrays, self.part)
         filled = np.zeros((_CLUSTER * self.columns, 4), np.int32)
         filled[:, :2] = _NEVER
@@ -99,7 +101,7 @@ class _Product:
         return filled.reshape(_CLUSTER, -1)
 
     def epilogue(self, arrays: Mapping[str, np.ndarray]) -> Epilogue | None:
-        """Returns the epilogue that the kernel computes; None where thresholds stand for it."""
+        """Returns the epilogue that the kernel computes; None where thresholds replace it."""
         found = thresholds_of(weights_of_part(arrays, self.part), self.problem.epilogue,
                               self.problem.depth)
         return self.problem.epilogue if found is None else None
@@ -107,9 +109,11 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Products of which each reads the one before it.
+    """Products in order, each of which reads the result of the product before it.
 
-    signs: what makes signs of floats before the first one; None where it reads packed words.
+    signs: the expression that makes signs of floats before the first product; None where the first
+    product reads packed words.
+    products: the products.
     """
 
     signs: Expression | None
@@ -118,7 +122,7 @@ class _Chain:
     @property
     def places(self) -> tuple[int, int, int, int]:
         """Where the weights, their constants, the inputs and the partial counts begin in shared
-        memory, in 16 bytes."""
+        memory, in units of 16 bytes."""
         constants = sum(product.columns * product.quads for product in self.products)
         inputs = constants + sum(product.columns for product in self.products)
         return 0, constants, inputs, inputs + sum(
@@ -206,7 +210,7 @@ class PopcountChain(FusionAlgorithm):
 
 
 def _chain(problem: FusionProblem) -> _Chain | str:
-    """Returns a fusion as a chain of products, or the reason why it is none."""
+    """Returns a fusion as a chain of products, or the reason why it is no chain."""
     if tuple(part.op for part in problem.parts) not in PopcountChain.patterns:
         return "the layers are no products with matrices"
     last = len(problem.parts) - 1
@@ -235,7 +239,7 @@ def _chain(problem: FusionProblem) -> _Chain | str:
 def _joined(products: tuple[_Product, ...],
             pack: Callable[[_Product, Mapping[str, np.ndarray]], np.ndarray],
             arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns an array of each product, side by side for each work-group."""
+    """Returns the packed arrays of all products, one behind another for each work-group."""
     return np.concatenate([pack(product, arrays) for product in products], axis=1)
 
 
