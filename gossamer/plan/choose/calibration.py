@@ -112,8 +112,8 @@ class Calibration:
         return program, self.accuracy(program, program_error, faster)
 
     def accuracy(self, program: Program, error: float, faster: Sequence[str] = ()) -> Accuracy:
-        """Returns the accuracy of a program with that error. faster: the names of the layers that
-        would be faster in less than float32, where some had to be held back."""
+        """Returns the accuracy of a program with the given error. faster: the names of the layers
+        that would be faster in less than float32, where some had to be held back."""
         less_precise = tuple(step.layer.name for step in _less_precise(program))
         return Accuracy(error, self.images, self.tolerance, less_precise,
                         tuple(name for name in faster if name not in less_precise))
