@@ -264,8 +264,7 @@ class Batcher:
         InputError, QueueFullError, DeadlineError, DeviceError
             As `submit` does, or where the request fails later.
         """
-        return await asyncio.wrap_future(self.submit(*inputs,
-        deadline=deadline, **named))
+        return await asyncio.wrap_future(self.submit(*inputs, deadline=deadline, **named))
 
     def close(self) -> None:
         """Refuse further requests, compute those that wait, and end the threads.

@@ -109,8 +109,8 @@ class CallablePlan(abc.ABC):
     def bind(self, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> BoundCall:
         """Check a call once, and return it as a function that is called again and again.
 
-        At each call the bound call reads what its input arrays hold then, and writes the same
-        output arrays; on a CUDA device it is one graph that reads and writes these arrays in place.
+        Each bound call reads the present contents of its input arrays, and writes its output
+        arrays; on a CUDA device it is one graph that reads and writes these arrays in place.
 
         Parameters
         ----------

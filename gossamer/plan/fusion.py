@@ -21,8 +21,8 @@ def fusion_algorithms() -> list[FusionAlgorithm]:
 
 def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Layer]:
     """Returns the fusions of a network, each as one layer. The ops of a fusion's layers are a
-    pattern of an algorithm that recognises the fusion. A fusion of the same layers is returned
-    once.
+    pattern of an algorithm that recognises the fusion. Layers that match several patterns are one
+    fusion.
 
     outputs: the names of the network's outputs.
     """

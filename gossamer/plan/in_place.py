@@ -53,8 +53,8 @@ def is_conversion(problem: Problem | None) -> bool:
 
 def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int] | None:
     """Returns at which byte of a concatenation's output each input lies, or at which byte of a
-    copy's input its output lies. Returns None where these formats give a part another layout alone
-    than within the whole, or where a part does not begin at a multiple of the alignment."""
+    copy's input its output lies. Returns None where a part alone would have another layout in
+    memory than within the whole, or where a part does not begin at a multiple of the alignment."""
     if isinstance(problem, ConcatProblem):
         (whole,), parts = variant.outputs, variant.inputs
         starts, position = [], 0
@@ -77,8 +77,8 @@ def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int
 
 def _offset(whole: TensorSpec, start: Mapping[int, int], part: TensorSpec,
             dims: Sequence[int | None], steps: Sequence[int]) -> int | None:
-    """Returns at which byte of a tensor a part of it begins; None where the part has another layout
-    alone than within the tensor.
+    """Returns at which byte of a tensor a part of it begins; None where the part alone has another
+    layout in memory than within the tensor.
 
     start: where the part begins along the tensor's dimensions.
     dims, steps: as in CopyProblem.

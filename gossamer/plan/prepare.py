@@ -104,8 +104,9 @@ def side_by_side(device: Device,
                  makers: Sequence[Callable[[], _Made]]) -> Sequence[Callable[[], _Made]]:
     """Returns for each maker a function that returns what the maker makes, or raises its error.
 
-    Where the device does not build side by side, the makers themselves are returned, and none was
-    called. Else all makers were called, in as many threads as the process may use processors.
+    Where the device does not build side by side, the makers themselves are returned, not yet
+    called. Else all makers have been called on return, in one thread for each processor that the
+    process may use.
     """
     if not device.builds_side_by_side:
         return makers

@@ -54,7 +54,7 @@ class Layer:
     reshaped: TensorSpec | None = None
     """The spec of the value that a reshape reads; None for other layers."""
     facts: Mapping[str, ValueFacts] = field(default_factory=dict)
-    """Facts about the numbers of outputs that have few distinct ones, by the output's name."""
+    """Facts about outputs that have few distinct values, by the output's name."""
     store: WeightsStore = field(default_factory=WeightsStore, compare=False, repr=False)
     """The packed weights of the network's layers."""
 
@@ -169,8 +169,7 @@ class Program:
     """The steps of one batch size, in order.
 
     specs: shape, dtype and layout of each value by its name.
-    aliases: for each value that is the memory of another value under another shape, or unchanged,
-    the name of the other value.
+    aliases: for each value that has the memory of another value, the name of the other value.
     constants: the arrays of values that are constants.
     inputs, outputs: names of values by the names of the graph's inputs and outputs.
     measured: all layers and fusions that were measured to choose the steps.
@@ -204,7 +203,7 @@ class Program:
         return [step for step in self.steps if step.device is not device and not step.in_place]
 
     def root(self, value: str) -> str:
-        """Returns the name of the value whose memory a value is by `aliases`, or the value's own
+        """Returns the name of the value whose memory a value has by `aliases`, or the value's own
         name."""
         while value in self.aliases:
             value = self.aliases[value]

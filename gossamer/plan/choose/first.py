@@ -67,7 +67,8 @@ class FirstChoices:
                           [*left_out, *self._policy.force])
 
     def choice(self, builder: ProgramBuilder, layer: Layer) -> LayerChoice:
-        """Returns the choice for a layer or fusion. The builder has the specs of all its inputs."""
+        """Returns the choice for a layer or fusion. The layer's inputs are in the builder
+        already."""
         able, layer_device, reasons = self._able(layer)
         algorithm, variants = first_in_order(layer, able, layer_device, self._policy.threads)
         packed = {name for name in layer.inputs if builder.specs[name].format.is_packed}

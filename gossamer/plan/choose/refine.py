@@ -266,8 +266,8 @@ def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]
 
 def _of_steps(steps: Sequence[Step], taken: Mapping[str, Candidate],
               measured: Mapping[str, Iterable[Candidate]]) -> Iterator[tuple[float, Exchange]]:
-    """Yields an exchange for each candidate that all these steps could take in their present
-    formats, after the most microseconds that it may save."""
+    """Yields, for each candidate that all these steps could take in their present formats, the most
+    microseconds that it may save and its exchange."""
     before = [taken[step.layer.name] for step in steps]
     others = [{candidate_key(candidate.algorithm, candidate.variant): candidate
                for candidate in measured[step.layer.name]

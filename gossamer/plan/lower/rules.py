@@ -51,8 +51,8 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
 
 
 def _needed(state: LowerState) -> list[Layer]:
-    """Returns the layers without needless reshapes. A reader of such a reshape reads the reshaped
-    value itself, such as a product that takes the rows of another product."""
+    """Returns the layers without needless reshapes. A reshape is needless where all its readers
+    take the value before the reshape, such as a product that takes the rows of another product."""
     by_layers = {name for layer in state.layers for name in layer.inputs}
     by_layers |= {info.name for info in state.static.graph.outputs}
     return [layer for layer in state.layers if layer.problem is not None

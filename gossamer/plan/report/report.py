@@ -36,23 +36,23 @@ class Report:
     batch: number of images.
 
     rows: one dict for each step, in order, and for each layer of a part that a library computes in
-    one step. Its keys are layer, layers (the names of the layers that
-    a fusion covers, or the one name), op, problem, density, algorithm, config, precision (EXACT for
-    exact products of signs), form (a LayerForm as a dict, None where the step is no convolution or
-    product with weights), layout, device, flops, skips_zeros, rejected (for each other algorithm
-    why it was not taken), and what zero_columns() returns. The cost of preparing the step is in
-    build_s (seconds to pack weights and to generate and compile kernels), build_when ("measured"
-    for a time from when the candidates were measured, "now" for a time of this plan), build_cached
-    (whether a kernel was in the disk cache) and device_bytes (packed weights and code on the
-    device); they are None where they are not known. Profiled steps have median_us, p25_us, p75_us
-    and share. Steps whose candidates were measured have these too, and cold_us, error,
-    best_dense_us, speedup over that, speedup_reason (why the best dense algorithm was not taken
-    where it is faster alone, else "") and candidates: one dict each, with its times or the reason
-    why it is excluded. Layers of a part have best_dense_us and the candidates that they have alone.
+    one step. The keys of a dict are layer, layers (the names of the layers that a fusion covers, or
+    the one name), op, problem, density, algorithm, config, precision (EXACT for exact products of
+    signs), form (a LayerForm as a dict, None where the step is no convolution or product with
+    weights), layout, device, flops, skips_zeros, rejected (for each other algorithm why it was not
+    taken), and the columns of zero_columns(). The cost of preparing the step is in build_s (seconds
+    to pack weights and to generate and compile kernels), build_when ("measured" for a time from
+    when the candidates were measured, "now" for a time of this plan), build_cached (whether a
+    kernel was in the disk cache) and device_bytes (packed weights and code on the device); all of
+    these are None where they are not known. Profiled steps have median_us, p25_us, p75_us and
+    share. Steps whose candidates were measured have these too, and cold_us, error, best_dense_us,
+    speedup over this time, speedup_reason (why the best dense algorithm was not taken where it is
+    faster alone, else "") and candidates: one dict each, with its times or the reason why it is
+    excluded. Layers of a part have best_dense_us and the candidates that they have alone.
 
     notes: sentences for the user.
-    warnings: those of the notes that say that something is not as it may be expected: layers on the
-    host, times that scatter, a plan that was made elsewhere.
+    warnings: the notes about something unexpected, such as layers on the host, times that scatter,
+    or a plan that was made elsewhere.
 
     end_to_end_us: microseconds of one execution, with inputs and outputs on the device.
     end_to_end_cached: whether that time was read from the cache.
@@ -154,8 +154,8 @@ class Report:
 
     @property
     def zeros_lines(self) -> list[str]:
-        """The zeros_line, a line for each kind of layer whose zeros are not skipped with the
-        reason, one on layers without any weight left, and what the break-even densities mean."""
+        """The zeros_line, a line on layers without any weight left, a line with the reason for each
+        kind of layer whose zeros are not skipped, and the meaning of the break-even densities."""
         if not self.zeros_line:
             return []
         empty = sum(row["density"] == 0 and row["skips_zeros"] for row in self.rows)
@@ -166,8 +166,8 @@ class Report:
 
     @property
     def forms_line(self) -> str:
-        """A line that says which layers are computed on bits, and why others are not; "" where none
-        can be."""
+        """A line that says which layers are computed on bits, and why others are not; "" where no
+        layer has inputs or weights that are signs."""
         return forms_line(LayerForm(**row["form"]) for row in self.rows
                           if row.get("form"))
 
@@ -230,7 +230,7 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
                 builds: Sequence[BuildCost | None] | None = None) -> Report:
     """Returns the report of a program.
 
-    timings: the times of its steps, where they were profiled.
+    timings: the times of the program's steps, where they were profiled.
     end_to_end: the time of one execution.
     comparison: the comparison with baseline plans.
     accuracy: the error on calibration inputs.
@@ -257,7 +257,8 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
 
 def _shares(program: Program, rows: Sequence[dict[str, Any]],
             end_to_end_us: float) -> dict[str, float]:
-    """Returns the shares of a report, from the medians of the rows; {} where some are missing."""
+    """Returns the shares of a report, from the medians of the rows; {} where some medians are
+    missing."""
     if any(row.get("median_us") is None for row in rows):
         return {}
     spent = dict.fromkeys([OURS, *(step.algorithm.vendor for step in program.steps), HOST], 0.0)
@@ -309,8 +310,8 @@ def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
 
 
 def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
-    """Returns the columns about preparing a step: the seconds of its measurement, if it was
-    measured, since its kernels are in the cache now."""
+    """Returns the columns about preparing a step. A step that was measured has the seconds from its
+    measurement, since its kernels come from the cache now."""
     measured = step.candidate_of(step.candidates).measured if step.candidates else None
     if measured is not None and measured.build_s is not None:
         return {"build_when": "measured", **{name: getattr(measured, name) for name in _BUILDING}}
@@ -348,7 +349,7 @@ def _alone(candidates: Sequence[Candidate], part: str,
                for candidate in candidates]
     dense = min((candidate.cost for candidate in candidates if candidate.algorithm.dense),
                 default=math.inf)
-    # the fastest candidate of an algorithm comes last and stays
+    # the reason of an algorithm's fastest candidate comes last and stays
     slowest_first = sorted(zip(candidates, reasons, strict=True), key=lambda pair: -pair[0].cost)
     return {
         "best_dense_us": dense if math.isfinite(dense) else None,

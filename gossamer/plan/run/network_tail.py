@@ -29,7 +29,7 @@ class TailCalls(Calls):
     """The calls of one plan whose graph has a tail, the end of a network that ONNX Runtime computes
     after the plan's program. Outputs are NumPy arrays, or lists where ONNX has sequences.
 
-    threads: those of ONNX Runtime.
+    threads: the threads of ONNX Runtime.
 
     Raises UnsupportedError where ONNX Runtime is not installed or does not compute the tail, and
     ValueError where the tail reads values that nothing makes, or its model has another number of
@@ -93,7 +93,8 @@ class TailCalls(Calls):
         raise self.error("have pinned inputs")
 
     def error(self, what: str) -> InputError:
-        """Returns the error about what cannot be done with shapes that the data decide."""
+        """Returns the error of a call that is not possible where the data decide shapes. what:
+        words for the call, such as "be bound"."""
         return InputError(f"{self._graph.name} cannot {what}: {self._source} and what follows it "
                           "have shapes that the data decide; call the plan with arrays")
 

@@ -104,7 +104,8 @@ class PreparedSteps:
         state, cost = built()
         self.builds.append(cost)
         self.states.append(state)
-        # a reference cycle would keep the memory until Python's garbage collector finds it
+        # work() does not refer to self: a reference cycle would keep the memory until Python's
+        # garbage collector finds it
         buffers = self._buffers
         if step.device is not self._device:
             return _host_work(step, state, self._device, list(map(buffers.of, step.inputs)),

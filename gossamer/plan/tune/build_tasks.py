@@ -21,8 +21,8 @@ from gossamer.plan import prepare
 from gossamer.plan.prepare import BuiltElsewhere
 
 MOST_BYTES = 2**28
-"""The most bytes of constants and packed forms that a process keeps. It drops those of the layer
-first whose candidates were built longest ago."""
+"""The most bytes of constants and packed forms that a process keeps. The constants and forms of the
+layer whose candidates were built longest ago are dropped first."""
 
 
 class KeptWeights(Weights):

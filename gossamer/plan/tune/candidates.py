@@ -29,11 +29,12 @@ from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.tensor import TensorSpec
 
 _CHECKED_IMAGES = 3
-"""Number of images that are compared with the reference at least."""
+"""The least number of images that are compared with the reference."""
 _CHECKED = 2**22
-"""Output values and operations of all compared images up to which more images are compared."""
+"""More images are compared as long as they have at most this many output values and operations
+together."""
 _COLD_SAMPLES = 5
-"""Number of executions with cold caches, of whose times the median counts."""
+"""Number of executions with cold caches; the median of their times counts."""
 _DRAWS = 8
 """The most draws of inputs, where many results lie within rounding of a jump, or where an output
 has few results."""
@@ -42,7 +43,7 @@ _CHEAP = 2**26
 results. They take a processor less than a second."""
 _ALIKE = 0.1
 """Relative difference between a later draw and the first in their shares of results near a jump.
-Where it is smaller, no further draw is made."""
+Where the difference is smaller, no further draw is made."""
 
 QUIET = np.errstate(all="ignore")
 """Silences NumPy: weights may be huge or not finite, and the comparison of outputs finds errors."""

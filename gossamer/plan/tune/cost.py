@@ -31,7 +31,8 @@ used."""
 _MARGIN = 0.9
 """Factor on the least time by the ratios seen so far: a new time may be a little lower."""
 _CONVERSION = 2.0
-"""Ratio of the longest time in which a conversion moves its bytes to the time at nominal rates."""
+"""A conversion is expected to move its bytes in at most this many times the time at nominal
+rates."""
 
 Kind = tuple[str, ...]
 """An algorithm, a precision and the layouts of all inputs and outputs."""

@@ -127,8 +127,8 @@ def _key(problem: Problem, count: int, seed: int) -> Hashable:
 def _period(problem: Problem) -> int | None:
     """Returns after how many images the inputs of a problem repeat, since drawing and packing all
     images would take too long. Returns None where they do not repeat. The number divides none of
-    the distances between the first, the middle and the last image, so that these differ: they are
-    compared with the reference."""
+    the distances between the first, the middle and the last image, so that these images differ;
+    they are compared with the reference."""
     one = problem.first_images(1)
     if one == problem:
         return None

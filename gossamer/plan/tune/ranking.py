@@ -23,9 +23,10 @@ from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 _ATTEMPT_SECONDS = 0.01
 """Seconds that the check and the first sample of a candidate take, while other threads build."""
 _COMPILE_SECONDS = 0.5
-"""About as many seconds as compiling a kernel takes."""
+"""About the number of seconds that compiling a kernel takes."""
 _BUILDERS = 8
-"""About as many candidates as are built at the same time, on a host with as many processors."""
+"""About the number of candidates that are built at the same time, on a host with at least as many
+processors."""
 _LATER = 20.0
 """Factor on the seconds of a candidate more precise than float16, where all layers beside it may
 compute in float16. With it the candidate comes later."""

@@ -24,7 +24,8 @@ class Results:
         self._known: dict[tuple[Problem, str], _ByCandidate] = {}
 
     def start(self) -> None:
-        """Starts a plan: forgets what was left out of the plan before, and what failed."""
+        """Starts a plan: forgets the candidates that were left out for the plan before, or
+        failed."""
         for known in self._known.values():
             for key in [key for key, measured in known.items() if measured.failure]:
                 del known[key]
@@ -48,7 +49,8 @@ class Results:
 
     def keep(self, problem: Problem, device: Device, measured: Sequence[Measurement], *,
              on_disk: bool) -> None:
-        """Makes measurements of a problem's candidates those that this process uses."""
+        """Makes this process use these measurements of a problem's candidates. on_disk: whether the
+        cache stores them, too."""
         if measured:
             self._known.setdefault((problem, device.name), {}).update(
                 {each.candidate_key: each for each in measured})

@@ -36,8 +36,8 @@ from gossamer.plan.tune.workers import WorkerPools
 _NOT_TRIED = "not tried: "
 """The beginning of the reason of a candidate that was left out, as reports have it."""
 _STORE_SECONDS = 5.0
-"""Seconds after which measurements are stored while others are made, so that a process that is
-killed loses no more."""
+"""Seconds after which a search stores its measurements so far: a process that is killed loses no
+more than these seconds."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Progress:
     best_us: the sum of their best times in microseconds.
     candidates: the number of candidates that are to be measured.
     done: how many of them are measured or left out.
-    seconds_left: the seconds that the others may take.
+    seconds_left: the seconds that the remaining candidates may take.
     """
 
     layers: int
@@ -63,8 +63,8 @@ class Progress:
 class Search:
     """The search among the candidates of layers on one device.
 
-    key: identifies the candidates and the effort of the search. What one search left out, a later
-    one with the same key leaves out too.
+    key: identifies the candidates and the effort of the search. Candidates that one search left out
+    are left out by later searches with the same key, too.
     required_first: whether the candidates that a plan without measurements takes come first.
     is_over: whether measuring is to end as soon as each layer has a time.
     begun: called with attempts before they join the ranking.
@@ -107,11 +107,12 @@ class Search:
 
     def run(self, requests: Sequence[MeasurementRequest],
             others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
-        """Measures what is requested; the results are stored, those before an interrupt included.
+        """Measures the requested candidates. The results are stored, also those before an
+        interrupt.
 
         others: called for further requests when the libraries of vendors have answered.
         """
-        # within current() not every call asks the driver which context is current
+        # within current() calls need not ask the driver which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries else nullcontext())
         try:
             with responsive(), current, self._builds.started():
@@ -132,7 +133,7 @@ class Search:
             self._store()
 
     def _measure(self) -> None:
-        """Measures what is left in the ranking."""
+        """Measures the candidates that are left in the ranking."""
         while True:
             if not self._step():
                 if not self._builds.attempts:
@@ -163,7 +164,8 @@ class Search:
                 self.skips[attempt] = skip
 
     def _try(self, attempt: Attempt, built: Future[BuiltCandidate]) -> None:
-        """Measures a candidate that is built, unless what was learnt meanwhile made it useless."""
+        """Measures a candidate that is built, unless times measured meanwhile show that it is
+        useless."""
         if (skip := self._ranking.skip(attempt)) is not None:
             self.skips[attempt] = skip
         else:
@@ -208,7 +210,7 @@ class Search:
     def _listed(self, requests: Iterable[MeasurementRequest]
                 ) -> dict[CandidateGroup, list[Attempt]]:
         """Returns an attempt for each candidate that was not requested before, by the group of
-        those that share measurements."""
+        candidates that share measurements."""
         new: dict[CandidateGroup, list[Attempt]] = {}
         for request in requests:
             self._requests.append(request)
@@ -243,7 +245,8 @@ class Search:
                        kernels=algorithm.kernel_sources(group.problem, variant, self._device))
 
     def _relate(self) -> None:
-        """Lets layers know of those next to them, and of the fusions that compute them."""
+        """Sets for the times of each layer whether it is an inner one, and which fusions compute
+        it."""
         inner = self._space.inner(self._requests, self._device)
         outer = {request.problem for request in self._requests if request.layer.name not in inner}
         times_of = {request.layer.name: self._times[request.problem] for request in self._requests}
@@ -321,9 +324,10 @@ class Search:
         return attempt.measured
 
     def _required_instead(self) -> list[Attempt]:
-        """Returns an attempt for each layer none of whose measured candidates works: the most
-        precise of those that are left. It is measured even where measuring was ended, or where it
-        was left out as slow. Fusions need none, since their layers can be computed alone."""
+        """Returns an attempt for each layer without a measured candidate that works: the most
+        precise attempt that is left. It is measured even where measuring was ended, or where the
+        attempt was left out as slow. Fusions need no such attempt, since their layers can be
+        computed alone."""
         instead: dict[Attempt, None] = {}
         for times in self._times.values():
             if times.best or times.is_fusion:
@@ -341,7 +345,7 @@ class Search:
         return list(instead)
 
     def _store(self) -> None:
-        """Stores what was measured, and what was left out."""
+        """Stores the measurements, and which candidates were left out."""
         self._stored = time.monotonic()
         with self._profile.stage(STORING):
             for group in self._groups.values():
@@ -366,8 +370,8 @@ class Search:
 
 
 def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:
-    """Returns a measurement with the build time of an earlier one, where that was made before the
-    kernels were in the cache."""
+    """Returns a measurement with the build time of an earlier one, where the earlier one was made
+    before the kernels were in the cache."""
     if before is None or before.build_s is None or before.build_cached or not fresh.build_cached:
         return fresh
     return replace(fresh, build_s=before.build_s, build_cached=False)
