@@ -8,17 +8,18 @@ import numpy as np
 
 LARGEST_ERROR = {"fp32": 1e-5, "tf32": 2e-3, "fp16": 2e-3}
 """The largest accepted normalised error of each precision: tf32 multiplies significands of 11 bits,
-and fp16 stores results with significands of 11 bits. Integers and bits must be equal."""
+and fp16 stores results with significands of 11 bits. Results that are integers or bits must equal
+the reference."""
 
 
 def normalised_error(y: np.ndarray, expected: np.ndarray, images: int | None = None) -> float:
-    """Returns the largest relative error of an image: |y - expected| / |expected| in 2-norms.
+    """Returns the relative error of the worst image: |y - expected| / |expected| in 2-norms.
 
-    It is |y| where the expected image is zero, and infinite where a number that is not finite
-    differs.
+    The error of an image is |y| where the expected image is zero. The result is infinite where y
+    and expected differ in a number that is not finite.
 
-    images: number of images, which lie one after another; by default each row is an image, or the
-    full array where it has one dimension.
+    images: number of images, which lie one after another; by default each row is an image, and an
+    array of one dimension is one image.
     Raises ValueError where the shapes differ.
     """
     if y.shape != expected.shape:

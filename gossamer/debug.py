@@ -1,15 +1,14 @@
-"""Tells what gossamer does while it works, by the logger `gossamer` and the environment variable
-GOSSAMER_DEBUG, whose levels show more and more on standard error; each level includes the lower
-ones.
+"""Reports what gossamer does while it works, through the logger `gossamer` and on standard error.
+The environment variable GOSSAMER_DEBUG sets the level; each level includes the lower levels.
 
 1: Errors come with their traceback.
 2: Every layer that runs is listed with its time, GFLOP/s and GB/s. Layers run one after another
    and not as a graph.
 3: Each layer's config is listed, and the reasons why other algorithms were rejected.
-4: Registers and spilled bytes of its kernels are listed, where the compiler reports them.
+4: Registers and spilled bytes of each layer's kernels are listed, where the compiler reports them.
 
-The lines of levels 2 to 4 are messages of the logger's level DEBUG. A program that sets that level
-gets them by its own handlers, as of level 2 where GOSSAMER_DEBUG is not set.
+The lines of levels 2 to 4 are messages of the logger's level DEBUG. A program that sets the logger
+to DEBUG gets these lines in its own handlers; where GOSSAMER_DEBUG is not set, the level is 2.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The errors that users can meet.
 
 Each message is one line that says what is wrong, where, and what to do. Names and values come from
-files that anybody may have written, so a message is bounded whatever they hold.
+files that anybody may have written, so the length of a message is bounded.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def quoted(value: Any) -> str:
     str
         The value as Python writes it, in one line of at most 80 characters.
     """
-    # the value may be as large as the memory allows, or nested as deeply: only a part is written
+    # the value may be huge or deeply nested: only a part of it is written
     if isinstance(value, str) and len(value) > 2 * MOST_QUOTED:
         value = value[:MOST_QUOTED] + value[-MOST_QUOTED:]
     elif isinstance(value, bytes):
@@ -130,11 +130,11 @@ class DeviceError(GossamerError):
 
 
 class OutOfMemoryError(DeviceError):
-    """A device allocation that failed; the message says how many bytes and what for."""
+    """A device allocation that failed; the message names the number of bytes and their use."""
 
 
 class DeviceLostError(DeviceError):
-    """A device that failed so that this process can compute nothing on it any longer."""
+    """A device that failed, and on which this process can compute nothing any more."""
 
 
 class CompileError(DeviceError):
@@ -145,11 +145,11 @@ class CompileError(DeviceError):
 
 
 class CompilerEndedError(CompileError):
-    """A process that compiled a kernel has ended before it was done; the next time it may not."""
+    """A process that ended before it had compiled its kernel; another attempt may succeed."""
 
 
 class QueueFullError(GossamerError):
-    """A request that comes while as many wait as the queue holds; try again later."""
+    """A request that comes while the queue of waiting requests is full; try again later."""
 
 
 class DeadlineError(GossamerError):
@@ -159,8 +159,8 @@ class DeadlineError(GossamerError):
 class TrainingError(GossamerError):
     """Training that diverged.
 
-    The message says in which epoch and at which sample, and what to do. The network keeps the
-    parameters from before that epoch.
+    The message says in which epoch and at which sample training diverged, and what to do. The
+    network keeps the parameters from before that epoch.
     """
 
 

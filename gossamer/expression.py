@@ -20,7 +20,7 @@ class Function:
     numpy: function of (*arguments, *constants) that keeps the dtype of its arguments.
     c: format string of the C expression, with {0}, {1}... for the arguments and {c0}, {c1}... for
     the constants.
-    flops: floating-point operations that one evaluation counts as.
+    flops: floating-point operations that are counted for one evaluation.
     """
 
     arity: int
@@ -116,8 +116,10 @@ DISCONTINUOUS = frozenset({"sign", "less", "less_equal", "greater", "greater_equ
 class ExpressionStep:
     """One function applied to earlier values.
 
+    function: name of the function in FUNCTIONS.
     arguments: indices of values; the expression's inputs come first, then the results of the
-    earlier steps. constants: further arguments that are known at compile time.
+    earlier steps.
+    constants: further arguments that are known at compile time.
     """
 
     function: str
@@ -127,8 +129,10 @@ class ExpressionStep:
 
 @dataclass(frozen=True)
 class Expression:
-    """Steps that compute values from `inputs` input values.
+    """Steps that compute values from input values.
 
+    inputs: number of input values.
+    steps: the steps in the order of their execution.
     outputs: indices of the values that are results; by default the last value.
     """
 
@@ -162,7 +166,8 @@ class Expression:
         return not self.steps and self.outputs == (0,)
 
     def evaluate(self, *values: np.ndarray) -> list[np.ndarray]:
-        """Returns the outputs for arrays that broadcast against each other, in their dtype."""
+        """Returns the outputs, in the arrays' dtype, for arrays that broadcast against each
+        other."""
         results: list[Any] = list(values)
         last_use = {argument: index for index, step in enumerate(self.steps)
                     for argument in step.arguments}
@@ -174,7 +179,7 @@ class Expression:
                 result = function.numpy(*[results[a] for a in step.arguments], *constants)
                 results.append(np.asarray(result, dtype=dtype))
                 for argument in step.arguments:
-                    # what no later step reads need not stay in memory
+                    # a value that no later step reads need not stay in memory
                     if last_use[argument] == index and argument not in self.outputs:
                         results[argument] = None
         return [results[index] for index in self.outputs]
@@ -196,8 +201,8 @@ class Expression:
         return lines, [names[index] for index in self.outputs]
 
     def with_inputs(self, order: Sequence[int]) -> Expression:
-        """Returns this expression with its inputs in another order: input i of the new one is input
-        order[i] of this one."""
+        """Returns this expression with its inputs in another order: input i of the new expression
+        is input order[i] of this expression."""
         places = {old: new for new, old in enumerate(order)}
 
         def moved(value: int) -> int:
@@ -208,8 +213,8 @@ class Expression:
             for step in self.steps), tuple(map(moved, self.outputs)))
 
     def then(self, other: Expression) -> Expression:
-        """Returns this expression followed by another one, whose input 0 is this one's single
-        output and whose further inputs are appended to this one's."""
+        """Returns this expression followed by `other`. Input 0 of `other` is the single output of
+        this expression; its further inputs come after the inputs of this expression."""
         extra = other.inputs - 1
         renumbered = {old: old if old < self.inputs else old + extra
                  for old in range(self.inputs + len(self.steps))}

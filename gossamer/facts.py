@@ -1,8 +1,8 @@
 """ValueFacts: what is known of all values of a tensor, such as that each is plus or minus 1.
 
-The arithmetic of facts follows float32: what it says of a result holds for any order of a sum and
-with fused multiply-adds, but not for algorithms that compute a sum by a transform, whose results
-are off by their tolerance.
+The arithmetic of facts follows float32. The facts of a result hold for every order in which a sum
+is added, and with fused multiply-adds. They do not hold for algorithms that compute a sum by a
+transform: the results of these algorithms are off by up to their tolerance.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from fractions import Fraction
 import numpy as np
 
 Exact = Fraction | float
-"""A number without rounding; a float is an infinity."""
+"""A number without rounding: a Fraction, or a float that is plus or minus infinity."""
 
 _LARGEST = Fraction(float(np.finfo(np.float32).max))
 _SMALLEST = Fraction(1, 2**126)
 """The largest number of float32, and the smallest positive one that no device rounds to 0."""
 
 _SAMPLES = (64, 4096)
-"""Values of an array that tell whether it pays to look at more of them."""
+"""How many values of an array are looked at first: most arrays show in these that they have neither
+two values nor a grid."""
 
 
 @dataclass(frozen=True)
 class ValueFacts:
-    """A statement about all values of a tensor that are not NaN; nothing is said of NaN, nor of
-    what is computed from it. -0.0 counts as 0.
+    """A statement about all values of a tensor that are not NaN. Nothing is said of NaN, nor of
+    results that are computed from NaN. -0.0 counts as 0.
 
-    low, high: bounds, which may be infinite and are values themselves.
-    step: 0.0 where any real number between the bounds may occur; else every value is
-    low + k * step for a k = 0, 1, 2, ..., without rounding, and so is high where it is finite.
+    low, high: the bounds, which are included; each may be infinite.
+    step: 0.0 where any real number from low to high may occur. Else every value is exactly
+    low + k * step for some k = 0, 1, 2, ..., and so is high unless it is infinite.
     A single value has low = high and step 0.0.
 
     Raises ValueError where the values on the grid are not all exact in float32.
@@ -55,8 +56,8 @@ class ValueFacts:
 
     @property
     def count(self) -> int | None:
-        """Number of the values that may occur; None where any real between bounds may, or where the
-        bounds are infinite."""
+        """Number of values that may occur; None where any real number between the bounds may occur,
+        or where a bound is infinite."""
         if self.low == self.high and math.isfinite(self.low):
             return 1
         if not self.step or math.isinf(self.high):
@@ -86,7 +87,7 @@ class ValueFacts:
 
     @property
     def few_values(self) -> bool:
-        """Whether the values lie on a grid of at most 2**16."""
+        """Whether the values lie on a grid of at most 2**16 points."""
         return self.step > 0 and self.count is not None and self.count <= 1 << 16
 
     def holds(self, array: np.ndarray) -> bool:
@@ -100,14 +101,14 @@ class ValueFacts:
                                     == 0 for value in np.unique(finite).tolist())
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Returns random values in float32, each of the finitely many equally often. Raises
-        ValueError where the values are not finitely many."""
+        """Returns random values in float32; all values that may occur are equally likely. Raises
+        ValueError where infinitely many values may occur."""
         if self.count is None:
             raise ValueError(f"cannot draw from {self}: expected finitely many values")
         return (self.low + self.step * rng.integers(0, self.count, shape)).astype(np.float32)
 
     def join(self, other: ValueFacts) -> ValueFacts:
-        """Returns what holds for the values of either."""
+        """Returns facts that hold for all values of this tensor and all values of the other."""
         if self == other:
             return self
         low, high = min(self.low, other.low), max(self.high, other.high)
@@ -118,8 +119,9 @@ class ValueFacts:
         return grid(Fraction(low), _exact(high), step)
 
     def parted(self, limits: Sequence[float]) -> list[ValueFacts]:
-        """Returns the facts of the values below the first limit, of the limit itself, of those
-        between it and the next one, and so on; nothing for a part without values.
+        """Returns the facts of each part of the values: the values below the first limit, the first
+        limit itself, the values between the first and the second limit, and so on. Parts without
+        values are left out.
 
         limits: finite numbers in rising order.
         """
@@ -134,8 +136,8 @@ class ValueFacts:
         return [part for part in parts if part is not None]
 
     def _inside(self, lower: float, upper: float) -> ValueFacts | None:
-        """Returns the facts of the values above a limit and below another, of which infinite ones
-        leave no value out; None where there is none."""
+        """Returns the facts of the values above `lower` and below `upper`; None where there are no
+        values between. An infinite limit leaves no value out, not even an infinite one."""
         low, high = self.low, self.high
         if not self.step:
             if math.isfinite(lower) and lower >= low:
@@ -220,21 +222,22 @@ class ValueFacts:
                                for x in (self.low, self.high)])
 
     def round(self) -> ValueFacts:
-        """Returns the facts of the nearest integers, even ones where two are as near."""
+        """Returns the facts of the values rounded to the nearest integer, halves to even."""
         return self._rounded(*[x if math.isinf(x) else round(x) for x in (self.low, self.high)])
 
     def truncate(self) -> ValueFacts:
-        """Returns the facts of the integers that are left without their fractions."""
+        """Returns the facts of the values rounded towards 0."""
         return self._rounded(*[x if math.isinf(x) else math.trunc(x)
                                for x in (self.low, self.high)])
 
     def same_sign(self) -> ValueFacts:
-        """Returns what a function leaves that keeps signs, or rounds in a way not known here."""
+        """Returns the facts of the results of a function that gives no value the opposite sign, and
+        of which nothing else is known."""
         return ValueFacts(0.0 if self.low >= 0 else -math.inf, 0.0 if self.high <= 0 else math.inf)
 
     def sum_of(self, count: int) -> ValueFacts:
-        """Returns the facts of sums of so many values in any order; REAL where a partial sum may be
-        rounded."""
+        """Returns the facts of sums of `count` values, added in any order; REAL where a partial sum
+        may be rounded."""
         if count == 1:
             return self
         if count == 0 or self.low == self.high == 0:
@@ -251,14 +254,14 @@ class ValueFacts:
         return self.step > 0 or self.count == 1
 
     def _between(self, low: Exact, high: float) -> ValueFacts:
-        """Returns the facts of the values between bounds, which are on the grid where there is
-        one."""
+        """Returns these facts with other bounds, which lie on the grid of the values where they
+        have a grid."""
         if self.step and isinstance(low, Fraction):
             return grid(low, _exact(high), Fraction(self.step))
         return _range(low, _exact(high))
 
     def _rounded(self, low: float, high: float) -> ValueFacts:
-        """Returns the facts of these values as integers between the bounds."""
+        """Returns the facts of these values rounded to integers, which lie between the bounds."""
         if self.is_integer:
             return self
         if math.isinf(low):
@@ -281,14 +284,14 @@ def point(value: float) -> ValueFacts:
 
 
 def integers(low: int, high: int) -> ValueFacts:
-    """Returns the facts of all integers from low to high; of the reals between where float32 cannot
-    represent all these integers."""
+    """Returns the facts of all integers from low to high; where float32 cannot represent all of
+    these integers, the facts of all real numbers from low to high."""
     return grid(Fraction(low), Fraction(high), Fraction(1))
 
 
 def of_array(array: np.ndarray) -> ValueFacts:
     """Returns the facts of a constant, with the coarsest grid that holds all its values. Floats are
-    rounded to float32. An array without a number has the facts of a 0."""
+    rounded to float32. An array that is empty or holds only NaN has the facts of 0."""
     array = np.asarray(array)
     values = np.asarray(array, np.float32 if array.dtype.kind == "f" else None).ravel("K")
     if values.dtype.kind == "f" and np.isnan(values.min(initial=0)):
@@ -301,7 +304,7 @@ def of_array(array: np.ndarray) -> ValueFacts:
     first, last = Fraction(low), Fraction(high)
     if max(-low, high) > (_LARGEST if values.dtype.kind == "f" else 1 << 24):
         return _range(first, last)
-    # the first few values show that most arrays have neither two values nor a grid
+    # most arrays show in their first values that they have neither two values nor a grid
     samples = [values[:size] for size in _SAMPLES if size < values.size] + [values]
     if all(((sample == values.dtype.type(low)) | (sample == values.dtype.type(high))).all()
            for sample in samples):
@@ -315,8 +318,8 @@ def of_array(array: np.ndarray) -> ValueFacts:
 
 
 def _step(values: np.ndarray, low: Fraction, high: Fraction) -> Fraction | None:
-    """Returns the largest step of a grid from low that holds high and all values; None where
-    float32 does not have all numbers of the grid."""
+    """Returns the largest step of a grid that begins at `low` and has `high` and all values on it;
+    None where float32 cannot represent every number of the grid."""
     wide = values.astype(np.float64)
     mantissas, exponents = np.frexp(wide[wide != 0])
     digits = np.abs(mantissas * 2.0**24).astype(np.int64)
@@ -331,31 +334,33 @@ def _step(values: np.ndarray, low: Fraction, high: Fraction) -> Fraction | None:
 
 
 def unit(*numbers: Fraction) -> Fraction:
-    """Returns the largest power of 2 of which all numbers are multiples; they are sums of powers of
-    2, and not all 0."""
+    """Returns the largest power of 2 that divides all numbers. The numbers are sums of powers of 2,
+    and at least one is not 0."""
     return min(Fraction(number.numerator & -number.numerator, number.denominator)
                for number in numbers if number)
 
 
 def common(*numbers: Fraction) -> Fraction:
-    """Returns the largest number of which all are whole multiples; 0 where all are 0."""
+    """Returns the largest number that divides all numbers; 0 where all numbers are 0."""
     scale = math.lcm(*[number.denominator for number in numbers])
     return Fraction(math.gcd(*[int(number * scale) for number in numbers]), scale)
 
 
 def fits_multiples(power: Fraction, largest: Fraction) -> bool:
-    """Returns whether float32 has all multiples of a power of 2 up to the largest absolute one."""
+    """Returns whether float32 represents all multiples of `power`, a power of 2, up to the
+    magnitude `largest`, and no device rounds one of them to 0."""
     return power >= _SMALLEST and largest <= min(power * (1 << 24), _LARGEST)
 
 
 def _fits(value: Fraction) -> bool:
-    """Returns whether float32 has a number, and devices do not round it to 0."""
+    """Returns whether float32 represents a number exactly, and no device rounds it to 0."""
     return not value or (_SMALLEST <= abs(value) <= _LARGEST and (
         Fraction(float(np.float32(float(value)))) == value))
 
 
 def _below(value: Exact) -> float:
-    """Returns the next number of float32 that is not above this one."""
+    """Returns the largest float32 number that is not above a value; 0 in place of a positive
+    subnormal number."""
     if not isinstance(value, Fraction):
         return value
     if abs(value) > _LARGEST:
@@ -378,15 +383,16 @@ def _sum(x: float, y: float, otherwise: float) -> Exact:
 
 
 def _product(x: float, y: float) -> Exact:
-    """Returns x * y without rounding; 0 times infinity is NaN, in whose place 0 does no harm."""
+    """Returns x * y without rounding. For 0 times infinity, which is NaN, it returns 0: facts say
+    nothing of NaN."""
     if 0 in (x, y):
         return Fraction(0)
     return x * y if math.isinf(x) or math.isinf(y) else Fraction(x) * Fraction(y)
 
 
 def _is_grid(low: Exact, high: Exact, step: Exact) -> bool:
-    """Returns whether float32 has all values from low to high in these steps, and float64 the
-    step."""
+    """Returns whether float32 represents all values from low to high in these steps, and float64
+    represents the step."""
     assert isinstance(low, Fraction) and isinstance(step, Fraction)
     if Fraction(float(step)) != step or not _fits(low):
         return False
@@ -400,15 +406,16 @@ def _is_grid(low: Exact, high: Exact, step: Exact) -> bool:
 
 
 def grid(low: Exact, high: Exact, step: Fraction) -> ValueFacts:
-    """Returns the facts of values on a grid; of the reals between where float32 does not have all
-    of them, so that results are rounded."""
+    """Returns the facts of values on a grid. Where float32 cannot represent all of these values, so
+    that results are rounded, it returns the facts of all real numbers between the bounds."""
     if low != high and step and isinstance(low, Fraction) and _is_grid(low, high, step):
         return ValueFacts(float(low), float(high), float(step))
     return _range(low, high)
 
 
 def _range(low: Exact, high: Exact) -> ValueFacts:
-    """Returns the facts of results that may be rounded, to 0 where they are subnormal."""
+    """Returns the facts of real numbers from low to high that are rounded to float32; subnormal
+    numbers may be rounded to 0."""
     return ValueFacts(_below(low), -_below(-high))
 
 

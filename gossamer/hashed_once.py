@@ -9,13 +9,13 @@ from typing import Any
 class HashedOnce:
     """A base class of frozen dataclasses whose hash is computed at the first look-up and kept.
 
-    Neither the hash nor the cached properties of an object are copied to another process, in which
-    texts have other hashes.
+    The hash and the cached properties of an object are not copied to another process, in which
+    strings have other hashes.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # a hash that a class defines itself is not replaced by that of dataclass
+        # dataclass keeps a __hash__ that the class defines itself
         cls.__hash__ = HashedOnce.__hash__  # type: ignore[method-assign]
 
     def __hash__(self) -> int:

@@ -1,4 +1,5 @@
-"""ONNX Runtime, the host's library for whole networks and for what gossamer does not compute."""
+"""ONNX Runtime, the host's library for whole networks and for nodes that gossamer does not
+compute."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ def is_installed() -> bool:
 
 @functools.cache
 def onnxruntime() -> Any:
-    """Returns the module of ONNX Runtime, which sends nothing about its use, and keeps no file of
-    that where nobody has imported it before. Raises ImportError where it cannot be imported."""
+    """Returns the module of ONNX Runtime with telemetry disabled. Where no other code has imported
+    the module before, telemetry writes no file either. Raises ImportError where the module cannot
+    be imported."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime as library
 

@@ -1,4 +1,4 @@
-"""Takes all times: samples of device work."""
+"""Measures times: samples of device work and of calls."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ Work = Callable[[Any], None]
 """A function that queues device work on the stream that it is called with."""
 
 SCATTERED = 1.25
-"""Ratio of the quartiles of samples from which on they scatter; on an idle GPU it is below 1.05."""
+"""Ratio of the upper to the lower quartile above which samples are said to scatter; on an idle GPU
+the ratio is below 1.05."""
 SLACK = 0.02
 """The relative difference up to which two times count as equal."""
 _PAUSE_S = 2e-3
 _MOST_PAUSES = 100
-"""Pauses of this length, and the most of them, in which threads that still spin come to rest:
-OpenBLAS and ONNX Runtime spin for up to 50 ms after their last work."""
+"""Seconds of a pause, and the most pauses, in which threads that still spin come to rest: the
+threads of OpenBLAS and ONNX Runtime spin for up to 50 ms after their last work."""
 _AT_REST = 0.1
-"""Share of a pause that the threads of a process at rest may compute."""
+"""Share of a pause for which the threads of this process may compute and still count as at rest."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Timing:
 
 def scatter_notice(timings: Iterable[Timing], device: Device) -> str:
     """Returns a notice where the samples of most timings lie far apart, as they do where another
-    program keeps the device or its processors busy; empty where they do not."""
+    program keeps the device or its processors busy; an empty text for other timings."""
     spreads = [timing.p75_us / max(timing.p25_us, 1e-3) for timing in timings]
     if not spreads or (spread := statistics.median(spreads)) <= SCATTERED:
         return ""
@@ -59,12 +60,15 @@ def scatter_notice(timings: Iterable[Timing], device: Device) -> str:
 
 @dataclass(frozen=True)
 class Task:
-    """Work to be timed, and the device whose events time it.
+    """Work to be timed.
 
-    captured: whether repeats are captured as a graph. Otherwise each repeat is launched from
-    Python, as is needed for work that is a graph already or cannot become one. as_in_plan: whether
-    kernels of captured repeats begin early, as Device.timed_graph says. around: makes the context
-    in which `interleave` takes each sample of tasks that are kept apart.
+    device: the device whose events time the work.
+    work: the function that queues the work.
+    captured: whether repeats are captured as a graph. Otherwise Python launches each repeat, which
+    is needed for work that is a graph already or cannot become a graph.
+    as_in_plan: whether kernels of captured repeats begin early, as Device.timed_graph says.
+    around: function that makes a context manager, within which `interleave` takes each sample of
+    tasks that are kept apart.
     """
 
     device: Device
@@ -75,9 +79,9 @@ class Task:
 
 
 def called(call: Callable[[], object], *, repeats: int = 50, budget_us: float = 1e5) -> Timing:
-    """Returns the time of a call that returns when its result is complete, by the clock, one call
-    after another. budget_us: time after which no further call is made, of which there are two at
-    least."""
+    """Returns the wall-clock time of a call that returns when its result is complete. Calls are
+    made one after another, at least two. budget_us: microseconds after which no further call is
+    made."""
     samples: list[float] = []
     begin = before = time.perf_counter()
     while len(samples) < 2 or (len(samples) < repeats and 1e6 * (before - begin) < budget_us):
@@ -102,11 +106,11 @@ def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 2
     A sample repeats short work until it lasts about `sample_us` microseconds, within one captured
     graph where the device has graphs, so that neither the resolution of events nor the launch from
     Python matters. Caches are warm. Sampling stops after `repeats` rounds, or after three or more
-    once `budget_us` microseconds are spent. What the work raises passes through.
+    once `budget_us` microseconds are spent. Exceptions of the work pass through.
 
-    apart: whether tasks on processors are kept from each other. Each of their samples then begins
-    when no thread of this process spins any more, and with an execution that is not timed, which
-    wakes the task's own threads.
+    apart: whether tasks on processors are kept from disturbing each other. A sample of such a task
+    then waits until no thread of this process spins any more, and begins with an execution that is
+    not timed, which wakes the task's own threads.
     """
     prepare = _prepared_apart if apart else prepared
     results = sampled([prepare(task, sample_us) for task in tasks], repeats, budget_us)
@@ -118,8 +122,11 @@ def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 2
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """A task after its warm-up. `sample` executes its work `count` times and returns the time of
-    all together in microseconds.
+    """A task after its warm-up.
+
+    sample: function that executes the work `count` times and returns the microseconds of all
+    executions together.
+    count: number of executions in a sample.
     """
 
     sample: Callable[[], float]
@@ -127,8 +134,8 @@ class PreparedTask:
 
 
 def prepared(task: Task, sample_us: float) -> PreparedTask:
-    """Returns the task after its warm-up, captured as a graph where possible. What its work raises
-    passes through."""
+    """Returns the task after its warm-up, captured as a graph where possible. Exceptions of its
+    work pass through."""
     device, work = task.device, task.work
     in_graph = device.limits.graph and task.captured
     once = device.timed_graph(work, 1) if in_graph else partial(device.time, work)
@@ -154,7 +161,7 @@ def _prepared_apart(task: Task, sample_us: float) -> PreparedTask:
 
 
 def wait_for_rest() -> None:
-    """Waits until the threads of this process compute nothing, but for at most 0.2 s."""
+    """Waits until the threads of this process compute nothing any more, 0.2 s at most."""
     for _ in range(_MOST_PAUSES):
         computed, started = time.process_time(), time.perf_counter()
         time.sleep(_PAUSE_S)
@@ -163,8 +170,8 @@ def wait_for_rest() -> None:
 
 
 def repeated(task: Task, sample_us: float, once_us: float) -> PreparedTask:
-    """Returns a task whose samples last about so long. once_us: microseconds of an execution, after
-    one or more that warmed up."""
+    """Returns the task with samples of about `sample_us` microseconds. once_us: microseconds of one
+    execution after the warm-up."""
     device, work = task.device, task.work
     count = max(1, min(100, round(sample_us / max(once_us, 0.1))))
     if device.limits.graph and task.captured:
@@ -183,8 +190,8 @@ def sampled(tasks: Sequence[PreparedTask], repeats: int,
             budget_us: float) -> list[Timing | Exception]:
     """Returns the times of each task, or the exception that it raised. Samples are interleaved.
 
-    An exception ends the sampling of its task only. A negative time is dropped, and a task without
-    any other time has a DeviceError. Raises DeviceLostError.
+    An exception ends the sampling of its task only. Negative times are dropped; a task that has
+    only negative times gets a DeviceError. Raises DeviceLostError where a task raises it.
     """
     samples: list[list[float]] = [[] for _ in tasks]
     failures: dict[int, Exception] = {}

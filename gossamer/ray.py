@@ -1,7 +1,8 @@
 """Networks on the machines of a Ray cluster: plans over the blocks of a data set.
 
 Ray schedules, moves the blocks, and does the work of a lost worker again. gossamer gives each
-worker its plan once, and takes what one worker measured to the others of the same kind of device.
+worker its plan once, and copies the measurements of one worker to the other workers with the same
+kind of device.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from gossamer.plan.store import plan_file
 from gossamer.plan.store.tuning_cache import exported, take
 
 _CONNECT_S = 5.0
+"""Seconds in which a cluster's address must answer."""
 _LEASE_S = 900.0
 """Seconds after which a worker that measures is thought to be lost."""
 _POLL_S = 0.5
+"""Seconds between two requests for the measurements of another worker."""
 
 Columns = dict[str, np.ndarray]
 """The columns of a block, each with a row for each sample."""
@@ -43,8 +46,8 @@ def connect(address: str | None = None) -> Any:
     Parameters
     ----------
     address : str, optional
-        "HOST:PORT" of a cluster, "auto" for the one that this machine belongs to, or "local" for a
-        new one on this machine; by default what Ray itself takes.
+        "HOST:PORT" of a cluster, "auto" for the cluster that this machine belongs to, or "local"
+        for a new cluster on this machine; by default the address that Ray itself chooses.
 
     Returns
     -------
@@ -64,7 +67,7 @@ def connect(address: str | None = None) -> Any:
         return ray
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon:
-        # Ray itself asks for a minute whether somebody is there
+        # Ray itself waits a minute for a cluster that does not answer
         try:
             socket.create_connection((host, int(port)), _CONNECT_S).close()
         except (OSError, ValueError) as error:
@@ -78,9 +81,11 @@ def connect(address: str | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Workers:
-    """How many workers there are, and what each of them takes.
+    """The number of workers, and the resources that each of them takes.
 
-    count: how many. processors, gpus: what each takes of those that Ray counts.
+    count: number of workers.
+    processors: processors that each worker takes, as Ray counts them; may be a fraction.
+    gpus: GPUs that each worker takes, as Ray counts them.
     """
 
     count: int
@@ -94,21 +99,22 @@ class Workers:
         Parameters
         ----------
         resources : mapping of str to float
-            What Ray counts in its cluster.
+            The resources of the cluster by their names, "CPU" and "GPU" among them.
         device : str
             The name of the device of each worker.
         count : int, optional
-            How many there are at most; by default as many as the cluster has room for.
+            The most workers; by default as many as the cluster has room for.
 
         Returns
         -------
         Workers
-            The workers, which leave one processor to Ray: it hangs where none is left to read.
+            The workers. They leave one processor to Ray, which hangs where it has none to read
+            with.
 
         Raises
         ------
         InputError
-            If the cluster has no GPU, and one is asked for; or if `count` is less than 1.
+            If `device` is a GPU and the cluster has none, or if `count` is less than 1.
         """
         if count is not None and count < 1:
             raise InputError(f"workers is {count}, expected 1 or more")
@@ -124,11 +130,12 @@ class Workers:
 
 @dataclass(frozen=True)
 class Shipped:
-    """A network as it travels to the workers.
+    """A network in the form in which it is sent to the workers.
 
-    network: the name of one of the zoo, the bytes of an ONNX file or a saved plan, or a graph.
-    is_plan: whether it is a plan. device: the name of each worker's device. effort: how much is
-    measured; None for nothing.
+    network: name of a network of the zoo, bytes of an ONNX file or of a saved plan, or a graph.
+    is_plan: whether `network` is a saved plan.
+    device: name of each worker's device.
+    effort: how much each kind of device measures; None where nothing is measured.
     """
 
     network: str | bytes | Graph
@@ -138,15 +145,16 @@ class Shipped:
 
     @staticmethod
     def of(model: Any, device: str | None, effort: str | None) -> Shipped:
-        """Return a network as it travels.
+        """Return a network in the form in which it is sent.
 
         Parameters
         ----------
         model : Plan, Graph, str, Path or bytes
-            A plan, or what `gossamer.load` takes: a file name, which this process reads, the name
-            of a network of the zoo, or an ONNX model as bytes.
+            A plan, or a model that `gossamer.load` takes: the name of a file, which this process
+            reads, the name of a network of the zoo, or an ONNX model as bytes.
         device : str, optional
-            The device of each worker; by default that of the plan, else the best one here.
+            The device of each worker; by default the plan's device, or for another model the best
+            device of this machine.
         effort : str, optional
             How much each kind of device measures, as for `gossamer.compile`.
 
@@ -175,12 +183,12 @@ class Shipped:
         return Shipped(model, is_plan, device or find().name, effort)
 
     def opened(self, measured: Any, batch: int) -> Plan:
-        """Return the plan of a worker, which has measured, or has what another one measured.
+        """Return the plan of a worker, which measures or takes another worker's measurements.
 
         Parameters
         ----------
         measured : actor
-            What keeps the measurements of all kinds of devices.
+            The actor of class `Measured`, which keeps the measurements of all kinds of devices.
         batch : int
             The batch size that is measured.
 
@@ -220,26 +228,26 @@ class Shipped:
 
 
 class Measured:
-    """The measurements of each kind of device, which the first worker of that kind makes."""
+    """The measurements of each kind of device, made by the first worker with such a device."""
 
     def __init__(self) -> None:
         self._found: dict[str, bytes] = {}
         self._leases: dict[str, tuple[str, float]] = {}
 
     def ask(self, kind: str, worker: str) -> tuple[bytes | None, bool]:
-        """Return what is known of a kind, or whether this worker is to measure it.
+        """Return the measurements of a kind of device, or whether this worker is to make them.
 
         Parameters
         ----------
         kind : str
             The kind of device.
         worker : str
-            Who asks.
+            Identifier of the worker that asks.
 
         Returns
         -------
         tuple of bytes or None, and bool
-            The measurements; whether the worker is the one that makes them.
+            The measurements, if they are known; whether this worker is to make them.
         """
         if kind in self._found:
             return self._found[kind], False
@@ -250,7 +258,7 @@ class Measured:
         return None, False
 
     def keep(self, kind: str, found: bytes) -> None:
-        """Keep what a worker has measured.
+        """Keep the measurements of a worker.
 
         Parameters
         ----------
@@ -263,7 +271,7 @@ class Measured:
 
 
 class _BlockWorker:
-    """A worker: it has its plan once, and computes blocks."""
+    """A worker that gets its plan once, and computes blocks of rows with it."""
 
     def __init__(self, shipped: Any, measured: Any, batch: int) -> None:
         self._plan = _fetched(shipped).opened(measured, batch)
@@ -280,7 +288,7 @@ class _BlockWorker:
 
 
 class _PictureWorker:
-    """A worker that reads pictures too."""
+    """A worker that reads the picture files of a block, and computes its plan on the pictures."""
 
     def __init__(self, shipped: Any, measured: Any, batch: int, prepare: Preprocessing) -> None:
         self._plan = _fetched(shipped).opened(measured, batch)
@@ -308,7 +316,7 @@ class _PictureWorker:
 
 
 def _fetched(shipped: Any) -> Shipped:
-    """Return the network that lies in the store of objects."""
+    """Return the network that lies in Ray's object store."""
     import ray
 
     network = ray.get(shipped)
@@ -324,7 +332,15 @@ def _outputs(plan: Plan, *inputs: np.ndarray) -> Columns:
 
 @dataclass(frozen=True)
 class _Mapping:
-    """How a data set is mapped: who works, with what, in blocks of how many rows."""
+    """How a data set is mapped.
+
+    worker: class of the workers.
+    batch: number of rows in a block.
+    device: name of each worker's device, or None for the default of `Shipped.of`.
+    workers: the most workers, or None for as many as the cluster has room for.
+    effort: how much each kind of device measures, or None.
+    more: further arguments of the class.
+    """
 
     worker: type
     batch: int
@@ -357,31 +373,31 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
     Parameters
     ----------
     dataset : ray.data.Dataset
-        It has a column for each input of the network, under the input's name, without the batch;
-        other columns stay.
+        A data set with a column for each input of the network, which has the input's name; each row
+        holds one sample, without a batch dimension. Other columns stay.
     model : Plan, Graph, str, Path or bytes
-        The network, or a plan, which is taken to each worker.
+        The network, or a plan, which is sent to each worker.
     batch : int, default 64
         How many rows are computed at once.
     device : str, optional
-        The device of each worker, such as "cuda" or "host"; by default that of the plan, else the
-        best one of this machine.
+        The device of each worker, such as "cuda" or "host"; by default the plan's device, or for
+        another model the best device of this machine.
     workers : int, optional
-        How many workers there are at most; by default one for each GPU of the cluster, or for each
-        processor but one, which Ray needs.
+        The most workers; by default one for each GPU of the cluster, or one for each processor but
+        the last, which Ray needs.
     effort : str, optional
         How much is measured before a plan is chosen, once for each kind of device.
 
     Returns
     -------
     ray.data.Dataset
-        The rows in their order, with a column for each output in place of the inputs. As with every
-        data set of Ray, they are computed when they are taken.
+        The rows in their order, with a column for each output in place of the inputs. As in every
+        data set of Ray, the rows are computed when they are read.
 
     Raises
     ------
     InputError
-        If Ray is not installed, an argument is wrong, or no worker has a GPU that is asked for.
+        If Ray is not installed, an argument is wrong, or `device` is a GPU and no worker has one.
     """
     return _Mapping(_BlockWorker, batch, device, workers, effort).over(dataset, model)
 
@@ -391,12 +407,12 @@ def map_pictures(dataset: Any, model: Any, prepare: Preprocessing, *, batch: int
                  effort: str | None = None) -> Any:
     """Compute a network on the pictures whose files a data set names.
 
-    Workers read the files, which are where all of them see them.
+    The workers read the files, which must lie where every worker can read them.
 
     Parameters
     ----------
     dataset : ray.data.Dataset
-        It has a column "file" with the names of the files; other columns stay.
+        A data set with a column "file", the names of the picture files; other columns stay.
     model : Plan, Graph, str, Path or bytes
         The network, or a plan.
     prepare : Preprocessing
@@ -406,36 +422,37 @@ def map_pictures(dataset: Any, model: Any, prepare: Preprocessing, *, batch: int
     device : str, optional
         The device of each worker, as for `map_batches`.
     workers : int, optional
-        How many workers there are at most, as for `map_batches`.
+        The most workers, as for `map_batches`.
     effort : str, optional
         How much is measured, as for `map_batches`.
 
     Returns
     -------
     ray.data.Dataset
-        The rows in their order, with a column "error", which says why a picture cannot be read and
-        is empty where it can, and one for each output, which is zeros where it cannot.
+        The rows in their order, with a column "error" and a column for each output. "error" says
+        why a picture cannot be read, and is empty for other pictures. The outputs of a picture that
+        cannot be read are zeros.
 
     Raises
     ------
     InputError
-        If Ray is not installed, an argument is wrong, or no worker has a GPU that is asked for.
+        If Ray is not installed, an argument is wrong, or `device` is a GPU and no worker has one.
     """
     return _Mapping(_PictureWorker, batch, device, workers, effort, (prepare,)).over(dataset, model)
 
 
 def shared_out(work: Callable[..., Any], pieces: Sequence[Any], shared: Any,
                address: str | None) -> list[Any]:
-    """Return what a function gives for each piece of work, computed by the workers of a cluster.
+    """Return a function's results for pieces of work, which the workers of a cluster compute.
 
     Parameters
     ----------
     work : callable
-        Function of a piece and of what all share.
+        Function of a piece and of `shared`.
     pieces : sequence
         The pieces of work.
     shared : object
-        What all pieces need; it travels once.
+        The data that all pieces need; it is sent to the cluster once.
     address : str, optional
         The cluster's address, as for `connect`.
 
@@ -447,7 +464,7 @@ def shared_out(work: Callable[..., Any], pieces: Sequence[Any], shared: Any,
     Raises
     ------
     Exception
-        What the function raises.
+        Any exception that the function raises.
     """
     ray = connect(address)
     task = ray.remote(num_cpus=1, max_retries=-1)(work)

@@ -1,5 +1,5 @@
-"""Format says how a tensor lies in memory, TensorSpec adds its shape; pack and unpack convert
-between memory and logical arrays. All modules use them."""
+"""Format says how a tensor lies in memory, and TensorSpec adds the tensor's shape; pack and unpack
+convert between memory and logical arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AXES = {
 """The layouts of rank-4 tensors with the logical axes in the order of memory, outermost first."""
 
 BFLOAT16 = "bfloat16"
-"""The dtype of float32 numbers of which memory holds the upper 16 bits, as NumPy's uint16."""
+"""The dtype bfloat16: memory holds the upper 16 bits of each float32 number, as NumPy's uint16."""
 
 _WORD_BITS = {"packed32": 32, "packed64": 64}
 
@@ -32,9 +32,11 @@ _WORD_BITS = {"packed32": 32, "packed64": 64}
 class PackedDtype:
     """A dtype whose values take a few bits each, which are packed along the channels.
 
-    values: all values that it can hold. planes: number of bits of a value. bits: makes the bits of
-    logical values, with one more axis, of length `planes`, at the end. numbers: makes float32
-    values of such bits. Channels beyond the last one have bits of 0.
+    values: all values that the dtype can hold.
+    planes: number of bits of a value.
+    bits: function that returns the bits of logical values along a new last axis of length `planes`.
+    numbers: function that returns the float32 values of such bits.
+    The bits of padding channels are 0.
     """
 
     values: tuple[float, ...]
@@ -52,8 +54,8 @@ PACKED_DTYPES = {
         lambda bits: np.where(bits[..., 0], np.where(bits[..., 1], np.float32(1), np.float32(-1)),
                               np.float32(0))),
 }
-"""The packed dtypes by name. "bits" is 1 for 1 and 0 for -1. "trits" has a bit that says whether
-the value differs from 0, and one that says whether it is 1."""
+"""The packed dtypes by name. A value of "bits" is one bit: 1 for 1, 0 for -1. A value of "trits" is
+two bits: the first says whether the value differs from 0, the second whether it is 1."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,11 @@ class Format(HashedOnce):
     has its words for the same channels side by side. A matrix (N, C) is packed like N images of one
     pixel.
     dtype: a NumPy dtype name, BFLOAT16, or one of PACKED_DTYPES.
-    channel_multiple: number to a multiple of which memory rounds C up; the added channels are zero.
-    border: (top, left, bottom, right) numbers of zeros that are stored round H and W; of a packed
-    dtype these are words of zeros.
-    other_channels: in NHWC the numbers of channels of other tensors that each pixel has before and
-    after this tensor's channels, where the tensor is a part of a larger one; (0, 0) where it is
-    not.
+    channel_multiple: C is rounded up in memory to a multiple of this number; added channels are 0.
+    border: (top, left, bottom, right) rows and columns of zeros that memory holds round each image;
+    for a packed dtype these are words of zeros.
+    other_channels: for a tensor that is a part of a larger tensor in NHWC, how many channels of
+    other tensors each pixel has before and after this tensor's channels; else (0, 0).
     """
 
     layout: str = ROW_MAJOR
@@ -118,7 +119,7 @@ class Format(HashedOnce):
 
     @functools.cached_property
     def logical_dtype(self) -> np.dtype:
-        """The dtype of logical arrays; packed values and those of bfloat16 are float32."""
+        """The dtype of logical arrays; packed values and bfloat16 values are float32."""
         return np.dtype("float32" if self.is_packed or self.dtype == BFLOAT16 else self.dtype)
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -221,8 +222,8 @@ class TensorSpec(HashedOnce):
 
     @functools.cached_property
     def nbytes(self) -> int:
-        """Bytes of memory that the tensor takes, with paddings; of a part of a larger tensor those
-        that all of that takes."""
+        """Bytes of memory that the tensor takes, paddings included; for a part of a larger tensor
+        the bytes of the larger tensor."""
         return math.prod(self.stored_shape) * self.stored_dtype.itemsize
 
     @functools.cached_property
@@ -240,8 +241,8 @@ class TensorSpec(HashedOnce):
 
     @property
     def offset(self) -> int:
-        """Number of elements that precede logical index (0, 0, 0, 0): those of the border and of
-        other tensors."""
+        """Number of elements in memory before logical index (0, 0, 0, 0): elements of the border
+        and of other tensors."""
         top, left = self.format.border[:2]
         before = self.format.other_channels[0]
         if (top, left, before) == (0, 0, 0):
@@ -254,7 +255,7 @@ class TensorSpec(HashedOnce):
         return replace(self, format=replace(self.format, **changes))  # type: ignore[arg-type]
 
     def same_memory(self, other: TensorSpec) -> bool:
-        """Returns whether memory of this spec can be read as the other without moving a byte."""
+        """Returns whether memory of this spec can be read by the other spec, with no byte moved."""
         if self == other:
             return True
         if self.format.is_packed or other.format.is_packed or self.shape != other.shape:
@@ -281,8 +282,8 @@ class TensorSpec(HashedOnce):
 
 def pack(array: np.ndarray, spec: TensorSpec, *, check: bool = True) -> np.ndarray:
     """Returns the contiguous array that stores a logical array in the spec's format. Raises
-    ValueError where a packed dtype cannot hold a value; with check=False such a value becomes
-    another one."""
+    ValueError where a packed dtype cannot hold a value; with check=False another value is stored
+    in its place."""
     if spec.format.is_packed:
         if check and not spec.format.holds(array):
             values = ", ".join(f"{value:g}" for value in PACKED_DTYPES[spec.dtype].values)
@@ -299,7 +300,7 @@ def pack(array: np.ndarray, spec: TensorSpec, *, check: bool = True) -> np.ndarr
 
 def unpack(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
     """Returns the logical array that memory of this spec holds, as a view where possible; packed
-    values and those of bfloat16 become float32."""
+    values and bfloat16 values become float32."""
     stored = stored.reshape(spec.stored_shape)
     if spec.dtype == BFLOAT16:
         return of_bfloat16_bits(logical_view(stored, spec))
@@ -310,18 +311,18 @@ def bfloat16_bits(array: np.ndarray) -> np.ndarray:
     """Returns the nearest bfloat16 of each number, as bits in uint16; NaN stays NaN."""
     numbers = np.ascontiguousarray(array, np.float32).reshape(np.shape(array))
     bits = numbers.view(np.uint32)
-    # half of the last place that stays, and one more where that place is odd
+    # round to nearest, ties to even: add just under half of the last kept bit, plus this bit
     nearest = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     return np.where(np.isnan(numbers), 0x7FC0, nearest).astype(np.uint16)
 
 
 def of_bfloat16_bits(bits: np.ndarray) -> np.ndarray:
-    """Returns the numbers, float32, whose bits in bfloat16 are given."""
+    """Returns the float32 numbers that bits of bfloat16 stand for."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def held(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Returns the values that memory of a spec of floats holds of a logical array: rounded to its
+    """Returns a logical array of floats as memory of this spec holds it: rounded to the spec's
     dtype."""
     if spec.dtype == BFLOAT16:
         return of_bfloat16_bits(bfloat16_bits(array))
@@ -329,8 +330,8 @@ def held(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 
 def logical_view(stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Returns memory of this spec as the logical array, without paddings, which may be written to;
-    of bfloat16 as bits.
+    """Returns a writable view of memory of this spec as the logical array, without paddings;
+    numbers of bfloat16 are bits.
     Raises ValueError for a packed layout, whose words are not elements."""
     if spec.format.is_packed:
         raise ValueError(f"{spec} is packed: its words are not elements")
@@ -384,8 +385,8 @@ def rounded_up(number: int, multiple: int) -> int:
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Returns the shape (N, C, H, W) as which a packed tensor lies in memory: a matrix is N images
-    of one pixel."""
+    """Returns the shape (N, C, H, W) that a packed tensor has in memory: a matrix is N images of
+    one pixel."""
     n, c, h, w = shape if len(shape) == 4 else (*shape, 1, 1)
     return n, c, h, w
 
@@ -412,9 +413,10 @@ def _default_spec(shape: tuple[int, ...], dtype: str) -> TensorSpec:
 
 @functools.lru_cache(maxsize=4096)
 def memory_format(spec: TensorSpec) -> Format:
-    """Returns the one format that stands for all formats of float tensors of this shape that lie in
-    memory alike: CHWN is NCHW for one image, for example. It is the default format where that is
-    one of them. Packed formats stand for themselves."""
+    """Returns one format for all formats in which a float tensor of this shape lies in memory
+    alike:
+    for one image, CHWN is NCHW. Where the default format is among them, it is returned. A packed
+    format is returned as it is."""
     own = spec.format
     if own.is_packed:
         return own
@@ -429,7 +431,7 @@ def memory_format(spec: TensorSpec) -> Format:
 
 def _format_or_none(own: Format, layout: str, multiple: int) -> Format | None:
     """Returns a format in another layout, with channels rounded up to another multiple; None where
-    the channels of other tensors, which only NHWC can have, do not go with that."""
+    the format has channels of other tensors, and so cannot take another layout or multiple."""
     if any(own.other_channels) and (layout, multiple) != (own.layout, own.channel_multiple):
         return None
     return replace(own, layout=layout, channel_multiple=multiple)

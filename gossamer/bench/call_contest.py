@@ -17,14 +17,15 @@ from gossamer.errors import DeviceLostError, GossamerError
 from gossamer.measure import Timing
 
 _WARM_UP = 5
-"""Single calls before a contender is checked; of loops over many batches there is one."""
+"""Calls before a contender's output is checked. A contender whose call is a loop over many batches
+is called once."""
 
 
 @dataclass(frozen=True)
 class CallCase(Case):
     """A case whose contenders are called.
 
-    called: functions by contender that prepare one; they may raise AbsentError.
+    called: functions that prepare the contenders, by name; they may raise AbsentError.
     load: how the calls follow one another.
     """
 
@@ -35,12 +36,13 @@ class CallCase(Case):
 def run(case: CallCase, stamp: Stamp, note: Callable[[str], None] = lambda text: None) -> Result:
     """Measures a case of calls.
 
-    note: called with a line on what is being done. A contender that is absent or fails is listed
-    with the reason. Raises GossamerError when gossamer itself fails.
+    note: function that is called with a line of text on the progress.
+    A contender that is absent or fails is listed with the reason. Raises GossamerError when
+    gossamer itself fails.
     """
     result = Result(case)
     ready: list[tuple[CalledContender, float]] = []
-    # torch.compile goes first, as in gossamer.bench.contest
+    # torch.compile goes first, for the reason that gossamer.bench.contest.run gives
     for name in sorted(case.called, key=lambda name: not name.startswith("torch-compile")):
         note(f"{case.name}, batch {case.batch}: {name}")
         try:
@@ -75,8 +77,8 @@ def run(case: CallCase, stamp: Stamp, note: Callable[[str], None] = lambda text:
 
 
 def _checked(case: Case, contender: CalledContender) -> float:
-    """Warms a contender up, and returns the error of its output. Raises ValueError where the output
-    is wrong."""
+    """Calls a contender to warm it up, and returns the error of its output. Raises ValueError where
+    the output is wrong."""
     call = contender.new_call()
     for _ in range(_WARM_UP if contender.runs is None else 1):
         value = call()

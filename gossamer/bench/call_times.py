@@ -1,4 +1,4 @@
-"""Times of calls by the clock, as their callers see them: from the call to its result."""
+"""Times calls by the clock, as a caller sees them: from the call to its result."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ Call = Callable[[], object]
 ROUNDS = 5
 """Rounds in which contenders are measured in turn."""
 _MOST_SAMPLES = 2**21
-"""Most calls of a contender that are timed, since their times stay in memory."""
+"""Most calls that one thread times in one round of a closed loop, since all times stay in
+memory."""
 _SPIN_S = 2e-4
-"""Seconds before a call of a given rate is due in which the clock is watched, as sleeping is not
-that exact."""
+"""Seconds before a call is due at which its thread stops sleeping and watches the clock, because a
+sleep may end too late."""
 _BARS = " \N{LOWER ONE EIGHTH BLOCK}\N{LOWER ONE QUARTER BLOCK}\N{LOWER THREE EIGHTHS BLOCK}" \
         "\N{LOWER HALF BLOCK}\N{LOWER FIVE EIGHTHS BLOCK}\N{LOWER THREE QUARTERS BLOCK}" \
         "\N{LOWER SEVEN EIGHTHS BLOCK}\N{FULL BLOCK}"
@@ -33,8 +34,8 @@ class Load:
     """How calls follow one another.
 
     threads: how many threads call at once.
-    rate: calls a second of all threads, each at its time whether those before it have ended or not;
-    None where each thread calls again when its call has ended.
+    rate: calls a second of all threads together, each due at its time whether earlier calls have
+    ended or not; None for a closed loop, in which each thread calls again when its call has ended.
     seconds: length of the measurement, over all rounds.
     """
 
@@ -49,10 +50,11 @@ class Load:
 
 @dataclass(frozen=True)
 class CallTimes:
-    """Microseconds of the calls of one contender, and of its rounds.
+    """The times of one contender's calls.
 
-    samples: the time of each call; of a given rate from when it was due.
-    rounds: the median of each round.
+    samples: microseconds of each call; at a given rate they count from the time at which the call
+    was due.
+    rounds: median of each round, in microseconds.
     elapsed_s: seconds of all rounds.
     """
 
@@ -68,29 +70,31 @@ class CallTimes:
 
     @property
     def tail(self) -> dict[str, float]:
-        """The percentiles that few calls exceed, in microseconds, and how many calls there were."""
+        """The 99th and 99.9th percentile and the maximum in microseconds, the number of calls, and
+        the calls a second."""
         p99, p999 = np.quantile(self.samples, [0.99, 0.999])
         return {"p99_us": float(p99), "p99.9_us": float(p999), "max_us": float(self.samples.max()),
                 "calls": float(len(self.samples)),
                 "calls_a_second": len(self.samples) / self.elapsed_s}
 
     def histogram(self, columns: int = 24) -> str:
-        """Returns the share of calls by their time, in columns of equal ratio, as text."""
+        """Returns a histogram of the times as text, with columns of equal width on a logarithmic
+        axis."""
         low, high = (float(np.quantile(self.samples, share)) for share in (0, 0.999))
         edges = np.geomspace(low, max(high, low * 1.01), columns + 1)
         counts = np.histogram(self.samples.clip(low, edges[-1]), edges)[0]
-        # a column with one call is seen
+        # rounded up, so that a column with a single call is visible
         levels = np.ceil(counts * (len(_BARS) - 1) / counts.max()).astype(int)
         return f"{low:.4g} us {''.join(_BARS[level] for level in levels)} {edges[-1]:.4g} us"
 
 
 def in_turn(contenders: Sequence[Callable[[], Call]], load: Load,
             before_round: Callable[[], None] = lambda: None) -> list[CallTimes | Exception]:
-    """Returns the times of contenders' calls, which are measured in turn in several rounds, or the
-    error that one raised.
+    """Measures contenders in turn, in several rounds. Returns for each contender the times of its
+    calls, or the error that it raised.
 
-    contenders: functions that make a call for a thread, in that thread. before_round: what is
-    called before each round.
+    contenders: functions that each thread calls once, to make the call that this thread times.
+    before_round: function that is called before each round.
     """
     samples: list[list[np.ndarray]] = [[] for _ in contenders]
     elapsed = [0.0] * len(contenders)
@@ -118,14 +122,16 @@ def _round(new_call: Callable[[], Call], load: Load) -> np.ndarray:
     due = _dues(load)
     for thread in threads[1:]:
         thread.start(ready, load.seconds / ROUNDS, due)
-    # torch's own CUDA graphs belong to the thread that has compiled them
+    # the present thread is the first caller, because torch's own CUDA graphs work only in the
+    # thread that compiled them
     threads[0].run(ready, load.seconds / ROUNDS, due)
     parts = [thread.samples() for thread in threads]
     return np.concatenate(parts) / 1e3
 
 
 def _dues(load: Load) -> Iterator[float] | None:
-    """Returns the seconds from the start at which calls are due, which all threads share."""
+    """Returns an iterator, which all threads share, over the seconds from the start at which calls
+    are due; None for a closed loop."""
     if load.rate is None:
         return None
     rate = load.rate
@@ -133,7 +139,7 @@ def _dues(load: Load) -> Iterator[float] | None:
 
 
 class _Caller:
-    """One of the threads that call for a while."""
+    """Calls a contender for some seconds in one thread, and keeps the times."""
 
     def __init__(self, new_call: Callable[[], Call]) -> None:
         self._new_call = new_call
@@ -142,13 +148,13 @@ class _Caller:
         self._thread: threading.Thread | None = None
 
     def start(self, ready: threading.Barrier, seconds: float, due: Iterator[float] | None) -> None:
-        """Calls in a thread of its own."""
+        """Starts a thread that calls the contender."""
         self._thread = threading.Thread(target=self.run, args=(ready, seconds, due))
         self._thread.start()
 
     def samples(self) -> np.ndarray:
-        """Returns the nanoseconds of the calls, when the thread has ended. Raises what a call
-        raised."""
+        """Waits for the thread to end, and returns the nanoseconds of its calls. Raises the error
+        that a call raised."""
         if self._thread is not None:
             self._thread.join()
         if self._error is not None:
@@ -156,7 +162,7 @@ class _Caller:
         return np.frombuffer(self._samples, np.int64).astype(np.float64)
 
     def run(self, ready: threading.Barrier, seconds: float, due: Iterator[float] | None) -> None:
-        """Calls in the present thread."""
+        """Calls the contender in the present thread."""
         try:
             call = self._new_call()
             call()

@@ -1,4 +1,4 @@
-"""Contenders: the networks as each one takes them, and its work, ready to be timed."""
+"""Contenders: the forms in which they take networks, and their work, ready to be timed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from gossamer.model.graph import Graph
 OWN = "gossamer"
 """Name of gossamer among the contenders."""
 UNFUSED = "unfused"
-"""Name, beside those of algorithms, of the plan in which no layers are computed as one fusion."""
+"""Name of the plan in which no layers are computed as one fusion; it is used like an algorithm's
+name."""
 DENSE = "dense"
-"""Name, beside those of algorithms, of the plan of the same network with dense weights."""
+"""Name of the plan of the same network with dense weights; it is used like an algorithm's name."""
 OTHER_PLANS = (UNFUSED, DENSE)
 """Names of plans that force no algorithm."""
 SEMI_STRUCTURED = "torch-compile-graph:2:4"
@@ -32,8 +33,8 @@ class AbsentError(Exception):
 
 
 def processor_precisions(precisions: Sequence[str]) -> list[str]:
-    """Returns those of these precisions that the processor has. Raises AbsentError where it has
-    none of them."""
+    """Returns the given precisions that the processor has: all but tf32. Raises AbsentError where
+    no precision is left."""
     if left := [precision for precision in precisions if precision != "tf32"]:
         return left
     raise AbsentError("the processor has no TF32")
@@ -52,11 +53,12 @@ class PeerNetwork:
 
     torch: function from the graph's constants to a torch.nn.Module, None where the network is not
     written in PyTorch.
-    torch_fused: the same with a module that computes the whole layer in one call, which only CUDA
-    has.
-    onnx: function that returns the content of the network's file, None where to_onnx makes it.
-    is_layer: True for a single layer, which is so short that the time of a call from Python
-    matters.
+    torch_fused: function like `torch`, whose module computes the whole layer in one call; only CUDA
+    has such calls.
+    onnx: function that returns the content of the network's ONNX file; None where to_onnx writes
+    one from the graph.
+    is_layer: True for a single layer, which takes so little time that the cost of a call from
+    Python matters.
     """
 
     name: str
@@ -74,8 +76,9 @@ class ReadyContender:
     work: queues `runs` executions on the stream that `device` gives it.
     output: function from a count to the result of an execution for the first `count` images or
     rows.
-    captured: True where the work may be recorded in a graph.
-    around: makes the context in which its samples are taken where it works on the processor.
+    captured: True where the work may be recorded in a CUDA graph.
+    around: function that makes the context manager in which the samples of its time are taken,
+    where the contender works on the processor.
     """
 
     contender: str
@@ -96,7 +99,7 @@ class TimedContender:
 
     The fields are those of ReadyContender.
 
-    timing: that of its work.
+    timing: times of its work.
     """
 
     contender: str
@@ -112,10 +115,11 @@ class TimedContender:
 class CalledContender:
     """A contender that is called as its users call it.
 
-    new_call: makes a call for the thread that it is called in.
+    new_call: function that makes a call for the thread in which it runs.
     output: returns the result of a call.
     runs: executions of one call, where it is a loop over many batches; None for a single one.
-    described: what the row says beside the setting, by the microseconds of one execution.
+    described: function from the microseconds of one execution to a text that the row has before
+    `config`.
     """
 
     contender: str
@@ -131,8 +135,8 @@ class CalledContender:
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way to run a contender, like a memory layout; the row of the contender in a precision is
-    that of its fastest alternative.
+    """One way to run a contender, such as in one memory layout. In each precision, only the fastest
+    alternative of a contender gets a row.
 
     make: prepares the contender; may raise AbsentError.
     """
@@ -142,5 +146,5 @@ class Alternative:
 
 
 Peer = Callable[[PeerNetwork, np.ndarray, Device, Sequence[str]], list[Alternative]]
-"""Function that returns the alternatives for a network and an input on a device in these
-precisions. Raises AbsentError."""
+"""Function from a network, its input, a device and precisions to a peer's alternatives. Raises
+AbsentError."""

@@ -26,11 +26,12 @@ from gossamer.measure import Task, Timing, interleave
 _WARM_UP = 3
 """Executions before a contender is timed, in which libraries load and clocks rise."""
 _BUDGET_US = 2e7
-"""Time for the samples of one contender."""
+"""Microseconds of samples, of all contenders together, after which no further round begins."""
 _Made = TypeVar("_Made")
 _SCATTERED = 1.1
-"""Ratio of a contender's quartiles from which on a notice names it. It was chosen on a machine of
-two processors on which one loop varies by 6% from second to second."""
+"""Ratio of the third to the first quartile of a contender's times above which a notice names the
+contender. It was chosen on a machine with two processors, where the time of one loop varies by 6%
+from second to second."""
 
 
 @dataclass
@@ -39,8 +40,8 @@ class Result:
 
     rows: one for each contender and precision, measured with its fastest alternative; the fastest
     row comes first.
-    absent, failed: the reason for each contender, or alternative, that has no row.
-    notice: what spoilt the times, as in the rows; "" where nothing is known to have.
+    absent, failed: why a contender or one of its alternatives has no row, by its label.
+    notice: what disturbed the times, as in the rows; "" where no disturbance is known.
     seconds: time that the case took with its preparation; the caller fills it in.
     """
 
@@ -69,12 +70,13 @@ class _GuardedWork:
 
 @dataclass
 class _ContestEntry:
-    """A contender that passed its check, and is going to be timed unless it was.
+    """A contender that passed its check, and is timed next unless its process timed it already.
 
     case: the work that it does.
     error: normalised error against the reference.
-    name: the contender's.
-    label: the name in lists of failures, with the alternative's where there are several.
+    name: name of the contender.
+    label: name in lists of failures: the contender's, with the alternative's where the contender
+    has several.
     """
 
     case: Case
@@ -89,9 +91,9 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
         note: Callable[[str], None] = lambda text: None) -> Result:
     """Measures a case.
 
-    note: called with a line on what is being done. A contender that is absent or fails is listed
-    with the reason. Raises GossamerError when gossamer itself has no alternative that can do the
-    work.
+    note: function that is called with a line of text on the progress.
+    A contender that is absent or fails is listed with the reason. Raises GossamerError when
+    gossamer itself has no alternative that can do the work.
     """
     result = Result(case)
     entries = []
@@ -169,8 +171,8 @@ def _checked(case: Case, alternative: Alternative, name: str, label: str) -> _Co
 
 def _timed(case: Case, entries: Sequence[_ContestEntry]
            ) -> tuple[list[tuple[Timing, _ContestEntry]], str]:
-    """Returns the entries with their times, which those that were not timed take in turn, and a
-    notice where the processors lay far apart meanwhile."""
+    """Times the entries that have no times yet, in turn. Returns all entries with their times, and
+    a notice, which is empty unless the processors lay far apart meanwhile."""
     timed = [(entry.ready.timing, entry) for entry in entries
              if isinstance(entry.ready, TimedContender)]
     waiting = [(entry, entry.ready) for entry in entries if isinstance(entry.ready, ReadyContender)]
@@ -188,8 +190,9 @@ def _timed(case: Case, entries: Sequence[_ContestEntry]
 @contextmanager
 def _after_transfer(transfers: list[float],
                     around: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Makes a context after it has added to `transfers` how far the processors are apart. In that
-    of the first contender's samples it does so in each round."""
+    """Adds to `transfers` how far the processors are apart, and then enters the context that
+    `around` makes. The samples of the first contender are taken in this context, so that the
+    distance is measured once in each round."""
     transfers.append(transfer_ns())
     with around():
         yield
@@ -216,7 +219,7 @@ def _per_execution(timing: Timing, runs: int) -> Timing:
 def _row(stamp: Stamp, peaks: Peaks, timing: Timing, entry: _ContestEntry,
          notice: str) -> ResultRow:
     case, ready = entry.case, entry.ready
-    # the peak rates are no bound on the time that planning takes
+    # the time of a TimedContender is that of planning, which the peak rates do not bound
     has_peaks = ready.device.name == peaks.device and isinstance(ready, ReadyContender)
     light = peaks.speed_of_light_us(case.flops, case.bytes_at(ready.precision),
                                     ready.precision) if has_peaks else None

@@ -1,8 +1,8 @@
 """The process of a contender of the suite `tuning`: makes a network ready, runs it once, and prints
-in one JSON line how long that took.
+the time of both in one JSON line.
 
-`python -m gossamer.bench.first_run FOLDER` is started by gossamer.bench.fresh_process, which puts
-the job into the folder; the results of the run are written beside it.
+gossamer.bench.fresh_process writes the job into FOLDER and starts `python -m
+gossamer.bench.first_run FOLDER`, which writes the results of the run into FOLDER too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gossamer.plan.plan import Plan
 
 
 def main(folder: Path) -> None:
-    """Does the job in a folder."""
+    """Does the job that lies in a folder."""
     job: Job = pickle.loads((folder / "job").read_bytes())
     try:
         output, answer = _gossamer(job) if job.contender == OWN else _torch(job)
@@ -54,7 +54,8 @@ def _gossamer(job: Job) -> tuple[np.ndarray, dict[str, Any]]:
 
 
 def _not_tried(plan: Plan, batch: int) -> int:
-    """Returns the number of candidates that were listed and left out as too slow beforehand."""
+    """Returns the number of candidates that were listed but not measured, because they were
+    expected to be too slow."""
     return sum((candidate.measured.failure or "").startswith("not tried")
                for layer in plan.program(batch).measured for candidate in layer.candidates)
 

@@ -21,18 +21,18 @@ from gossamer.model.graph import Graph
 
 _CACHES = ("GOSSAMER_CACHE", "POCL_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR",
            "TRITON_CACHE_DIR")
-"""Variables that name the folders in which contenders, and the libraries that they use, keep
-compiled code and measurements."""
+"""Environment variables that name the folders in which contenders, and the libraries that they use,
+keep compiled code and measurements."""
 
 
 @dataclass(frozen=True)
 class Job:
     """The work that a contender has to do in its process.
 
-    x: the network's one input.
+    x: input of the network, which has only one.
     checked: number of images whose results are returned.
     device: the device's name.
-    effort: how much gossamer tries.
+    effort: effort of gossamer's search for candidates.
     """
 
     contender: str
@@ -48,7 +48,7 @@ class Job:
 class FirstRun:
     """The result of a contender's work in its process.
 
-    seconds: from a network in memory to the end of its first run.
+    seconds: time from a network in memory to the end of its first run.
     output: results for the first images, of the network's first output.
     config: how the contender was set up, and what it did.
     """
@@ -63,7 +63,8 @@ def run(job: Job) -> FirstRun:
     """Runs a job in a fresh process whose caches are empty folders.
 
     Raises AbsentError where the process says that the contender cannot take part, and RuntimeError
-    with the last line of its errors where it fails. No process is left behind, whatever ends it.
+    with the last line of its stderr where the process fails. No process is left behind, whatever
+    ends the run.
     """
     with tempfile.TemporaryDirectory(prefix="gossamer-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -85,7 +86,7 @@ def run(job: Job) -> FirstRun:
 def _finished(folder: Path, environment: dict[str, str]) -> tuple[int, str, str]:
     """Runs the process to its end, and returns its exit status and what it wrote to stdout and
     stderr."""
-    # compilers that it starts belong to its session, so that none of them outlives it
+    # compilers that the process starts belong to its session, which _end() kills as a whole
     with subprocess.Popen(
             [sys.executable, "-m", "gossamer.bench.first_run", str(folder)], env=environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -107,7 +108,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _answer(printed: str) -> dict[str, Any]:
-    """Returns the JSON object in the last line that the process printed. Raises RuntimeError."""
+    """Returns the JSON object in the last line that the process printed. Raises RuntimeError where
+    there is no such object."""
     last = printed.strip().splitlines()[-1:]
     try:
         return dict(json.loads(*last))

@@ -37,8 +37,7 @@ class ConvLayer:
 class LinearLayer:
     """A fully connected layer.
 
-    rows: number of rows of the input where the work is one product of this size; None where it is
-    the batch size.
+    rows: number of rows of the input; None where it is the batch size.
     """
 
     name: str
@@ -53,8 +52,8 @@ class LinearLayer:
 class InvertedResidual:
     """An inverted residual block of a square image.
 
-    hidden: the channels between its 1x1 convolutions; where they are no more than the input's there
-    is no first one.
+    hidden: number of channels between its 1x1 convolutions. A block whose hidden channels are no
+    more than its input channels has no first 1x1 convolution.
     """
 
     name: str
@@ -76,8 +75,8 @@ def distinct_convolutions() -> list[ConvLayer]:
 
 
 def pointwise_convolutions() -> list[ConvLayer]:
-    """Returns the 1x1 convolutions of MobileNetV2 and ResNet-50, each shape once and those of
-    ResNet-50 named after the first layer that has it."""
+    """Returns the 1x1 convolutions of MobileNetV2 and ResNet-50, each shape once. A shape of
+    ResNet-50 is named after the first layer that has it."""
     return _distinct(layer for layer in (*_mobilenet_v2_pointwise(), *resnet50())
                      if layer.kernel == 1)
 
@@ -91,8 +90,8 @@ def _distinct(of: Iterable[ConvLayer]) -> list[ConvLayer]:
 
 
 def mobilenet_v2_blocks() -> Iterator[InvertedResidual]:
-    """Yields the 17 inverted residual blocks of MobileNetV2 at width 1 on images of 224x224; the
-    first one alone does not expand.
+    """Yields the 17 inverted residual blocks of MobileNetV2 at width 1 on images of 224x224. Only
+    the first block does not expand its channels.
 
     Mark Sandler, Andrew Howard, Menglong Zhu, Andrey Zhmoginov and Liang-Chieh Chen: MobileNetV2:
     Inverted Residuals and Linear Bottlenecks. CVPR 2018.
@@ -123,9 +122,9 @@ def _mobilenet_v2_pointwise() -> Iterator[ConvLayer]:
 def resnet50(halving: int = 1) -> Iterator[ConvLayer]:
     """Yields the convolutions of ResNet-50.
 
-    halving: kernel size of the convolution that halves the image at the start of a stage, beside
-    that of the shortcut: 1 for the first 1x1 convolution, or 3 for the 3x3 one as in later
-    versions.
+    halving: kernel size of the convolution with stride 2 in the first block of a stage: 1 for the
+    block's first 1x1 convolution, or 3 for its 3x3 convolution as in later versions. The
+    convolution of the shortcut has stride 2 in both cases.
 
     Kaiming He, Xiangyu Zhang, Shaoqing Ren and Jian Sun: Deep Residual Learning for Image
     Recognition. CVPR 2016.
@@ -209,8 +208,8 @@ _YOLOS = (
 
 
 def yolo() -> Iterator[ConvLayer]:
-    """Yields the shapes of convolution of YOLOv4-tiny and YOLOv2-tiny at 416 x 416, each network's
-    once."""
+    """Yields the convolutions of YOLOv4-tiny and YOLOv2-tiny at 416 x 416, each shape once for each
+    network."""
     for network, shapes in _YOLOS:
         for channels, size, out_channels, kernel, stride in shapes:
             shape = f"{size}x{size}x{channels}-{out_channels}.{kernel}x{kernel}"
@@ -225,7 +224,7 @@ def _as_product(layer: ConvLayer) -> LinearLayer:
 
 
 def _products_of(layers: Iterable[ConvLayer]) -> Iterator[LinearLayer]:
-    """Yields the products of convolutions, each size once."""
+    """Yields the matrix products that im2col makes of convolutions, each size once."""
     sizes = set()
     for product in map(_as_product, layers):
         size = (product.rows, product.depth, product.columns)
@@ -249,11 +248,12 @@ PRODUCTS = (
     LinearLayer("mobilenetv2/classifier", 1280, 1000),
     *_products_of([*yolo(), *resnet50()]),
 )
-"""Square products, skinny ones, the last layers of image classifiers, and the products of the
-convolutions of detectors and of ResNet-50."""
+"""Square products, products with one small side, the last layers of image classifiers, and the
+products of the convolutions of detectors and of ResNet-50."""
 
 BINARY = (
-    # the body of ResNet-18, whose shortcuts are 1x1; Kaiming He et al., as in resnet50
+    # the blocks of ResNet-18, whose shortcuts are 1x1 convolutions; the paper is named at
+    # resnet50()
     ConvLayer("resnet18/layer1.3x3", 64, 56, 64, 3, 1, 1),
     ConvLayer("resnet18/layer2.first", 64, 56, 128, 3, 2, 1),
     ConvLayer("resnet18/layer2.shortcut", 64, 56, 128, 1, 2),
@@ -275,4 +275,4 @@ BINARY = (
     ConvLayer("pointwise/256", 256, 28, 256, 1),
     ConvLayer("pointwise/512", 512, 14, 512, 1),
 )
-"""Layers that binary networks have, with inputs of whole words."""
+"""Convolutions of binary networks. Their input channels fill whole words of bits."""

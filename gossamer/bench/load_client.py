@@ -1,10 +1,11 @@
-"""A client that sends requests to a server, in a process of its own, so that it takes no time of
-the server's: at random times of a given rate, or one after another on several connections.
+"""A client that sends requests to a server: at random times of a given rate, or one after another
+on several connections. It is a process of its own, so that it takes no time from the server's
+process.
 
     python -m gossamer.bench.load_client < request.json
 
-It reads a `Request` as JSON, with the body in base 64, and prints an `Outcome` as JSON. It needs
-the standard library alone.
+The client reads a `Request` as JSON, with the bodies in base 64, and prints an `Outcome` as JSON.
+It needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 _DRAIN_S = 30.0
-"""Seconds for which answers are waited for after the last request."""
+"""Most seconds for which the client waits for answers after its last request, at random times."""
 
 
 @dataclass(frozen=True)
 class Request:
     """The requests that a client sends.
 
-    host, port, path: where to.
-    headers: of each request.
-    bodies: in turn.
-    rate: requests a second, whose times are random (a Poisson process); None sends one after
-    another on each connection.
-    seconds: for how long.
-    connections: how many there are at most.
-    check: whether the answers are kept, each with the number of its body.
+    host, port, path: address that the requests go to.
+    headers: headers of each request.
+    bodies: bodies that the requests have in turn.
+    rate: requests a second, at random times (a Poisson process); None where each connection sends
+    its next request when the last one was answered.
+    seconds: time during which requests are sent.
+    connections: most connections that are in use at once.
+    check: whether the distinct answers to each body are kept.
     """
 
     host: str
@@ -54,11 +55,11 @@ class Request:
 class Outcome:
     """The answers that came back.
 
-    latencies_s: seconds from the time at which each request was to be sent to its answer, of the
-    successful ones.
-    statuses: number of answers by status; "failed" are those without one.
+    latencies_s: seconds from the time at which a request was due to its answer, for each successful
+    request.
+    statuses: number of answers by HTTP status; "failed" counts the requests without an answer.
     seconds: time from the first request to the last answer.
-    answers: the distinct answers to each body, in base 64, by the body's number.
+    answers: distinct answers to each body, in base 64, by the number of the body.
     """
 
     latencies_s: list[float] = field(default_factory=list)
@@ -67,8 +68,8 @@ class Outcome:
     answers: dict[str, list[str]] = field(default_factory=dict)
 
     def percentile_s(self, percent: float) -> float:
-        """Returns the latency that so many percent of the requests did not exceed; infinite where
-        none was answered."""
+        """Returns the seconds that the latency of `percent` percent of the successful requests did
+        not exceed; infinite where no request was successful."""
         ordered = sorted(self.latencies_s)
         if not ordered:
             return float("inf")
@@ -81,7 +82,7 @@ class Outcome:
 
 
 def run(request: Request) -> Outcome:
-    """Returns what a process of its own gets back."""
+    """Sends requests from a process of its own, and returns their outcome."""
     plain = asdict(request) | {"bodies": [base64.b64encode(body).decode()
                                           for body in request.bodies]}
     done = subprocess.run([sys.executable, "-m", __name__], input=json.dumps(plain),
@@ -97,7 +98,7 @@ class _ClosedUnanswered(ConnectionError):
 
 
 class _Client:
-    """The connections and what came back on them."""
+    """The client's connections, and the answers that came back on them."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -164,9 +165,9 @@ class _Client:
                 self._answers.setdefault(name, set()).add(answer)
 
     async def _exchange(self, index: int) -> tuple[_Connection, str, bytes, bool]:
-        """Sends a request on an idle connection or a new one; returns the connection and what
-        `_answer` does. Where the server has closed the idle one, for it was idle for too long,
-        the request goes to the next, as HTTP clients do."""
+        """Sends a request on an idle connection or a new one. Returns the connection, followed by
+        the values that `_answer` returns. A server may close a connection that is idle for too
+        long; the request then goes to the next connection, as with other HTTP clients."""
         while self._idle:
             connection = self._idle.pop()
             with contextlib.suppress(_ClosedUnanswered):

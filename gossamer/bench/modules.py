@@ -1,4 +1,4 @@
-"""Modules of torchvision and timm by name, with drawn weights."""
+"""Modules of torchvision and timm by name, with random weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gossamer.bench.contender import AbsentError
 from gossamer.errors import InputError, first_line
 
 TIMM = "timm/"
-"""The names of timm's networks begin with it, and those of torchvision do not."""
+"""Prefix of the names of timm's networks; torchvision's names do not begin with it."""
 TORCHVISION_MODULES = ("resnet18", "resnet50", "mobilenet_v2", "shufflenet_v2_x1_0",
                        "efficientnet_b0")
 TIMM_MODULES = tuple(f"{TIMM}{name}" for name in (
@@ -24,8 +24,8 @@ _SIZE = 224
 
 def names_of(patterns: str | None) -> list[str]:
     """Returns the names that comma-separated patterns match, such as "resnet18,timm/mobilenetv4*";
-    by default twenty small networks. Raises InputError for a pattern that matches none, and
-    AbsentError where the library of one is not installed."""
+    by default twenty small networks. Raises InputError for a pattern that matches no name, and
+    AbsentError where the library of a pattern is not installed."""
     if patterns is None:
         return [*TORCHVISION_MODULES, *TIMM_MODULES]
     found: list[str] = []
@@ -42,11 +42,12 @@ def names_of(patterns: str | None) -> list[str]:
 
 
 def made(name: str, place: Any, dtype: Any) -> tuple[Any, tuple[int, ...]]:
-    """Returns a network in evaluation mode, with drawn weights and the statistics of drawn
-    pictures, and the shape of a picture.
+    """Returns a network in evaluation mode, and the shape of a picture. The weights are random, and
+    the batch norms have the statistics of random pictures.
 
-    place: the torch.device that it is on. dtype: that of its weights; in float16 they are in
-    channels_last. Raises AbsentError where its library is not installed.
+    place: torch.device of the network.
+    dtype: dtype of the weights; float16 weights are in channels_last.
+    Raises AbsentError where the network's library is not installed.
     """
     import torch
 
@@ -64,8 +65,8 @@ def made(name: str, place: Any, dtype: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 def with_statistics(module: Any, x: Any) -> Any:
-    """Returns a network in evaluation mode whose batch norms have the statistics of pictures, so
-    that numbers neither vanish nor explode."""
+    """Returns a network in evaluation mode whose batch norms have the statistics of the pictures
+    `x`, so that activations neither vanish nor explode."""
     import torch
 
     for layer in module.modules():

@@ -24,7 +24,7 @@ from gossamer.tensor import pack
 _MATRIX, _LARGE = 1536, 8192
 """Side of the matrices that the host multiplies, and of the matrices that tensor cores multiply."""
 _MOST_TRIED = 4
-"""Variants of each vendor's algorithm that are timed."""
+"""Most variants of each vendor's algorithm that are timed."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Peaks:
     device: name of the device.
     flops: operations a second (a multiply-add counts as two) by precision.
     bandwidth: bytes a second of a copy, read plus written.
-    unknown: reason for each precision whose rate could not be measured.
-    cache_bytes: size of its cache, 0 where that is not known.
+    unknown: why a rate could not be measured, by precision.
+    cache_bytes: size of the device's cache, 0 where it is not known.
     """
 
     device: str
@@ -45,9 +45,10 @@ class Peaks:
     cache_bytes: int = 0
 
     def speed_of_light_us(self, flops: int, nbytes: int, precision: str) -> float | None:
-        """Returns the least microseconds in which the device can do so many operations and move so
-        many bytes; None where the precision's rate is not known, or where the bytes fit its cache,
-        whose rate is not measured, and would take longer than the operations."""
+        """Returns the least microseconds in which the device can do `flops` operations and move
+        `nbytes` bytes. Returns None where the precision's rate is not known. Returns None too where
+        moving the bytes would take longer than the operations but the bytes fit the cache, whose
+        rate is not measured."""
         if precision not in self.flops:
             return None
         computing, moving = flops / self.flops[precision], nbytes / self.bandwidth
@@ -59,10 +60,11 @@ class Peaks:
 def measure_peaks(device: Device, precisions: Sequence[str] = ("fp32",)) -> Peaks:
     """Measures the peak rates of a device.
 
-    The copy is far larger than the caches. The rate of float32 is that of multiply-adds in
-    registers, on the host that of NumPy's matrix product. The rates of tf32 and fp16, which need
-    tensor cores, are those of a vendor's or torch's product of large matrices; these are all ones,
-    which draws less power than random numbers do.
+    The bandwidth is measured with a copy that is far larger than the caches. The rate of float32 is
+    measured with multiply-adds in registers, on the host with NumPy's matrix product. The rates of
+    tf32 and fp16, which need tensor cores, are measured with a large matrix product of a vendor's
+    library or of torch. All elements of its matrices are ones, which draws less power than random
+    numbers.
     """
     nbytes = max(64 << 20, 16 * device.limits.cache_bytes)
     nbytes = min(nbytes, 1 << 30, device.limits.memory_bytes // 8) // 1024 * 1024

@@ -1,4 +1,5 @@
-"""The processors that contenders compute on: binding to them, and how far they are apart."""
+"""The processors that contenders compute on: how a thread is bound to them, and how far they are
+apart."""
 
 from __future__ import annotations
 
@@ -11,30 +12,31 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FAR_NS = 80.0
-"""Nanoseconds of `transfer_ns` from which on processors lie far apart. It was 20 between processors
-with one cache, and 120 between processors with two caches that a hypervisor showed as one."""
+"""Nanoseconds of `transfer_ns` above which processors count as far apart. `transfer_ns` was 20
+between processors with one cache, and 120 between processors with two caches that a hypervisor
+showed as one cache."""
 _SYSTEM = Path("/sys/devices/system/cpu")
 _LINES = 256
 """Number of cache lines that are read to measure one time."""
 _LINE_BYTES = 128
 """Distance between the bytes that are read, which lie in cache lines of their own."""
 _ORDER = random.Random(0).sample(range(0, _LINES * _LINE_BYTES, _LINE_BYTES), _LINES)
-"""The offsets of the bytes in an order that no processor foresees."""
+"""Offsets of the bytes that are read, in a random order, which no hardware prefetcher predicts."""
 _REPEATS = 3
-"""Times that are taken of each pair of processors; the least counts."""
+"""Measurements of each pair of processors, of which the shortest time counts."""
 
 
 def allowed() -> list[int]:
-    """Returns the processors that this thread may use; none where the system does not bind threads.
-    """
+    """Returns the processors that this thread may use; an empty list where the system binds no
+    threads."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 @contextmanager
 def bound(processors: Sequence[int]) -> Iterator[None]:
-    """Keeps this thread on these processors, or anywhere where there are none, while the body of
-    the context runs. A thread that spins on the processor of one that it waits for is several
-    times slower."""
+    """Keeps this thread on these processors while the body of the context runs; an empty list
+    changes nothing. Unbound threads may share a processor: work is several times slower where a
+    thread that waits spins on the processor of the thread that it waits for."""
     before = allowed()
     if not processors:
         yield
@@ -47,8 +49,8 @@ def bound(processors: Sequence[int]) -> Iterator[None]:
 
 
 def sharing_cache(processor: int) -> set[int]:
-    """Returns the processors that share the last cache of this one, itself among them, as the
-    system says; none where it does not say."""
+    """Returns the processors that share this processor's last-level cache, itself included, as the
+    system describes it; an empty set where the system has no description."""
     lists = {int((cache / "level").read_text()): (cache / "shared_cpu_list").read_text()
              for cache in (_SYSTEM / f"cpu{processor}" / "cache").glob("index*")
              if (cache / "shared_cpu_list").exists()}
@@ -62,11 +64,12 @@ def sharing_cache(processor: int) -> set[int]:
 
 
 def transfer_ns() -> float:
-    """Returns the nanoseconds that a cache line takes to the first processor from the farthest one
-    that shares a cache with it; 0 where this thread may use no such processor.
+    """Returns how far the processors are apart: the nanoseconds that a cache line takes from the
+    farthest other processor to the first one. Only processors count that this thread may use and
+    that share a cache with the first one; the result is 0 where there is no other.
 
-    It is the time of reading a line that the other processor has written, less the time of reading
-    one that the first processor has written itself.
+    The nanoseconds are the time in which the first processor reads a line that the other processor
+    has written, less the time for a line that the first processor has written itself.
     """
     first, *others = allowed() or [0]
     others = sorted(sharing_cache(first).intersection(others))

@@ -1,4 +1,5 @@
-"""Networks with their smallest weights set to zero, and networks whose zeros are drawn anew."""
+"""Networks with their smallest weights set to zero, and networks whose zero weights are replaced by
+random numbers."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from gossamer.model import prune_patterns
 from gossamer.model.graph import Graph
 
 Weigh = Callable[[np.ndarray], np.ndarray]
-"""Function from a layer's weights, whose second axis has the input channels, to others."""
+"""Function from the weights of a layer to its new weights; axis 1 has the input channels."""
 
 
 def pruned(graph: Graph, sparsity: float) -> Graph:
-    """Returns the network with this share of the weights of each layer set to zero, but for
-    depthwise convolutions."""
+    """Returns the network with this share of the weights of each layer set to zero. Depthwise
+    convolutions keep their weights."""
     return _with_weights(graph, lambda weight: weight if _is_depthwise(weight) else
                          _with_zeros(weight, sparsity))
 
@@ -28,19 +29,19 @@ def pruned_pointwise(graph: Graph, sparsity: float) -> Graph:
 
 
 def two_of_four(graph: Graph) -> Graph:
-    """Returns the network with two of every four weights along the input channels set to zero,
-    where a layer has a multiple of four of these."""
+    """Returns the network with two of every four weights along the input channels set to zero.
+    Layers whose number of input channels is no multiple of four keep their weights."""
     return _with_weights(graph, lambda weight: weight if weight.shape[1] % 4 else np.where(
         prune_patterns.two_of_four(np.abs(weight), 1), np.float32(0), weight))
 
 
 def without_zeros(graph: Graph) -> Graph:
-    """Returns the network with a random number, the same in every run, in the place of each weight
-    of its convolutions and matrix products that is zero; layers of zeros alone stay.
+    """Returns the network with random numbers, the same in every run, in place of the zero weights
+    of its convolutions and matrix products. A layer whose weights are all zero stays as it is.
 
-    The numbers are normally distributed as widely as the nonzeros of the layer. All weights of the
-    layer are then multiplied so that the sum of their squares is what it was, which keeps the size
-    of activations.
+    The numbers are normally distributed, with the root mean square of the layer's nonzeros. All
+    weights of the layer are then multiplied by a factor that restores the sum of their squares,
+    which keeps the size of activations.
     """
     random = np.random.default_rng(0)
 
@@ -58,7 +59,7 @@ def without_zeros(graph: Graph) -> Graph:
 
 
 def _with_zeros(weight: np.ndarray, sparsity: float) -> np.ndarray:
-    """Weights of which the smallest are zero."""
+    """Returns the weights with this share of them set to zero, the smallest ones."""
     chosen = prune_patterns.smallest(np.abs(weight).reshape(-1), round(sparsity * weight.size))
     return np.where(chosen.reshape(weight.shape), np.float32(0), weight)
 
@@ -68,7 +69,8 @@ def _is_depthwise(weight: np.ndarray) -> bool:
 
 
 def _with_weights(graph: Graph, weigh: Weigh) -> Graph:
-    """The network with other weights of its convolutions and matrix products."""
+    """Returns the network with the new weights that `weigh` makes for its convolutions and matrix
+    products."""
     constants = dict(graph.constants)
     for node in graph.nodes:
         if node.op not in ("conv2d", "gemm") or node.inputs[1] not in graph.constants:

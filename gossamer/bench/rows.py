@@ -35,15 +35,15 @@ class ResultRow:
     Times are microseconds of one execution.
 
     error: normalised error against a float64 reference.
-    speed_of_light_us: lower bound on the time by the device's peak rates, None where the
-    precision's rate is not known.
+    speed_of_light_us: lower bound on the time by the device's peak rates, None where it is not
+    known.
     device: API that the contender ran through.
     machine: name of the chip.
     run_id: identifier that all rows of a run share.
-    notice: what spoilt the times, such as other programs on the processors; "" where nothing is
-    known to have.
-    tail: of calls that were timed one by one the times that few exceed, such as "p99_us", and how
-    many there were.
+    notice: what disturbed the times, such as other programs on the processors; "" where no
+    disturbance is known.
+    tail: percentiles such as "p99_us" and the number of the calls, where calls were timed one by
+    one.
     """
 
     suite: str
@@ -71,9 +71,9 @@ class ResultRow:
 
     @property
     def share_of_light(self) -> float | None:
-        """The speed of light over the measured time; None where it is not known, and where the
-        measured time is shorter, since the data lay in a cache that is faster than the memory by
-        whose rate it is computed."""
+        """The speed of light over the measured time. None where the speed of light is not known, or
+        where the measured time is even shorter: the data then lay in a cache, and the speed of
+        light is computed by the rate of the memory, which is slower."""
         light = self.speed_of_light_us
         return None if light is None or light > self.median_us else light / self.median_us
 
@@ -104,8 +104,8 @@ class Stamp:
     def of(device: Device, command: str, commit: str | None = None) -> Stamp:
         """Makes the stamp of a run that begins now.
 
-        commit: commit to record where gossamer runs from a tree without git; by default that of
-        the checkout that it runs from.
+        commit: commit to record, for a tree without git; by default the commit of the checkout from
+        which gossamer runs.
         """
         return Stamp(versions(device), command, commit or checkout_commit(), uuid.uuid4().hex[:12])
 
@@ -193,7 +193,8 @@ def _is_valid(key: str, value: Any) -> bool:
 
 
 def check_appendable(path: Path) -> None:
-    """Raises InputError when append_rows could not write here; called before measurements begin."""
+    """Raises InputError when append_rows could not write to the file; called before measurements
+    begin."""
     check_writable("-o", path, ".jsonl")
     if path.exists():
         read_rows(path)
@@ -221,8 +222,8 @@ def write_output(option: str, path: Path, data: bytes) -> None:
 
 
 def csv_bytes(rows: Sequence[ResultRow]) -> bytes:
-    """Returns the rows as CSV under a line of headings: the keys of a row, of which `versions` is
-    JSON, and the share of the speed of light."""
+    """Returns the rows as CSV under a line of headings. The columns are the keys of a row, of which
+    `versions` and `tail` are JSON, and the share of the speed of light."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*KEYS, "share_of_light"])
@@ -262,14 +263,14 @@ def replace_bytes(path: Path, data: bytes) -> None:
 
 
 def _plain(row: ResultRow) -> dict[str, Any]:
-    """The row's fields, with floats to six digits."""
+    """The row's fields, with floats rounded to six digits."""
     return {key: float(f"{value:.6g}") if isinstance(value, float) else value
             for key, value in asdict(replace(row, tail={
                 name: float(f"{number:.6g}") for name, number in row.tail.items()})).items()}
 
 
 def _without_empty(row: ResultRow) -> dict[str, Any]:
-    """The row's fields as a line of a file has them."""
+    """The row's fields as a line of a file has them: without the optional fields that are empty."""
     return {key: value for key, value in _plain(row).items() if key not in _OPTIONAL or value}
 
 

@@ -1,7 +1,7 @@
-"""Servers under load: how long answers take at given rates of requests, and in which batches.
+"""Servers under load: the latency at given rates of requests, and the sizes of the batches.
 
-Each server and the client are processes of their own. Requests come at random times of a rate,
-whether those before them were answered or not, and a latency counts from the time at which its
+Each server and the client are processes of their own. Requests are sent at random times of a given
+rate, whether earlier requests were answered or not. A latency counts from the time at which its
 request was due.
 """
 
@@ -33,12 +33,13 @@ from gossamer.plan.plan import Plan
 
 SERVERS = ("gossamer", "litserve", "fastapi", "empty")
 """The servers that are known: gossamer's, PyTorch behind LitServe, PyTorch behind a plain handler
-of FastAPI, and that handler without a network."""
+of FastAPI, and the handler of FastAPI without a network."""
 _SHARES = (0.25, 0.5, 0.7, 0.9)
 """Rates at which a server is measured where the user gives none, as shares of the highest rate that
 it answers."""
 _START_S = 600.0
-"""Seconds within which a server must answer; some compile before."""
+"""Seconds within which a server must be ready for requests; some servers compile the network
+first."""
 _BODIES = 4
 """Different photos that the client sends in turn."""
 
@@ -47,12 +48,13 @@ _BODIES = 4
 class ServingRow:
     """One server at one rate.
 
-    photos: photos of a request.
-    rate: requests a second; None where 64 connections send one after another.
+    photos: number of photos in a request.
+    rate: requests a second; None where each of 64 connections sends its next request when the last
+    one was answered.
     answered: successful answers a second.
-    p50_ms, p99_ms, p999_ms: milliseconds.
+    p50_ms, p99_ms, p999_ms: median, 99th and 99.9th percentile of the latency, in milliseconds.
     failed: requests without a successful answer.
-    batches: share of the batches by size, where the server tells it.
+    batches: share of the batches by batch size; empty where the server does not report it.
     """
 
     server: str
@@ -68,8 +70,14 @@ class ServingRow:
 
 @dataclass(frozen=True)
 class Setting:
-    """A measurement of a network on a device, for some seconds at each rate, with so many photos a
-    request."""
+    """The setting of a measurement.
+
+    model: file of the network, or its name in the zoo.
+    device: name of the device.
+    seconds: length of the measurement at each rate.
+    latency: value of the option --latency of `gossamer serve`.
+    photos: number of photos in a request.
+    """
 
     model: str
     device: str
@@ -80,8 +88,9 @@ class Setting:
 
 def measure(setting: Setting, servers: Sequence[str],
             rates: Sequence[float]) -> Iterator[ServingRow]:
-    """Yields the rows of each server, first with 64 connections that send one after another. Raises
-    InputError where a server does not start."""
+    """Yields the rows of each server. The first row is measured with 64 connections, each of which
+    sends its next request when the last one was answered. Raises InputError where a server does not
+    start."""
     name, shape = _network_input(setting)
     photos = [np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
               for seed in range(_BODIES)]
@@ -102,7 +111,7 @@ def measure(setting: Setting, servers: Sequence[str],
 
 def _network_input(setting: Setting) -> tuple[str, tuple[int, ...]]:
     """Returns the name of the network's input, and the shape of a request's photos. Raises
-    InputError for a network that takes none."""
+    InputError for a network that takes no photos."""
     graph = (Plan.load(setting.model, setting.device).graph if setting.model.endswith(".plan")
              else load(setting.model))
     info = graph.network_inputs[0]
@@ -137,7 +146,8 @@ def _name(model: str) -> str:
 
 @contextmanager
 def _started(server: str, setting: Setting) -> Iterator[int]:
-    """Gives the body the port of a server that takes requests, and ends it afterwards."""
+    """Starts a server, gives the body its port when it takes requests, and ends the server
+    afterwards."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     if server == "gossamer":
@@ -154,7 +164,7 @@ def _started(server: str, setting: Setting) -> Iterator[int]:
             _wait_for(server, process, port, errors)
             yield port
         finally:
-            # LitServe has processes of its own, which outlive it
+            # LitServe starts further processes, which outlive the first one
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
@@ -179,7 +189,8 @@ def _wait_for(server: str, process: subprocess.Popen[bytes], port: int, errors: 
 
 
 def _batches(server: str, port: int) -> dict[int, int]:
-    """Returns how many batches of each size a server has computed so far, where it tells that."""
+    """Returns how many batches of each size a server has computed so far; empty where the server
+    does not report it."""
     if server != "gossamer":
         return {}
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:

@@ -22,7 +22,8 @@ from gossamer.io import npy
 SHARES = ("0.90", "0.98")
 """Sparsities of the masks of DLMC, Google's collection of pruned networks."""
 DRAWN_FROM = {"0.80": "0.90", "0.95": "0.90"}
-"""Sparsities for which masks are drawn from those of DLMC, with the sparsity of these."""
+"""Sparsities of further masks, each with the sparsity of the masks of DLMC that they are drawn
+from."""
 
 SKIMCAFFE = "alexnet_pruned/skimcaffe_layers.csv"
 MASKS = ("resnet50_masks/output_pixels.txt",
@@ -35,7 +36,8 @@ ALL = (SKIMCAFFE, *MASKS, *_ALEXNET, *_FILTERS)
 _COLUMNS = {"C": "channels", "Hin": "size", "M": "out_channels", "K": "kernel",
             "stride": "stride", "pad": "pad", "groups": "groups"}
 _PRUNED = 0.5
-"""Share of zeros above which a layer of SkimCaffe counts as pruned; the others have hardly any."""
+"""Share of zeros above which a layer of SkimCaffe counts as pruned; the other layers have hardly
+any zeros."""
 _DLMC_LAYER = re.compile(
     r"bottleneck_(1|2|3|projection)_block_group(?:(\d)_(\d)_1|_projection_block_group(\d))")
 
@@ -53,7 +55,7 @@ class SparseLayer:
 
 
 def check(suite: str, folder: Path | None, files: tuple[str, ...]) -> Path:
-    """Returns the folder. Raises InputError where none is given or a file is missing."""
+    """Returns the folder. Raises InputError where no folder is given or a file is missing."""
     if folder is None:
         kinds = sorted({file.split("/")[0] for file in files})
         raise InputError(f"suite {suite}: needs --data FOLDER, a folder of published sparse "
@@ -117,8 +119,9 @@ def skimcaffe(folder: Path) -> dict[str, tuple[ConvLayer, float]]:
 def masked_resnet50(folder: Path, share: str) -> dict[str, SparseLayer]:
     """Returns the layers of ResNet-50 in order, by their names without the network's.
 
-    Weights are drawn from a normal distribution where DLMC's mask of this sparsity, or the one that
-    is drawn from it, has nonzeros. The classifier is a 1x1 convolution.
+    Where the layer's mask is set, its weights are drawn from a normal distribution; the others are
+    zero. The mask is DLMC's, or is drawn from DLMC's mask of the sparsity that DRAWN_FROM names.
+    The classifier is a 1x1 convolution.
     """
     network = masked_name(share)
     layers = [replace(layer, name=layer.name.split("/")[1]) for layer in resnet50(halving=3)]
@@ -131,7 +134,8 @@ def masked_resnet50(folder: Path, share: str) -> dict[str, SparseLayer]:
 
 
 def masked_name(share: str) -> str:
-    """Returns the name of ResNet-50 with masks of this sparsity, which says what these are."""
+    """Returns the name of ResNet-50 with masks of this sparsity; the name says where the masks come
+    from."""
     source = DRAWN_FROM.get(share)
     return f"resnet50-dlmc-{share}" if source is None else f"resnet50-{share}-from-dlmc-{source}"
 
@@ -187,7 +191,8 @@ def _output_pixels(path: Path) -> dict[str, int]:
 
 
 def _resnet_name(name: str) -> str | None:
-    """The name in layer_tables.resnet50 of a layer that DLMC names so, None where there is none."""
+    """Returns the name in layer_tables.resnet50 of the layer that has this name in DLMC; None where
+    ResNet-50 has no such layer."""
     match = _DLMC_LAYER.fullmatch(name)
     if match is None:
         return {"initial_conv": "conv1", "final_dense": "fc1000"}.get(name)
@@ -197,7 +202,7 @@ def _resnet_name(name: str) -> str | None:
 
 
 def _filters_of(weights: SparseWeightsFile, layer: ConvLayer, order: str) -> np.ndarray:
-    """A file's weights in the layer's shape. Raises ModelError where they do not fit it."""
+    """A file's weights in the layer's shape. Raises ModelError where the file has another shape."""
     filters = weights.filters((layer.kernel, layer.kernel), order)
     if filters.shape != layer.weight_shape:
         shapes = [" x ".join(map(str, shape)) for shape in (filters.shape, layer.weight_shape)]

@@ -21,7 +21,8 @@ SUFFIXES = (".mtx", ".mtx.gz", ".smtx")
 _MOST = 2**31
 """Least number of weights that is refused: indices are 32-bit."""
 _ORDERS = {"crs": (0, 1, 2, 3), "rsc": (0, 3, 1, 2)}
-"""Transposition of an array whose axes are M and then these to (M, C, R, S)."""
+"""Transposition to (M, C, R, S) of an array whose axes are M, followed by the axes that the key
+names."""
 _HEADER = re.compile(r"\s*(\d{1,12})\s*,\s*(\d{1,12})\s*,\s*(\d{1,12})\s*")
 _VALUE = rb"[ \t]+[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|(?i:inf|infinity|nan))"
 _ENTRIES = {field: re.compile(rb"[ \t]*\d+[ \t]+\d+" + (b"" if field == "pattern" else _VALUE)
@@ -97,7 +98,7 @@ def read_archive(path: str | Path) -> dict[str, SparseWeightsFile]:
                 file = archive.extractfile(member) if member.isfile() else None
                 if file is not None and member.name.endswith(".smtx"):
                     name = f"{path}: {member.name}"
-                    # the holes of a sparse member take no bytes in the archive
+                    # a sparse file, as tar calls it, has holes that take no bytes in the archive
                     check_unpacked(name, member.size, packed)
                     files[Path(member.name).stem] = _parse_smtx(name, file.read())
     except ModelError:
@@ -172,7 +173,7 @@ def _entry_line(lines: list[bytes], entry: int) -> int:
 def _check_entries(name: str, lines: list[bytes], field: str, count: int) -> None:
     """Raises ModelError for malformed entries that SciPy mishandles: it ignores text behind the
     numbers of a line, reads 4.5 as 4 and .5, allocates memory for all entries before it counts
-    them, and crashes at a NUL behind the last."""
+    them, and crashes at a NUL behind the last entry."""
     expected = "row column" if field == "pattern" else "row column value"
     first, entries = _entry_line(lines, 0), 0
     for number, line in enumerate(lines[first:], start=first + 1):
@@ -191,7 +192,8 @@ def _check_entries(name: str, lines: list[bytes], field: str, count: int) -> Non
 
 
 def _check_size(where: str, rows: int, columns: int, count: int) -> None:
-    """Raises ModelError where a matrix cannot have these sizes and so many nonzeros."""
+    """Raises ModelError for a matrix that is empty or too large, or for more nonzeros than it can
+    have."""
     if rows < 1 or columns < 1:
         raise ModelError(f"{where}: the matrix is {rows} x {columns}, expected 1 x 1 or more")
     if rows * columns >= _MOST:

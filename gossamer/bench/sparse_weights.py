@@ -1,4 +1,4 @@
-"""Draws random sparse weights whose nonzeros are as unevenly spread as those of pruned networks."""
+"""Draws random sparse weights whose nonzeros are spread as unevenly as in pruned networks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import numpy as np
 from gossamer.bench.layer_tables import ConvLayer
 
 ROWS, CHANNELS, TAPS = 0.5, 0.6, 0.45
-"""Standard deviation over mean of the number of nonzeros in an output channel, an input channel and
-a tap. conv2 to conv5 of SkimCaffe's AlexNet have 0.28 to 0.60, 0.37 to 0.94 and 0.25 to 0.57."""
+"""Standard deviation divided by mean, of the numbers of nonzeros of the output channels, the input
+channels and the taps. conv2 to conv5 of SkimCaffe's AlexNet have 0.28 to 0.60, 0.37 to 0.94 and
+0.25 to 0.57."""
 
 
 def drawn(layer: ConvLayer, density: float) -> np.ndarray:
     """Returns random weights (M, C/groups, R, S) in float32, the same for the same name and shape.
 
-    Of all weights round(density * size) are nonzero and normally distributed, with a variance
-    that keeps the size of activations. The numbers of nonzeros of the output channels follow a
-    gamma distribution, whose largest of 256 values is about three times the mean. Within an
-    output channel positions are drawn without replacement, with odds for each input channel and
-    tap that follow gamma distributions too, drawn for each group.
+    Of all weights, round(density * size) are nonzero and normally distributed, with a variance that
+    keeps the size of activations. The numbers of nonzeros of the output channels follow a gamma
+    distribution; the largest of 256 such numbers is about three times their mean. Within an output
+    channel, positions are drawn without replacement. The odds of a position are the product of the
+    odds of its input channel and of its tap, which follow gamma distributions too and are drawn for
+    each group.
     """
     rng = np.random.default_rng(zlib.crc32(layer.name.encode()))
     shape = layer.weight_shape
@@ -31,7 +33,7 @@ def drawn(layer: ConvLayer, density: float) -> np.ndarray:
     counts = _apportioned(round(density * rows * depth), _gamma(rng, ROWS, (rows,)), depth)
     odds = (_gamma(rng, CHANNELS, (layer.groups, shape[1], 1))
             * _gamma(rng, TAPS, (layer.groups, 1, shape[2] * shape[3])))
-    # the positions with the largest sums of log-odds and Gumbel noise are a draw without
+    # taking the positions with the largest sums of log-odds and Gumbel noise is a draw without
     # replacement
     keys = rng.gumbel(size=(layer.groups, rows // layer.groups, depth))
     keys += np.log(odds).reshape(layer.groups, 1, depth)
@@ -42,8 +44,8 @@ def drawn(layer: ConvLayer, density: float) -> np.ndarray:
 
 
 def redrawn(mask: np.ndarray, density: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns a mask of this density that is drawn from another: a denser mask loses positions at
-    random, a thinner one gains some."""
+    """Returns a copy of a mask that has this density: a denser mask loses nonzeros at random
+    positions, a sparser mask gains some."""
     count = round(density * mask.size) - int(np.count_nonzero(mask))
     changing = np.flatnonzero(mask if count < 0 else ~mask)
     result = mask.copy()
@@ -61,7 +63,8 @@ def with_values(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _gamma(rng: np.random.Generator, deviation: float, shape: tuple[int, ...]) -> np.ndarray:
-    """Positive random numbers of mean one over `deviation`^2 with this deviation over mean."""
+    """Positive random numbers, whose mean is 1 / deviation^2 and whose standard deviation is
+    `deviation` times that mean."""
     return np.maximum(rng.gamma(deviation**-2, size=shape), 1e-6)
 
 

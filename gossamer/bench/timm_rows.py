@@ -1,4 +1,5 @@
-"""Networks of timm, measured with gossamer and torch.compile, in the columns of timm's results."""
+"""Networks of timm, measured with gossamer and torch.compile, in the columns of timm's result
+files."""
 
 from __future__ import annotations
 
@@ -25,10 +26,11 @@ COMPILED = "torch-compile"
 class TimmRow:
     """A network of timm at a batch size.
 
-    The columns have the names and the units of timm's results.
+    The columns have the names and the units of the columns in timm's result files.
 
     infer_samples_per_sec, infer_step_time: pictures a second and milliseconds a batch of gossamer.
-    infer_batch_size, infer_img_size: pictures of a batch, and the height of a picture.
+    infer_batch_size, infer_img_size: number of pictures in a batch, and width of a picture in
+    pixels.
     infer_gmacs: billions of multiplications for a picture.
     param_count: millions of parameters.
     compile_samples_per_sec, compile_step_time: pictures a second and milliseconds a batch of
@@ -49,11 +51,11 @@ class TimmRow:
 def measured(names: Sequence[str], batches: Sequence[int], setting: Setting, load: Load,
              stamp: Stamp, note: Callable[[str], None], failed: Callable[[str], None]
              ) -> Iterator[TimmRow]:
-    """Measures networks of timm. What fails is left out.
+    """Measures networks of timm at batch sizes. A network and batch size that fail are left out.
 
     names: names of timm's networks, each after the prefix gossamer.bench.modules.TIMM.
-    note: called with a line on what is done.
-    failed: called with a line on what is left out.
+    note: function that is called with a line of text on the progress.
+    failed: function that is called with a line on each network and batch size that is left out.
     Raises AbsentError where torch or timm is not installed.
     """
     for name in names:

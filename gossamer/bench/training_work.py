@@ -1,4 +1,4 @@
-"""The training work that all contenders are given, and how each becomes a contender."""
+"""The training work that all contenders do, and how a way to train becomes a contender."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from gossamer.ops.backprop.reference import reference
 RATE = 0.3
 """Learning rate of every contender."""
 _LONGEST_US = 250_000.0
-"""Most time of one execution: a contender that needs longer for the epoch trains on its first
-samples only."""
+"""Most microseconds of one execution. A contender that needs longer for the epoch trains on the
+first samples only."""
 _ROUND = 100
-"""Number of samples of which such a shortened epoch has a multiple."""
+"""A shortened epoch has a multiple of this number of samples."""
 _WARM_UP = 2
-"""Executions before the one that measures how long a sample takes: the second may record a
-graph."""
+"""Executions before the execution that measures the time of a sample: the second one may record a
+CUDA graph."""
 
 
 @dataclass(frozen=True)
 class EpochWork:
-    """One epoch over samples in their order, one sample an update, by one network or more of the
-    same sizes: sigmoid units, squared error, learning rate RATE.
+    """One epoch of online training, with the samples in their order, of one network or of several
+    with the same sizes: sigmoid units, squared error, learning rate RATE.
 
     problem: back-propagation problem of the complete epoch.
-    x: samples (samples, inputs).
-    targets: (samples, outputs).
+    x: inputs of the samples (samples, inputs).
+    targets: wanted outputs (samples, outputs).
     start: parameters before training (networks, weight_count). All arrays are float32.
     checked: number of samples after which contenders are compared with the reference.
-    judged: indices of the networks that are compared.
+    judged: indices of the networks that are compared with the reference.
     inputs: description of x, empty where it is MNIST.
     """
 
@@ -68,8 +68,8 @@ class EpochWork:
         return np.tile(np.arange(samples, dtype=np.int32), (self.problem.networks, 1))
 
     def expected(self) -> np.ndarray:
-        """Returns what the checked samples change the parameters of the judged networks by, in
-        float64 (judged networks, weight_count)."""
+        """Returns by how much training on the checked samples changes the parameters of the judged
+        networks, in float64 (judged networks, weight_count)."""
         judged, count = list(self.judged), self.checked
         problem = BackpropProblem(self.problem.sizes, count, count, networks=len(judged))
         inputs = [self.x[:count], self.targets[:count], self.order(count)[judged],
@@ -81,8 +81,8 @@ class EpochWork:
 class TrainingRun:
     """Networks in a contender's memory.
 
-    work: trains them on some samples, from their present parameters.
-    parameters: function that returns their present parameters (networks, weight_count).
+    work: trains the networks on some samples, from their present parameters.
+    parameters: function that returns the networks' present parameters (networks, weight_count).
     """
 
     work: Work
@@ -90,7 +90,7 @@ class TrainingRun:
 
 
 def flat(layers: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Returns weights and biases as EpochWork.layers has them in one array (networks,
+    """Joins weights and biases, in the form that EpochWork.layers has, to one array (networks,
     weight_count)."""
     return np.concatenate([array.reshape(len(array), -1) for layer in layers for array in layer],
                           axis=1)
@@ -100,9 +100,9 @@ def ready(contender: str, device: Device, task: EpochWork, begin: Callable[[int]
           layout: str, config: str) -> ReadyContender:
     """Prepares a contender for timing.
 
-    device: device whose events time the work. begin: function from a number of samples to
-    networks with the parameters before training; every execution trains them on that many of the
-    first samples.
+    device: device whose events time the work.
+    begin: function from a number of samples to networks with the parameters before training. Each
+    execution of their work trains the networks on this number of the first samples.
     """
     short_run = begin(task.checked)
     for _ in range(_WARM_UP):

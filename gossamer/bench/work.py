@@ -22,23 +22,25 @@ MOST_ERROR = {"fp64": 1e-12, "fp32": 1e-4, "tf32": 2e-3, "fp16": 2e-3, "int8": 0
 """Largest normalised error by precision: a contender whose error is larger did not compute in that
 precision. TF32 rounds to about 1e-3; integers are exact."""
 _BITS = {"fp64": 64, "fp16": 16, "int8": 8, "b1": 1}
-"""Bits of a number in memory where they are not 32."""
+"""Bits of a number in memory, for precisions where they are not 32."""
 
 
 @dataclass(frozen=True)
 class Case:
     """One piece of work that all contenders do.
 
-    flops: least number of floating-point operations that the work takes.
-    least_bytes: bytes of weights, inputs and outputs when each crosses memory once as float32. Both
-    leave out zeros among the weights.
+    flops: least number of floating-point operations that the work takes, without those on zero
+    weights.
+    least_bytes: bytes of nonzero weights, inputs and outputs when each crosses memory once as
+    float32.
     density: share of nonzero weights.
     expected: output for the first images or rows, in float64.
-    contenders: functions by contender that make its alternatives; they may raise AbsentError.
+    contenders: functions that make a contender's alternatives, by its name; they may raise
+    AbsentError.
     sample_us: approximate length of one sample of a contender's time.
     most_error: normalised error by precision beyond which a result is wrong.
-    beside: functions that make cases of like work with other weights, whose contenders are measured
-    in the same run, by the name of the contender that each has.
+    beside: functions that make cases of like work with other weights, by the name of their
+    contender. These contenders are measured in the same run.
     """
 
     suite: str
@@ -59,9 +61,9 @@ class Case:
         return self.least_bytes * _BITS.get(precision, 32) // 32
 
     def with_forced(self, names: Collection[str]) -> Case:
-        """Returns the case with these algorithms of gossamer alone, or others of OTHER_PLANS,
-        beside its choice and the peers: of its contenders `gossamer:NAME` and
-        `gossamer:ALGORITHM/FORM`."""
+        """Returns the case with fewer plans of gossamer. A contender `gossamer:NAME` or
+        `gossamer:NAME/FORM` stays if NAME, an algorithm or one of OTHER_PLANS, is in `names`.
+        gossamer's choice and the peers stay in any case."""
         def stays(contender: str) -> bool:
             return (not contender.startswith(f"{OWN}:")
                     or contender.removeprefix(f"{OWN}:").split("/")[0] in names)
@@ -77,7 +79,8 @@ class Setting:
 
     against: names of the peers and vendors' algorithms to compare with.
     precisions: precisions that each contender is measured in, the most precise first.
-    tuner: function from a precision to the tuner that may use it and more precise ones.
+    tuner: function from a precision to the tuner of candidates in this precision or more precise
+    ones.
     effort: how many candidates gossamer measures before it chooses.
     """
 
@@ -93,12 +96,12 @@ class Item:
     """A case that is not prepared yet.
 
     make: function from the run's settings to the case, with weights, input and contenders.
-    sparsity: function that returns the share of zeros among the weights, None where that is not
-    known before the case is made.
+    sparsity: function that returns the share of zeros among the weights, None where the share is
+    not known before the case is made.
     is_tuning: whether the time of planning is measured, with the effort in the item's name.
-    is_ladder: whether the case has the rungs of the published ladder, which are compared with peers
-    only where these are named.
-    is_called: whether the times are those of calls, by the clock.
+    is_ladder: whether the case has the rungs of the published ladder. Peers take part in such a
+    case only where the command line names them.
+    is_called: whether calls are timed by the clock.
     is_module: whether its peers are ways in which torch calls a module.
     """
 
@@ -117,14 +120,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Files:
-    """The files and efforts that the command line names, for suites that ask for them.
+    """Options of the command line that only some suites use.
 
-    models: files of networks, or names of the zoo's.
+    models: files of networks, or names of networks in the zoo.
     data: folder of published sparse weights.
-    efforts: those whose planning is timed; empty for the suite's own.
+    efforts: efforts whose planning is timed; empty for the suite's own efforts.
     loads: how calls that are timed follow one another.
     images: folder of pictures that are run.
-    modules: patterns of names of torch's modules; None for the suite's own.
+    modules: patterns of names of torch's modules; None for the suite's own modules.
     """
 
     models: tuple[Path, ...] = ()
@@ -136,7 +139,8 @@ class Files:
 
 
 def least_work(layer: Layer) -> tuple[int, int]:
-    """Returns the least FLOPs and bytes of a layer: those of its problem without zero weights."""
+    """Returns the least FLOPs and bytes of a layer: the least of its problem, less the part of zero
+    weights."""
     assert layer.problem is not None
     flops, size = layer.problem.flops, layer.problem.least_bytes
     weight = layer.weights.get("weight")
@@ -153,8 +157,10 @@ def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda lin
     """Returns a function from a precision to its tuner; all tuners share one tuning cache.
 
     They measure every configuration that vendors' libraries offer, whatever the effort, so that
-    each peer is measured at its best. choice_only: whether gossamer's choice is the only contender
-    of its own; then the tuners measure no more candidates than `compile` does.
+    each peer is measured at its best; with `choice_only`, they measure no more candidates than
+    `compile` does.
+
+    choice_only: whether the plan that gossamer chooses is gossamer's only contender.
     budget_s: seconds for the candidates of each plan; None for no limit.
     """
     stored = TuningCache(device) if kept is None else kept

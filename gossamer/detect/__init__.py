@@ -1,1 +1,2 @@
-"""Detection: photos for a detecting network, boxes of its outputs, suppression and drawing."""
+"""Object detection: preparing photos for a network, making boxes of its outputs, non-maximum
+suppression, and drawing."""

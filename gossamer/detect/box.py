@@ -1,4 +1,4 @@
-"""Box: an object that was found on a photo."""
+"""Box, an object that a network found on a photo."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Box:
     Attributes
     ----------
     name : str
-        Name of its class.
+        Name of the object's class.
     class_index : int
-        Number of its class.
+        Number of the object's class, from 0.
     score : float
         How sure the network is, from 0 to 1.
     left, top, right, bottom : float
-        Edges in pixels of the photo, from its upper left corner. They are as the network says, and
-        may lie beyond the photo's edges.
+        Edges of the box, in pixels from the photo's upper left corner. They may lie beyond the
+        photo's edges.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""Boxes of the outputs of detecting networks, before suppression.
+"""Makes boxes of the outputs of detecting networks, before non-maximum suppression.
 
-Each function takes the output for one photo, and gives only boxes whose score exceeds a threshold.
-The score of a box is its objectness times the class's probability; a box that several classes claim
-is given for each of them, as Darknet does.
+Each decoder takes the output for one photo. Boxes are kept only where their score exceeds a
+threshold. The score of a box and a class is the box's objectness times the class's probability. As
+in Darknet, a box is returned once for each class whose score exceeds the threshold.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 from gossamer.model.detector_metadata import DetectionHead
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
-"""Strides of the grids of networks whose grids share one output: the pixels of the input, along an
-axis, for each cell of a grid."""
+"""For networks with several grids in one output: the possible strides of their grids. A stride is
+the number of the input's pixels, along an axis, in a cell of a grid."""
 
 
 @dataclass(frozen=True)
 class Candidates:
     """Boxes of one photo.
 
-    boxes: (K, 4) float64, left, top, right and bottom in pixels of the input.
+    boxes: (K, 4) float64, the left, top, right and bottom edges in pixels of the network's input.
     scores: (K,) float64.
-    classes: (K,) numbers of the classes.
+    classes: (K,) integers, the numbers of the classes.
     """
 
     boxes: np.ndarray
@@ -36,10 +36,10 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Grid:
-    """The units in which the boxes of an output are counted.
+    """The numbers of a network by which a head's output is decoded.
 
-    size: height and width of the network's input.
-    anchors: width and height, in pixels of the input, of the anchors of the head.
+    size: height and width of the network's input, in pixels.
+    anchors: (anchors, 2), width and height of the head's anchors in pixels of the input.
     classes: number of classes.
     """
 
@@ -49,8 +49,12 @@ class Grid:
 
 
 def decode(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> Candidates:
-    """Returns the boxes that an output tells for one photo."""
-    # numbers that overflow or are not numbers make boxes that are left out
+    """Returns the boxes of one photo whose scores exceed the threshold.
+
+    head: how the output encodes boxes.
+    output: the head's output for the photo.
+    """
+    # boxes with NaN or infinite edges are left out below, so that no warning is wanted
     with np.errstate(all="ignore"):
         centres, sizes, objectness, probabilities = _DECODERS[head.kind](head, output, grid,
                                                                          threshold)
@@ -62,20 +66,21 @@ def decode(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float
 
 
 def join(parts: list[Candidates]) -> Candidates:
-    """Returns the boxes of several outputs together."""
+    """Returns the boxes of several outputs as one object."""
     return Candidates(np.concatenate([part.boxes for part in parts]),
                       np.concatenate([part.scores for part in parts]),
                       np.concatenate([part.classes for part in parts]))
 
 
 def cells(size: tuple[int, int], strides: tuple[int, ...]) -> int:
-    """Returns the number of cells of all grids together."""
+    """Returns the number of cells of all grids together. size: height and width of the network's
+    input. strides: stride of each grid."""
     return sum(math.prod(length // stride for length in size) for stride in strides)
 
 
 _Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""Centres (K, 2) and sizes (K, 2) in pixels of the input, objectness (K,), and probabilities
-(K, classes)."""
+"""Four arrays for K boxes: centres (K, 2) and sizes (K, 2) in pixels of the input, objectness (K,),
+and probabilities of the classes (K, classes)."""
 
 
 def _darknet(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> _Parts:
@@ -102,8 +107,8 @@ def _darknet(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: flo
 
 
 def _yolox(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> _Parts:
-    """Decodes an output of YOLOX or YOLOv5, (boxes, 5 + classes), whose scores went through their
-    sigmoid."""
+    """Decodes an output of YOLOX or YOLOv5, (boxes, 5 + classes). The network itself has applied
+    the sigmoid to objectness and probabilities."""
     chosen = np.flatnonzero(output[:, 4] > threshold)
     numbers = output[chosen].astype(np.float64)
     centres, sizes = numbers[:, :2], numbers[:, 2:4]
@@ -115,7 +120,8 @@ def _yolox(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float
 
 
 def _yolov8(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float) -> _Parts:
-    """Decodes an output of YOLOv8, (4 + classes, cells), with boxes in pixels."""
+    """Decodes an output of YOLOv8, (4 + classes, cells), with boxes in pixels. There is no
+    objectness."""
     chosen = np.flatnonzero((output[4:] > threshold).any(axis=0))
     numbers = output[:, chosen].T.astype(np.float64)
     return numbers[:, :2], numbers[:, 2:4], np.ones(len(numbers)), numbers[:, 4:]
@@ -128,7 +134,8 @@ _DECODERS: dict[str, Callable[[DetectionHead, np.ndarray, Grid, float], _Parts]]
 
 
 def _cells(size: tuple[int, int], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns column and row of each cell of all grids, row by row, and its stride, (cells, 1)."""
+    """Returns the column and row of each cell, (cells, 2), and the stride of its grid, (cells, 1).
+    The cells are in order, grid by grid and row by row; `count` is their number."""
     strides = next(strides for strides in STRIDES if cells(size, strides) == count)
     corners, steps = [], []
     for stride in strides:

@@ -1,4 +1,4 @@
-"""Detector: finds objects on photos with a network."""
+"""Detector, which finds objects on photos with a network."""
 
 from __future__ import annotations
 
@@ -36,22 +36,24 @@ class Detector:
     Parameters
     ----------
     model : str, Path, Graph or Plan
-        A network that detects objects: what `gossamer.load` takes, a saved plan, or what
-        `gossamer.load`, `gossamer.compile` and `Plan.load` return. Networks of Darknet, ONNX files
-        that `gossamer convert` wrote, and ONNX files of YOLOX, YOLOv5 and YOLOv8 say how boxes are
-        decoded.
+        A network that detects objects: any model that `gossamer.load` takes, the file of a saved
+        plan, a Graph, or a Plan. Networks of Darknet, ONNX files that `gossamer convert` wrote, and
+        ONNX files of YOLOX, YOLOv5 and YOLOv8 say how boxes are decoded.
     device : str or Device, optional
-        Where it runs, as for `gossamer.compile`; left out for a Plan.
+        Where the network runs, as for `gossamer.compile`; left out for a Plan.
     names : sequence of str, optional
-        Names of the classes; by default those of the network, else COCO's where it has 80 classes.
+        Names of the classes; by default the network's own names, else the names of COCO where the
+        network has 80 classes.
     threshold : float, optional
-        Least score of a box, from 0 to 1; by default that of the network, which is 0.25 for
-        Darknet's.
+        Least score of a box, from 0 to 1; by default the network's own threshold, which is 0.25
+        unless its metadata state another one.
     nms : float, optional
-        Overlap (intersection over union) above which the lower of two boxes of a class is dropped,
-        from 0 to 1; by default that of the network, which is 0.45 for Darknet's.
+        Limit, from 0 to 1, of the overlap (intersection over union) of two boxes of a class. Where
+        they overlap more, the box of lower score is dropped. By default the network's own limit,
+        which is 0.45 unless its metadata state another one.
     resize : {"stretch", "letterbox"}, optional
-        How photos come to the network's size; by default as the network was made for.
+        How photos are brought to the size of the network's input; by default as the network's
+        metadata say, else "letterbox".
 
     Attributes
     ----------
@@ -60,7 +62,7 @@ class Detector:
     names : list of str
         Names of the classes.
     threshold, nms, resize
-        As above, with the network's values in place of those left out.
+        The parameters of these names, with the network's values where they were left out.
 
     Raises
     ------
@@ -69,7 +71,7 @@ class Detector:
     ModelError
         If the network cannot be read.
     UnsupportedError
-        If it tells no boxes that gossamer decodes.
+        If the network's outputs are no boxes that gossamer decodes.
 
     Examples
     --------
@@ -143,7 +145,7 @@ class Detector:
         return self.decode(outputs if isinstance(outputs, tuple) else (outputs,), placements)
 
     def prepare(self, images: Sequence[np.ndarray]) -> tuple[np.ndarray, list[Placement]]:
-        """Make the network's input of photos.
+        """Prepare photos as the network's input.
 
         Parameters
         ----------
@@ -153,10 +155,10 @@ class Detector:
         Returns
         -------
         batch : array
-            The input: float32 of shape (N, channels, height, width), or what a plan with an
-            InputFormat takes. Bytes are the rounded numbers of a scaled photo.
+            The input: float32 of shape (N, channels, height, width), or the format that a plan with
+            an InputFormat takes. Bytes are the rounded numbers of the resized photo.
         placements : list of Placement
-            Where each photo lies in it, for `decode`.
+            Where each photo lies in the input, for `decode`.
 
         Raises
         ------
@@ -179,7 +181,7 @@ class Detector:
         return np.stack(batch) if given is None else given.arranged(np.stack(batch)), placements
 
     def _prepared(self, values: np.ndarray) -> np.ndarray:
-        """Return a fitted photo, (channels, height, width), normalised unless the plan does so."""
+        """Return a resized photo, (channels, height, width), normalised unless the plan does so."""
         given = self.plan.graph.inputs[0].given
         if given is None or not (given.changes_values or given.dtype == "uint8"):
             return self._preprocessing.normalised(values)
@@ -188,7 +190,7 @@ class Detector:
 
     def decode(self, outputs: Sequence[np.ndarray],
                placements: Sequence[Placement]) -> list[list[Box]]:
-        """Make boxes of the network's outputs.
+        """Decode the network's outputs to boxes.
 
         Parameters
         ----------
@@ -202,7 +204,7 @@ class Detector:
         list of list of Box
             The objects of each photo, those of highest score first.
         """
-        # beside its decoded boxes a network may have its raw heads as outputs
+        # a network may have its raw heads as further outputs, behind the decoded boxes
         outputs = [np.asarray(output, np.float32)
                    for output in outputs[:len(self._metadata.heads)]]
         if not all(np.isfinite(output).all() for output in outputs):

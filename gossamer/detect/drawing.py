@@ -12,23 +12,27 @@ from gossamer.detect.box import Box
 from gossamer.detect.label_places import Area, places
 
 _GOLDEN = 0.618034
-"""Step of the hue from class to class, by which any few classes get colours far apart."""
+"""The step of the hue, from 0 to 1, from each class to the next. It is the golden ratio less 1, by
+which the hues of a few neighbouring classes are far apart."""
 
 
 def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
-    """Draw boxes with the names of their classes and their scores, none of which hides another.
+    """Draw boxes with labels, which are the name of the class and the score.
+
+    No label hides another one, unless the photo has no room.
 
     Parameters
     ----------
     image : array of uint8, shape (height, width, 3)
         The photo, in RGB.
     boxes : sequence of Box
-        The boxes; boxes of higher score are drawn later, and have their labels nearer.
+        The boxes. A box of higher score is drawn over boxes of lower score, and its label is placed
+        earlier, so that it is nearer to the box.
 
     Returns
     -------
     array of uint8, shape (height, width, 3)
-        A photo with the boxes.
+        A copy of the photo with the boxes.
     """
     photo = Image.fromarray(image)
     draw = ImageDraw.Draw(photo)
@@ -51,7 +55,10 @@ def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
 
 
 def _inside(box: Box, width: int, height: int) -> Area:
-    """Return the part of a box on a photo of this width and height, of a pixel at least."""
+    """Return the part of a box that lies on a photo of a width and height.
+
+    It is never empty: a box beyond the photo's edge becomes a line or a pixel at the edge.
+    """
     left, right = (float(np.clip(edge, 0, width - 1)) for edge in (box.left, box.right))
     top, bottom = (float(np.clip(edge, 0, height - 1)) for edge in (box.top, box.bottom))
     return Area(left, top, max(right, left), max(bottom, top))
@@ -63,6 +70,6 @@ def _colour(class_index: int) -> tuple[int, int, int]:
 
 
 def _ink(colour: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return black or white, whichever can be read on a colour."""
+    """Return black or white, whichever is easier to read on a colour."""
     red, green, blue = colour
     return (0, 0, 0) if 0.3 * red + 0.59 * green + 0.11 * blue > 128 else (255, 255, 255)

@@ -1,4 +1,4 @@
-"""Where the labels of boxes go on a photo, so that none hides another."""
+"""Places the labels of boxes on a photo so that no label hides another one."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ class Area(NamedTuple):
 
 def places(boxes: Sequence[Area], sizes: Sequence[tuple[float, float]], width: float,
            height: float) -> list[Area]:
-    """Returns the area of each box's label on a photo of this width and height.
+    """Returns the area of each box's label on a photo.
 
-    A label is at a corner of its box, outside or inside, at the first of them where the photo has
-    room and no label of an earlier box is; else at the nearest free place of a grid; and only where
-    there is none over others, as little as can be.
+    A label takes the first free place at a corner of its box, outside or inside. A place is free
+    where it overlaps no label of an earlier box. Where all these places are taken, the label takes
+    the nearest free place of a grid over the photo. Where the grid has no free place either, the
+    label takes the place at which it hides the fewest pixels of other labels. A place that would
+    reach beyond the photo is moved into it.
 
-    boxes: the boxes, those that matter most first.
+    boxes: the boxes, most important first.
     sizes: width and height of each label.
+    width, height: size of the photo.
     """
     taken: list[Area] = []
     for box, (label_width, label_height) in zip(boxes, sizes, strict=True):
@@ -49,8 +52,9 @@ def places(boxes: Sequence[Area], sizes: Sequence[tuple[float, float]], width: f
 
 
 def _corners(box: Area, label_width: float, label_height: float) -> Iterator[tuple[float, float]]:
-    """Yields the left upper corner of a label at the corners of a box: above it, inside its top,
-    inside its bottom and below it, each at its left and at its right."""
+    """Yields the left upper corner of a label for each of eight places at the corners of a box:
+    above the box, inside at its top, inside at its bottom, and below the box, each at the left and
+    at the right."""
     for top in (box.top - label_height, box.top, box.bottom - label_height, box.bottom):
         for left in (box.left, box.right - label_width):
             yield left, top
@@ -58,7 +62,8 @@ def _corners(box: Area, label_width: float, label_height: float) -> Iterator[tup
 
 def _grid(label_width: float, label_height: float, width: float,
           height: float) -> Iterator[tuple[float, float]]:
-    """Yields places all over a photo, which do not overlap each other by rows."""
+    """Yields the left upper corners of a label for a grid of places all over a photo. Rows of
+    places do not overlap; neighbouring places in a row overlap by half a label."""
     for row in range(int(height // label_height)):
         for column in range(int(2 * width // label_width)):
             yield column * label_width / 2, row * label_height
@@ -66,7 +71,7 @@ def _grid(label_width: float, label_height: float, width: float,
 
 def _at(left: float, top: float, label_width: float, label_height: float, width: float,
         height: float) -> Area:
-    """Returns the area of a label, moved into the photo as far as it can be."""
+    """Returns the area of a label, moved so that it lies on the photo if the photo has room."""
     left = max(min(left, width - label_width), 0)
     top = max(min(top, height - label_height), 0)
     return Area(left, top, left + label_width, top + label_height)

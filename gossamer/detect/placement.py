@@ -1,5 +1,5 @@
-"""Where a photo lies in a network's input: stretched over it, or letterboxed with its proportions
-kept."""
+"""Places a photo in a network's input: stretched over the whole input, or letterboxed, with its
+proportions kept."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Style:
-    """How a family of networks brings photos to their size.
+    """How a family of networks brings photos to the size of its input.
 
-    fill: grey level, from 0 to 255, of the borders of a letterboxed photo.
-    centred: whether a letterboxed photo lies in the middle, else in the upper left corner.
-    corners_meet: whether the centres of the corner pixels of photo and input fall together, as in
-    Darknet; else the corners of these pixels do, as in OpenCV.
+    fill: grey level, from 0 to 255, around a letterboxed photo.
+    centred: whether a letterboxed photo lies in the middle of the input, else in the upper left
+    corner.
+    corners_meet: whether resizing maps the centres of a photo's corner pixels to the centres of the
+    result's corner pixels, as in Darknet; else it maps the photo's corners to the result's corners,
+    as in OpenCV.
     """
 
     fill: float
@@ -28,14 +30,16 @@ STYLES = {
     "yolox": Style(114, False, False), "yolox_decoded": Style(114, False, False),
     "yolov5": Style(114, True, False), "yolov8": Style(114, True, False),
 }
-"""The style by the kind of a network's heads."""
+"""The style of a network, by the kind of its heads."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The rectangle of a network's input that a photo fills, in pixels of the input.
+    """The rectangle of a network's input that a photo fills.
 
-    photo: height and width of the photo.
+    photo: height and width of the photo, in its own pixels.
+    left, top: upper left corner of the rectangle, in pixels of the input.
+    width, height: size of the rectangle, in pixels of the input.
     """
 
     photo: tuple[int, int]
@@ -45,8 +49,8 @@ class Placement:
     height: int
 
     def to_photo(self, boxes: np.ndarray) -> np.ndarray:
-        """Returns boxes (K, 4) in pixels of the photo. boxes: left, top, right and bottom in pixels
-        of the input."""
+        """Returns boxes in pixels of the photo. boxes: (K, 4), the left, top, right and bottom
+        edges in pixels of the input."""
         height, width = self.photo
         start = np.array([self.left, self.top, self.left, self.top])
         scale = np.array([width / self.width, height / self.height] * 2)
@@ -54,9 +58,11 @@ class Placement:
 
 
 def place(photo: tuple[int, int], size: tuple[int, int], resize: str, style: Style) -> Placement:
-    """Returns where a photo lies.
+    """Returns the rectangle of a network's input that a photo fills.
 
-    photo, size: height and width of the photo and of the input. resize: "stretch" or "letterbox".
+    photo: height and width of the photo.
+    size: height and width of the input.
+    resize: "stretch" or "letterbox".
     """
     (height, width), (full_height, full_width) = photo, size
     if resize == "stretch":
@@ -72,9 +78,14 @@ def place(photo: tuple[int, int], size: tuple[int, int], resize: str, style: Sty
 
 def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
            style: Style) -> np.ndarray:
-    """Returns the photo in its place, float32 of (height, width, channels) or (height, width) as
-    the photo. Only four pixels of the photo are read for each of the input, so that large photos
-    take no more memory. size: height and width of the input."""
+    """Returns the network's input with a resized photo in its place, in float32. It has the shape
+    (height, width, channels), or (height, width) for a photo without channels.
+
+    Each pixel of the input is interpolated between four pixels of the photo. No other pixels are
+    read, so that a large photo takes no more memory than a small one.
+
+    size: height and width of the input.
+    """
     result = np.full((*size, *image.shape[2:]), style.fill, np.float32)
     rows = _neighbours(image.shape[0], placement.height, style.corners_meet)
     columns = _neighbours(image.shape[1], placement.width, style.corners_meet)
@@ -93,8 +104,8 @@ def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
 
 def _neighbours(length: int, new_length: int,
                 corners_meet: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns for each pixel of a resized line the pixels of the line before and after it, and the
-    share of the latter."""
+    """Returns three arrays over the pixels of a resized line: the two pixels of the original line
+    between which each is interpolated, and the share of the second one."""
     steps = np.arange(new_length)
     if corners_meet:
         places = steps * ((length - 1) / max(new_length - 1, 1))

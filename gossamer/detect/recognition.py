@@ -1,4 +1,5 @@
-"""How a network's outputs are read: as its metadata say, or as their shapes show."""
+"""Recognises how a network's outputs encode boxes: by its metadata, or by the shapes of its
+outputs."""
 
 from __future__ import annotations
 
@@ -15,15 +16,16 @@ from gossamer.model.infer.resolve import resolve
 Shape = tuple[int, ...]
 
 _ANCHORS = 3
-"""Anchors of each cell of YOLOv5's and YOLOv7's grids."""
+"""The number of anchors of each cell in the grids of YOLOv5 and YOLOv7."""
 
 
 def recognise(graph: Graph) -> tuple[DetectorMetadata, Preprocessing]:
     """Returns how boxes are decoded, and how photos are prepared.
 
-    Networks whose metadata do not tell are known by the shape of their first output: as YOLOX's or
-    YOLOv6's, which differ in how the graph makes boxes, as YOLOv5's, beside which its raw heads may
-    stand, or as YOLOv8's. Raises UnsupportedError where neither tells.
+    A network without metadata of a detector is recognised by the shapes of its outputs, as YOLOX,
+    YOLOv5, YOLOv6 or YOLOv8. YOLOX and YOLOv6 have equal shapes; the functions with which the graph
+    makes boxes tell them apart. YOLOv5 may have its raw heads as further outputs. Raises
+    UnsupportedError for a network that is not recognised, and for metadata that do not fit it.
     """
     static = resolve(graph, graph.fixed_batch or 1)
     shapes = [static.shapes[info.name] for info in graph.outputs]
@@ -44,11 +46,12 @@ _PREPROCESSING = {
     "yolov8": PRESETS["unit"],
     "yolox": Preprocessing(channels="bgr"), "yolox_decoded": Preprocessing(channels="bgr"),
 }
-"""How photos are prepared, by the kind of the heads, where the network does not say."""
+"""How photos are prepared, by the kind of the heads, where the network's metadata do not say so."""
 
 
 def _input_size(graph: Graph) -> tuple[int, int]:
-    """Returns height and width of the input. Raises UnsupportedError where it takes no photo."""
+    """Returns height and width of the input. Raises UnsupportedError where the network has another
+    input than one photo."""
     shape = graph.inputs[0].shape
     if len(graph.inputs) != 1 or len(shape) != 4 or shape[1] not in (1, 3):
         shapes = ", ".join(shape_text(info.shape) for info in graph.inputs)
@@ -85,16 +88,18 @@ def _is_raw_head(shape: Shape) -> bool:
 
 
 def _kind_of_cells(graph: Graph) -> str:
-    """Returns the kind of a head of one box a cell: YOLOX's boxes in pixels have exponentials as
-    their sizes, YOLOv6's are decoded like YOLOv5's, and YOLOX's raw ones are multiplied by
-    nothing."""
+    """Returns the kind of a head with one box a cell, by the functions that follow the last
+    convolutions. YOLOX computes an exponential where its graph decodes boxes. YOLOv6 computes only
+    products or quotients; its boxes are decoded as those of YOLOv5. YOLOX without decoding computes
+    neither."""
     functions = _last_functions(graph)
     return ("yolox_decoded" if "exp" in functions else
             "yolov5" if functions & {"mul", "div"} else "yolox")
 
 
 def _last_functions(graph: Graph) -> set[str]:
-    """Returns the functions of numbers between the last convolutions and the output."""
+    """Returns the element-wise functions between the last convolutions and the first output,
+    including the epilogues of these convolutions."""
     functions = set[str]()
     makers = {name: node for node in graph.nodes for name in node.outputs}
     names, seen = [graph.outputs[0].name], set[str]()
@@ -113,7 +118,7 @@ def _last_functions(graph: Graph) -> set[str]:
 
 def _check(graph: Graph, detector: DetectorMetadata, shapes: list[Shape],
            size: tuple[int, int]) -> None:
-    """Raises UnsupportedError where the outputs do not have the shapes that the metadata need."""
+    """Raises UnsupportedError where the outputs do not have the shapes that the metadata state."""
     if len(shapes) != len(detector.heads):
         raise UnsupportedError(f"{graph.file or graph.name}: has {len(shapes)} outputs, and its "
                                f"metadata tell of {len(detector.heads)} heads")

@@ -1,4 +1,4 @@
-"""Non-maximum suppression: of boxes of one class that overlap, the one of highest score stays."""
+"""Non-maximum suppression: where boxes of a class overlap, only the box of highest score stays."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import numpy as np
 from gossamer.detect.decoding import Candidates
 
 _BLOCK = 64
-"""Boxes of highest score that are compared with all lower ones at once."""
+"""The number of boxes of highest score that are compared with all lower boxes in one step."""
 
 
 def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
              beta: float = 0.6) -> np.ndarray:
-    """Returns the numbers of the boxes that stay, those of highest score first.
+    """Returns the indices of the boxes that stay, those of highest score first.
 
-    limit: overlap above which the lower of two boxes of a class is dropped. kind: "greedynms" takes
-    the intersection over union; "diounms" subtracts from it the squared distance of the centres,
-    divided by the squared diagonal of the box round both, to the power beta (Z. Zheng et al.,
-    "Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression", AAAI 2020; the
+    limit: where two boxes of a class overlap more than this, the box of lower score is dropped.
+    kind: how overlap is measured. "greedynms" takes the intersection over union. "diounms" takes
+    the intersection over union less a penalty. The penalty is the squared distance of the centres,
+    divided by the squared diagonal of the smallest box around both, to the power beta (Z. Zheng et
+    al., "Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression", AAAI 2020; the
     power is Darknet's).
     """
     def are_apart(one: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -43,8 +44,8 @@ def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
 
 
 def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Returns the intersection over union of a box (4,), or of each of several (M, 1, 4), with
-    others (K, 4); 0 where both are empty."""
+    """Returns the intersection over union of one box (4,), or of each of several boxes (M, 1, 4),
+    with other boxes (K, 4); 0 where both are empty."""
     low, high = np.maximum(box[..., :2], boxes[:, :2]), np.minimum(box[..., 2:], boxes[:, 2:])
     sides = np.maximum(high - low, 0)
     common = sides[..., 0] * sides[..., 1]
@@ -53,8 +54,8 @@ def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
 
 
 def _distance(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Returns the squared distance of the centres, in units of the squared diagonal of the box
-    round both."""
+    """Returns the squared distance of the centres, divided by the squared diagonal of the smallest
+    box around both."""
     around = np.maximum(box[..., 2:], boxes[:, 2:]) - np.minimum(box[..., :2], boxes[:, :2])
     diagonal = (around**2).sum(axis=-1)
     twice_between = (box[..., :2] + box[..., 2:]) - (boxes[:, :2] + boxes[:, 2:])

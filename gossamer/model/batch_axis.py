@@ -1,4 +1,4 @@
-"""Tells whether a batch may be run in several parts without changing the numbers."""
+"""Tells whether a batch may be run in several parts without a change of its results."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _PROBES = (7, 5)
 
 
 def mixing_node(graph: Graph, batch: int) -> str | None:
-    """Returns what makes a row of the outputs depend on the other rows of its batch, as text that
-    starts with the node: "ReduceMean 'mean' works across axis 0". None where every row depends
-    on its own input only."""
+    """Returns why a row of the outputs depends on other rows of its batch, as text that starts with
+    the node: "ReduceMean 'mean' works across axis 0". Returns None where every row depends on its
+    own input only."""
     mixing, by_row = along_batch(graph, batch)
     if mixing is not None:
         return mixing
@@ -25,9 +25,9 @@ def mixing_node(graph: Graph, batch: int) -> str | None:
 
 
 def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
-    """Returns the node that mixes a batch, as text, or None; and, where there is none, the names
-    of the outputs that have one or several rows for each input. The other outputs are the same
-    whatever the batch is."""
+    """Returns a node that mixes the rows of a batch, as text, and no names. Where no node mixes
+    rows, returns None and the names of the outputs that have one or several rows for each input.
+    The other outputs do not depend on the batch."""
     if graph.tail is not None:
         return "the end of the network, which ONNX Runtime computes, may mix a batch", set()
     statics: list[StaticGraph] = []
@@ -35,7 +35,7 @@ def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
     for size in dict.fromkeys((*_PROBES, batch, graph.fixed_batch or 1)):
         try:
             statics.append(resolve(graph, size))
-        except GossamerError as error:  # where this size is asked for, the plan says why
+        except GossamerError as error:  # a plan of this batch size raises this error again
             refusal = refusal or str(error)
         if len(statics) == 2:
             return images_apart(*statics)
@@ -44,6 +44,6 @@ def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
         return None, outputs
     (static,) = statics
     if static.batch == 1 and all(static.shapes[name][:1] == (1,) for name in outputs):
-        # it takes one image at a time and nothing else
+        # the network takes one image at a time, and no other batch size
         return None, outputs
     return refusal, set()

@@ -24,14 +24,14 @@ class GraphBuilder(NodeBuilder):
     name : str
         Name of the network.
     file : str, default ""
-        Path of the file that it is read from, for messages.
+        Path of the file from which the network is read, for messages.
     metadata : ModelMetadata, optional
         The meaning of the network's numbers.
 
     Attributes
     ----------
     graph : Graph
-        The graph as far as it is made; `finish` returns it complete and checked.
+        The unfinished graph; `finish` returns the complete graph, checked.
 
     Examples
     --------
@@ -51,7 +51,7 @@ class GraphBuilder(NodeBuilder):
         Parameters
         ----------
         x, weight, bias : str
-            Input (N, C, H, W), weight (M, C/groups, R, S) and, where there is one, bias (M,).
+            Input (N, C, H, W), weight (M, C/groups, R, S) and optional bias (M,).
         strides, dilations : pair of int
             Steps of the window and of its elements, down and to the right.
         pads : tuple of 4 int
@@ -59,7 +59,7 @@ class GraphBuilder(NodeBuilder):
         groups : int
             Number of groups of channels.
         epilogue : Expression, optional
-            What is done with the result, which is the expression's input 0, and with the bias as
+            Arithmetic on the result, which is the expression's input 0, and on the bias, which is
             input 1; by default the bias is added.
         **names
             As in `NodeNames`.
@@ -80,11 +80,11 @@ class GraphBuilder(NodeBuilder):
         Parameters
         ----------
         a, b, bias : str
-            The matrices and, where there is one, a bias with a number for each column.
+            The matrices, and an optional bias with a number for each column.
         trans_a, trans_b : bool
-            Whether a or b is transposed; a weight (outputs, inputs) is.
+            Whether a or b is transposed; a weight of shape (outputs, inputs) is transposed.
         epilogue : Expression, optional
-            What is done with the result, as for `conv2d`.
+            Arithmetic on the result, as for `conv2d`.
         **names
             As in `NodeNames`.
 
@@ -145,9 +145,9 @@ class GraphBuilder(NodeBuilder):
         function : str
             Name of the function in `gossamer.expression.FUNCTIONS`: "relu", "add", "clip", ...
         *inputs : str
-            Its arguments, which are broadcast against each other.
+            The function's arguments, which are broadcast against each other.
         constants : sequence of float, optional
-            Its arguments that are known now, such as the limits of "clip".
+            The function's arguments that are known now, such as the limits of "clip".
         **names
             As in `NodeNames`.
 
@@ -168,13 +168,13 @@ class GraphBuilder(NodeBuilder):
         x : str
             Input (N, C, H, W).
         kind : {"max", "average"}
-            What is taken of each window.
+            The function of the numbers in each window.
         kernel : pair of int
             Height and width of the window.
         strides, dilations, pads
             As for `conv2d`.
         ceil_mode : bool
-            Whether a last window counts that reaches beyond the end.
+            Whether a last window that reaches beyond the end of the input is computed.
         count_include_pad : bool
             Whether averages count the padding.
         **names
@@ -198,7 +198,7 @@ class GraphBuilder(NodeBuilder):
         x : str
             The input.
         kind : {"mean", "max", "sum"}
-            What is taken of the numbers.
+            The function of the numbers.
         axes : sequence of int, or "spatial"
             The dimensions; "spatial" stands for all but the first two.
         keepdims : bool
@@ -286,7 +286,7 @@ class GraphBuilder(NodeBuilder):
         sizes : sequence of int, optional
             New size of each dimension, in place of scales.
         mode : {"nearest", "linear"}
-            How pixels between the input's are made.
+            How pixels between the pixels of the input are computed.
         coordinates, nearest_mode : str
             Where a pixel of the result lies in the input, and which pixel of the input is nearest,
             by the names that ONNX has for them.

@@ -12,10 +12,10 @@ from gossamer.model.infer.resolve import live_nodes
 
 
 def chosen(infos: Sequence[Any], names: Sequence[str] | None, file: str) -> list[Any]:
-    """Returns the outputs of these names, in their order; all where `names` is None.
+    """Returns the outputs with these names, in the order of `names`; all where `names` is None.
 
     infos: all outputs, as objects that have a `name`. Raises InputError for a name that no output
-    has, or that comes twice.
+    has or that comes twice, and where `names` is empty.
     """
     if names is None:
         return list(infos)
@@ -35,7 +35,7 @@ def chosen(infos: Sequence[Any], names: Sequence[str] | None, file: str) -> list
 
 def with_outputs(graph: Graph, names: Sequence[str] | None) -> Graph:
     """Returns the graph with these outputs only, and without the nodes and constants that only
-    others need. Its inputs stay. Raises InputError as chosen() does."""
+    other outputs need. Its inputs stay. Raises InputError as chosen() does."""
     if names is None:
         return graph
     if graph.tail is not None:

@@ -12,8 +12,8 @@ from gossamer.expression import Expression, ExpressionStep
 class Composer:
     """Builds an expression step by step.
 
-    Values are known by numbers: steps count up from 0, operands down from -1. Equal steps are
-    made once.
+    Each value has a number: steps count up from 0, operands down from -1. Equal steps are made
+    once.
     """
 
     def __init__(self) -> None:
@@ -22,14 +22,14 @@ class Composer:
         self._steps: dict[ExpressionStep, int] = {}
 
     def operand(self, name: str) -> int:
-        """Returns the value of an operand, which is added if it is new."""
+        """Returns the number of an operand, which is added if it is new."""
         if name not in self._values:
             self.operands.append(name)
             self._values[name] = -len(self.operands)
         return self._values[name]
 
     def apply(self, function: str, *arguments: int, constants: Sequence[float] = ()) -> int:
-        """Returns the value of a function of other values."""
+        """Returns the number of the step that applies a function to other values."""
         step = ExpressionStep(function, arguments, tuple(float(c) for c in constants))
         return self._steps.setdefault(step, len(self._steps))
 
@@ -37,14 +37,15 @@ class Composer:
         return self.apply("constant", constants=(value,))
 
     def operand_or_constant(self, name: str, array: np.ndarray | None) -> int:
-        """Returns the value of an operand, or a constant step in its place where it is a constant
-        of one element. array: the operand's constant value, None where it has none."""
+        """Returns the number of an operand; where the operand is a constant of one element, the
+        number of a constant step. array: the operand's array where it is a constant, else None."""
         if array is None or array.size != 1:
             return self.operand(name)
         return self.constant(array.item())
 
     def inline(self, expression: Expression, arguments: Sequence[int]) -> list[int]:
-        """Returns the values of another expression's outputs for these values of its inputs."""
+        """Adds the steps of another expression, and returns the numbers of its outputs.
+        arguments: numbers of the values that are its inputs."""
         values = list(arguments)
         for step in expression.steps:
             values.append(self.apply(step.function, *[values[a] for a in step.arguments],
@@ -52,8 +53,8 @@ class Composer:
         return [values[output] for output in expression.outputs]
 
     def build(self, *outputs: int, first: str | None = None) -> tuple[list[str], Expression]:
-        """Returns the operands that the outputs depend on, and the expression over them. An
-        operand `first` comes first, and stays even where nothing depends on it."""
+        """Returns the operands that the outputs depend on, and the expression of these operands.
+        An operand `first` comes first, and stays even where no output depends on it."""
         steps = list(self._steps)
         needed: set[int] = set()
         pending = list(outputs)

@@ -15,13 +15,13 @@ NMS_KINDS = ("greedynms", "diounms")
 class DetectionHead:
     """How one output of a network encodes boxes.
 
-    kind: "yolo" and "region" are Darknet's raw heads (N, anchors * (5 + classes), H, W), as they go
-    into its layers of these names; "yolox" and "yolox_decoded" (N, cells, 5 + classes) are YOLOX's,
-    the first with boxes in units of their cells, the second with boxes in pixels; "yolov5"
-    (N, anchors * cells, 5 + classes), with boxes in pixels, is YOLOv5's and YOLOv7's; "yolov8"
-    (N, 4 + classes, cells) is YOLOv8's.
-    mask: numbers of the network's anchors that the boxes of each cell adjust, in their order.
-    scale_x_y: factor by which the sigmoid of a centre is widened about its middle.
+    kind: "yolo" and "region" are Darknet's raw heads (N, anchors * (5 + classes), H, W), the inputs
+    of its layers of these names. "yolox" and "yolox_decoded" (N, cells, 5 + classes) are heads of
+    YOLOX, the first with boxes in units of their cells, the second with boxes in pixels. "yolov5"
+    (N, anchors * cells, 5 + classes), with boxes in pixels, is the head of YOLOv5 and YOLOv7.
+    "yolov8" (N, 4 + classes, cells) is the head of YOLOv8.
+    mask: indices of the network's anchors that the boxes of each cell adjust, in order.
+    scale_x_y: factor by which the sigmoid of a box's centre is widened about 0.5.
     new_coords: whether the network computes all sigmoids itself, and the size of a box is
     (2 * v)^2 times its anchor for an output v, instead of exp(v) times.
     softmax: whether the classes of a region head share a softmax; else each has a sigmoid.
@@ -43,10 +43,10 @@ class DetectorMetadata:
     resize: how a photo comes to the input's size: "stretch", or "letterbox", which keeps the
     proportions and fills the rest with grey.
     threshold: least score of a box.
-    nms: overlap (intersection over union) from which on the lower of two boxes of a class is
-    dropped.
-    nms_kind: "greedynms", or "diounms", which subtracts from the overlap the distance of the
-    centres, in units of the box round both, squared and to the power beta_nms.
+    nms: overlap (intersection over union) above which, of two boxes of a class, the box with the
+    lower score is dropped.
+    nms_kind: "greedynms", or "diounms", which subtracts (d^2 / c^2)^beta_nms from the overlap: d is
+    the distance of the two centres, and c the diagonal of the smallest box round both boxes.
     """
 
     heads: tuple[DetectionHead, ...]
@@ -59,8 +59,8 @@ class DetectorMetadata:
 
 
 def detector_of(value: Any, anchors: int) -> DetectorMetadata:
-    """Returns the metadata with the fields of a JSON object, in which those that have a default may
-    be left out.
+    """Returns the metadata that a JSON object describes. Fields that have a default may be left out
+    of the object.
 
     anchors: number of anchors that the network has. Raises ValueError where the fields have
     another form.
@@ -85,8 +85,8 @@ def detector_of(value: Any, anchors: int) -> DetectorMetadata:
 
 
 def _has_fields(value: Any, of: type[DetectorMetadata] | type[DetectionHead]) -> bool:
-    """Returns whether a JSON value is an object with no other fields than the class has, and with
-    those that have no default."""
+    """Returns whether a JSON value is an object that has every field of the class without a
+    default, and no field that the class lacks."""
     if not isinstance(value, Mapping):
         return False
     required = {"heads", "classes"} if of is DetectorMetadata else {"kind"}

@@ -1,4 +1,4 @@
-"""derive: what is known of all values of a static graph."""
+"""derive: the facts of all values of a static graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gossamer.model.opset.registry import OPSET
 
 def derive(static: StaticGraph) -> dict[str, ValueFacts]:
     """Returns the facts of every input, constant and value of a graph by its name, by the rules of
-    its ops (see gossamer.facts for what they hold for)."""
+    its ops. gossamer.facts says for which algorithms facts hold."""
     facts = {info.name: dtype_facts(info.dtype) for info in static.graph.inputs}
     facts.update({name: of_array(array) for name, array in static.constants.items()})
     for node in static.nodes:

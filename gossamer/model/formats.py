@@ -16,8 +16,8 @@ PHOTOS = "photos"
 
 def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str | None,
                  output_dtype: str | None) -> Graph:
-    """Returns the graph with the formats that `gossamer.compile` is given; None leaves those of the
-    file. Raises InputError where they do not fit the graph."""
+    """Returns the graph with the formats that `gossamer.compile` is given; None keeps the formats
+    of the file. Raises InputError where the formats do not fit the graph."""
     if graph.tail is not None and (inputs is not None or output_dtype is not None):
         raise InputError(f"{graph.name} ends in what ONNX Runtime computes: it takes and gives "
                          "arrays as its file says; leave inputs and output_dtype out")

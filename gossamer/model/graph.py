@@ -1,13 +1,13 @@
-"""Graph and Node: a network as gossamer sees it, whatever file it came from.
+"""Graph and Node: a network, whatever kind of file it was read from.
 
 The ops of a graph, with their inputs and attributes, are defined in gossamer.model.opset. A Graph
 serves every batch size: its shapes may be computed by nodes, and attributes may be given in forms
 that depend on the batch. resolve() (gossamer.model.infer.resolve) makes the StaticGraph of one
-batch size, which has no shape arithmetic, and concrete attributes: an axis counts from 0.
+batch size. A static graph has no shape arithmetic, and concrete attributes: an axis counts from 0.
 
-A conv2d or gemm's `epilogue` attribute is an Expression whose input 0 is the result; the operands
-that follow the weight are its further inputs: a constant of one value a channel, or a tensor of the
-output's shape. "" as an input of any node stands for an absent one.
+The attribute `epilogue` of a conv2d or gemm is an Expression. Its input 0 is the op's result. Its
+further inputs are the node's inputs after the weight: each is a constant of one value a channel, or
+a tensor of the output's shape. An absent input of any node is "".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gossamer.model.input_format import InputFormat
 from gossamer.model.metadata import ModelMetadata
 
 RETURNED = {("float32", "float16")}
-"""Pairs of the dtype of an output and another one in which callers may get it."""
+"""Pairs of an output's dtype and another dtype in which callers may get the output."""
 
 
 @dataclass
@@ -48,8 +48,8 @@ class ValueInfo:
     shape: sizes of the dimensions. The first is None where the batch is free, others are None
     where the file leaves them open.
     labels: the file's name of each dimension, for messages; empty where it has none.
-    given: how callers give an input, where that is not as shape and dtype say.
-    returned_dtype: the dtype in which callers get an output, where that is not `dtype`.
+    given: the format in which callers give an input, where it differs from shape and dtype.
+    returned_dtype: the dtype in which callers get an output, where it differs from `dtype`.
     """
 
     name: str
@@ -74,11 +74,11 @@ class Tail:
     whose shape the data decide, and values that are no tensors of numbers.
 
     model: the bytes of its ONNX model.
-    constants: inputs of the model that are the same in each call, by their numbers.
-    reads: names of the other inputs in their order, each an output of the graph or an input of the
-    network.
-    inputs, outputs: all inputs and outputs of the network, of which a text or a list of tensors has
-    a dtype that names it, such as "string".
+    constants: inputs of the model that are the same in each call, by their index.
+    reads: names of the model's other inputs in their order, each an output of the graph or an input
+    of the network.
+    inputs, outputs: all inputs and outputs of the network. The dtype of a text or of a list of
+    tensors is the name of its kind, such as "string".
     """
 
     model: np.ndarray
@@ -92,12 +92,12 @@ class Tail:
 class Graph:
     """A network: nodes in execution order, constants by name.
 
-    file: path of the file it was read from, for messages.
-    notes: sentences on what was changed in the network, for reports.
-    fixed_batch: the only batch size that the file was written for, or None; the inputs' first
-    dimensions are None all the same, and resolve() rewrites the shapes that repeat it.
-    tail: the end of the network, where its outputs are not all made by the nodes; the graph's
-    outputs are then those of the nodes, and values that the tail reads.
+    file: path of the file from which the network was read, for messages.
+    notes: sentences on changes of the network, for reports.
+    fixed_batch: the only batch size for which the file was written, or None. The inputs' first
+    dimensions are None even then, and resolve() rewrites the shapes that contain this batch size.
+    tail: the end of the network, where the nodes do not make all its outputs, else None. With a
+    tail, the graph's outputs are the outputs that nodes make and the values that the tail reads.
     """
 
     name: str
@@ -114,12 +114,12 @@ class Graph:
 
     @property
     def network_inputs(self) -> list[ValueInfo]:
-        """The inputs that the network takes, whatever computes its outputs."""
+        """All inputs of the network, also where ONNX Runtime computes its tail."""
         return self.inputs if self.tail is None else self.tail.inputs
 
     @property
     def network_outputs(self) -> list[ValueInfo]:
-        """The outputs that the network gives, whatever computes them."""
+        """All outputs of the network, also where ONNX Runtime computes its tail."""
         return self.outputs if self.tail is None else self.tail.outputs
 
     def __repr__(self) -> str:
@@ -156,8 +156,9 @@ def as_called(graph: Graph) -> Graph:
 
 
 def add_constant(graph: Graph, names: set[str], name: str, array: np.ndarray) -> str:
-    """Adds a constant under this name, or a longer one where the graph uses the name already, and
-    returns its name. names: the names of all values of the graph, to which the new one is added."""
+    """Adds a constant under this name, or a longer name where the graph uses this one already, and
+    returns the constant's name. names: the names of all values of the graph, to which the
+    constant's name is added."""
     name = unused_name(names, name)
     names.add(name)
     graph.constants[name] = array
@@ -171,7 +172,7 @@ def names_of(graph: Graph) -> set[str]:
 
 
 class UniqueNames:
-    """Names that occur once, made of others by a number at their end."""
+    """Makes names unique by a number at their end."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
@@ -181,7 +182,7 @@ class UniqueNames:
         """Returns the name, or name_2, name_3 and so on where it is taken already."""
         result = name
         while result in self._taken:
-            # where many nodes have one name, not all of its numbers are tried again
+            # the search goes on from the last number of this name, which many nodes may have
             self._counts[name] = self._counts.get(name, 1) + 1
             result = f"{name}_{self._counts[name]}"
         self._taken.add(result)

@@ -1,5 +1,5 @@
-"""InputFormat: how callers give the values of an input, and how these become the numbers that the
-network was trained on."""
+"""InputFormat: the form in which callers give an input, and how its values are normalised to the
+numbers that the network takes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class InputFormat:
     """The form in which a plan takes an input.
 
     The network's input is `(x * scale - mean) / std` for the values x that are given. The device
-    computes that, in the first layer's kernel where that can, else in one kernel.
+    computes this input in the first layer's kernel where possible, else in a kernel of its own.
 
     Parameters
     ----------
@@ -46,15 +46,15 @@ class InputFormat:
         The dtype of the arrays that the plan takes. Arrays of bfloat16 may also hold its bits as
         uint16, as NumPy has no such dtype.
     layout : {"NCHW", "NHWC"}, default "NCHW"
-        The order of their axes, where the input has four: (N, channels, height, width), or
+        The order of the axes of an input with four axes: (N, channels, height, width), or
         (N, height, width, channels) as photos are decoded.
     scale, mean, std : float or sequence of float, default 1, 0 and 1
-        One number, or one for each channel in the order in which the network takes them.
+        One number, or one for each channel in the network's order of channels.
 
     Raises
     ------
     InputError
-        If the dtype or layout is another, a number is not finite, or scale or std is 0.
+        If the dtype or layout is unknown, a number is not finite, or scale or std is 0.
     """
 
     dtype: str = "float32"
@@ -88,18 +88,17 @@ class InputFormat:
     @classmethod
     def from_metadata(cls, source: ModelMetadata | Preprocessing | Mapping[str, Any], *,
                       dtype: str = "uint8", layout: str = "NHWC") -> InputFormat:
-        """Take the normalisation that a network's metadata or timm's data config tells.
+        """Make the format of the normalisation in a network's metadata or timm's data config.
 
         Parameters
         ----------
         source : ModelMetadata, Preprocessing or mapping
-            The metadata of a graph from `gossamer.load`, whose file or whose entry in the zoo says
-            how photos are prepared; or their `preprocessing`; or what
-            `timm.data.resolve_data_config` returns, whose mean and std hold for numbers from 0 to
-            1.
+            The metadata of a graph from `gossamer.load`, where its file or the zoo says how photos
+            are prepared; or the `preprocessing` of such metadata; or the mapping that
+            `timm.data.resolve_data_config` returns, whose mean and std are for numbers from 0 to 1.
         dtype, layout : str
-            As for InputFormat; photos as they are decoded by default. The channels come in the
-            order in which the network takes them, which may be BGR.
+            As for InputFormat; by default those of decoded photos. The channels have the network's
+            order, which may be BGR.
 
         Returns
         -------
@@ -109,7 +108,7 @@ class InputFormat:
         Raises
         ------
         InputError
-            If the source says nothing of photos, or rounds what it normalises.
+            If the source says nothing of photos, or says that photos are rounded.
         """
         if isinstance(source, Mapping):
             if "mean" not in source or "std" not in source:
@@ -127,23 +126,23 @@ class InputFormat:
 
     @cached_property
     def factors(self) -> tuple[float, ...]:
-        """The factor of each channel, in float32; one number where all are alike."""
+        """The factor of each channel, in float32; one number where all factors are equal."""
         return self._float32(lambda scale, mean, std: scale / std)
 
     @cached_property
     def shifts(self) -> tuple[float, ...]:
-        """The number that is added to each channel after its factor, in float32; one number where
-        all are alike."""
+        """The number that is added to each channel after the multiplication by its factor, in
+        float32; one number where all channels have the same."""
         return self._float32(lambda scale, mean, std: -mean / std)
 
     @property
     def changes_values(self) -> bool:
-        """Whether the network's values are other numbers than the values that callers give."""
+        """Whether the network's values differ from the values that callers give."""
         return self.factors != (1.0,) or self.shifts != (0.0,)
 
     @property
     def is_default(self) -> bool:
-        """Whether the network takes arrays of this form anyway."""
+        """Whether the network takes arrays of this format without a conversion."""
         return (self.dtype, self.layout) == ("float32", "NCHW") and not self.changes_values
 
     @property
@@ -152,18 +151,18 @@ class InputFormat:
         return "uint16" if self.dtype == BFLOAT16 else self.dtype
 
     def format(self, rank: int) -> Format:
-        """Return how callers' memory holds an input of `rank` dimensions."""
+        """Return the format in which callers' memory holds an input of `rank` dimensions."""
         return Format(self.layout if rank == 4 else ROW_MAJOR, self.dtype)
 
     def ordered(self, dimensions: Sequence[_Dimension]) -> tuple[_Dimension, ...]:
-        """Return what is known of each dimension of an input, such as its size, in the order of
-        the arrays' axes."""
+        """Return one entry for each dimension of an input, such as its size, in the order of the
+        axes of callers' arrays. dimensions: the entries in the network's order."""
         if len(dimensions) != 4:
             return tuple(dimensions)
         return tuple(dimensions[axis] for axis in AXES[self.layout])
 
     def as_network_takes(self, array: np.ndarray) -> np.ndarray:
-        """Return what the network takes, float32, for an array that a caller gives."""
+        """Return the network's input, float32, for an array that a caller gives."""
         x = np.asarray(array)
         if self.dtype == BFLOAT16 and x.dtype == np.uint16:
             x = of_bfloat16_bits(x)
@@ -178,8 +177,8 @@ class InputFormat:
         return np.ascontiguousarray(x)
 
     def arranged(self, array: np.ndarray) -> np.ndarray:
-        """Return images that are not normalised, their axes in the order N, C, H, W, or another
-        array, in the format's dtype and layout."""
+        """Return an array in the format's dtype and layout. array: images with the axes N, C, H, W,
+        not normalised, or an array of another rank."""
         if array.ndim == 4:
             array = array.transpose(AXES[self.layout])
         if self.dtype == BFLOAT16:
@@ -210,11 +209,12 @@ class InputFormat:
         return " ".join(parts)
 
     def _of(self, name: str) -> tuple[float, ...]:
-        """Return scale, mean or std as the tuple that it is."""
+        """Return scale, mean or std, which __post_init__ has made a tuple."""
         return tuple(getattr(self, name))
 
     def _float32(self, of: Any) -> tuple[float, ...]:
-        """Return a function of scale, mean and std, in float64 and then rounded."""
+        """Return the results of a function of scale, mean and std, computed in float64 and rounded
+        to float32; one number where all are equal."""
         with np.errstate(all="ignore"):
             numbers = np.atleast_1d(of(*(np.asarray(each, np.float64)
                                          for each in map(self._of, ("scale", "mean", "std")))))
@@ -224,7 +224,8 @@ class InputFormat:
 
 
 def _numbers(name: str, value: Any) -> tuple[float, ...]:
-    """Returns one number, or one for each channel, as floats. Raises InputError for others."""
+    """Returns one number, or one for each channel, as floats. Raises InputError for a value of
+    another kind, and for numbers that are not finite."""
     try:
         numbers = tuple(map(float, np.atleast_1d(np.asarray(value, np.float64)).tolist()))
     except (TypeError, ValueError):

@@ -21,22 +21,22 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     Parameters
     ----------
     model : str, Path, bytes, file object, onnx.ModelProto or Graph
-        A model file, whose kind its suffix tells: an ONNX file (.onnx or .onnx.gz), or a Darknet
+        A model file, whose suffix tells its kind: an ONNX file (.onnx or .onnx.gz), or a Darknet
         network (.cfg). Or the name of a network of the zoo. Or an ONNX model in memory: its bytes,
-        a binary file that is open for reading, or the model as onnx.load returns it. A graph stays
-        as it is but for its outputs.
+        a binary file that is open for reading, or the model as onnx.load returns it. Of a graph,
+        only the outputs are changed.
     *more_files : str or Path
-        The other files of a model that consists of several, such as its weights. Files that are
-        left out are looked for beside the first, under its name.
+        The other files of a model that consists of several files, such as its weights. A file that
+        is left out is looked for beside the first file, under the name of the first file.
     weights : str or Path, optional
-        The file of the weights of a Darknet network, as the second of the files.
+        The file of the weights of a Darknet network; it may also be given in `more_files`.
     outputs : sequence of str, optional
         Names of the outputs that are wanted, in this order; by default all. Nodes that only other
         outputs need are not computed.
     precision : {"fp32", "tf32", "fp16"}, optional
-        The precision that `compile` will be given. With one, float64 in an ONNX file becomes
-        float32, which a warning says; by default ONNX Runtime computes it on the host, where that
-        is installed.
+        The precision that `compile` will be given. Where it is given, float64 in an ONNX file
+        becomes float32, with a warning. By default ONNX Runtime, where it is installed, computes
+        float64 on the host.
 
     Returns
     -------
@@ -47,15 +47,15 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     ------
     InputError
         If a file is absent, the kind of file or the name is unknown, there are more files than a
-        model of this kind has, or the network has no output of a name.
+        model of this kind has, or `outputs` has a name that no output of the network has.
     ModelError
-        If a file cannot be read, or holds what gossamer does not compute.
+        If a file cannot be read, or holds a node that gossamer does not compute.
 
     Warns
     -----
     GossamerWarning
-        If the file holds numbers that are narrowed, such as float64, or that are NaN; the graph
-        keeps these texts as `warnings`.
+        If the file holds numbers that are narrowed, such as float64, or that are NaN. The graph
+        keeps the texts of the warnings as `warnings`.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
 
 def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | None,
             outputs: Sequence[str] | None, narrows: bool) -> Graph:
-    """Return the network as `load` does. `load` shows its warnings."""
+    """Return the network as `load` does, without showing the network's warnings."""
     if any(kind.__module__.split(".")[:2] == ["torch", "nn"] for kind in type(model).__mro__):
         raise InputError(f"cannot load a {type(model).__name__}, a module of PyTorch: "
                          "gossamer.optimize(module.eval(), example_input) makes a fast module "
@@ -124,7 +124,7 @@ def _from_memory(model: Any, files: Sequence[str | Path],
 
 
 def expected_models() -> str:
-    """Return what `load` takes, for messages.
+    """Return the kinds of models that `load` takes, for messages.
 
     Returns
     -------
@@ -139,7 +139,11 @@ def expected_models() -> str:
 
 def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
                   weights: Path) -> list[Path]:
-    """Return the further files of a model, such as its weights."""
+    """Return the further files of a model whose weights are in the file `weights`.
+
+    Raise InputError where the model takes no file of weights, or where further files are given
+    already.
+    """
     takes_weights = reader is not None and [file.content for file in reader.further] == ["weights"]
     if files or not takes_weights:
         kind = f"is {reader.kind}, which" if reader is not None and not takes_weights else "it"
@@ -148,7 +152,7 @@ def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
 
 
 def _hint(name: str) -> str:
-    """Return what to do with a file that is no model but belongs to one."""
+    """Return advice for a file that is no model but belongs to one; empty for other files."""
     if name.lower().endswith(".plan"):
         return "; a plan is loaded by `gossamer run FILE.plan` or gossamer.Plan.load"
     for reader in registry.READERS:

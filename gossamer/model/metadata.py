@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 class Column:
     """A column of the table that a network was trained on.
 
-    name: its heading; empty where there was none.
-    fill: the number that stands for an empty cell; None where there must be none.
-    values: the texts that its cells may be, for each of which the network has an input that is 1
-    where the cell is that text, else 0; None where the column holds numbers, one input.
+    name: heading of the column; empty where the column had none.
+    fill: number that stands for an empty cell; None where no cell may be empty.
+    values: texts that the cells may hold; None for a column of numbers, which is one input of the
+    network. For each text the network has an input, which is 1 where the cell holds the text, else
+    0.
     """
 
     name: str
@@ -35,16 +36,16 @@ class ModelMetadata:
 
     classes: name of the class of each column of the first output, or of each class that a detector
     tells apart.
-    independent_scores: whether that output holds one score a class, none of which depends on the
-    others; else it holds probabilities, or numbers that softmax turns into probabilities.
+    independent_scores: whether the first output holds a score for each class that does not depend
+    on the other classes; else it holds probabilities, or numbers that softmax turns into
+    probabilities.
     picture: height and width of the grey picture that a row of the first input holds, with
     numbers from 0 (black) to 255 (white).
     brightness: mean of the pictures that the network was trained on.
     preprocessing: how photos are prepared for the first input; None where that is unknown.
-    anchors: width and height, in pixels of the input, of each box that a network which detects
-    objects adjusts.
-    detector: how boxes are decoded from the outputs; None for a network that detects nothing, or
-    does not say how.
+    anchors: width and height of each anchor of a detecting network, in pixels of the input.
+    detector: how boxes are decoded from the outputs; None for a network that detects no objects, or
+    whose file does not say how.
     columns: the columns of the table that the network was trained on, in the order of its inputs;
     empty where that is unknown.
     """
@@ -60,13 +61,13 @@ class ModelMetadata:
 
 
 def fields_of(metadata: ModelMetadata) -> dict[str, Any]:
-    """Returns the metadata as values that JSON has; the reverse is metadata_of()."""
+    """Returns the metadata as values for JSON, which metadata_of() turns back."""
     return asdict(metadata)
 
 
 def metadata_of(fields: Mapping[str, Any]) -> ModelMetadata:
     """Returns the metadata that fields_of() turned into JSON values. Raises KeyError for an absent
-    field, TypeError or ValueError for one of another form."""
+    field, and TypeError or ValueError for a field of a wrong form."""
     picture, preprocessing = fields["picture"], fields["preprocessing"]
     anchors, detector = anchors_of(fields["anchors"]), fields["detector"]
     return ModelMetadata(
@@ -78,8 +79,8 @@ def metadata_of(fields: Mapping[str, Any]) -> ModelMetadata:
 
 
 def preprocessing_of(fields: Any) -> Preprocessing:
-    """Returns the preprocessing whose fields are JSON values, those of default value perhaps left
-    out. Raises ValueError where they are no fields of a preprocessing."""
+    """Returns the preprocessing that JSON values describe; fields with a default may be left out.
+    Raises ValueError where the values are no fields of a preprocessing."""
     from gossamer.io.images import Preprocessing
 
     if not isinstance(fields, Mapping):
@@ -96,7 +97,7 @@ def preprocessing_of(fields: Any) -> Preprocessing:
 
 
 def anchors_of(value: Any) -> tuple[tuple[float, float], ...]:
-    """Returns the anchors that JSON values tell. Raises ValueError where they are no list of pairs
+    """Returns the anchors of JSON values. Raises ValueError where the values are no list of pairs
     of numbers."""
     if not isinstance(value, list | tuple) or not all(
             _is_numbers(pair) and len(pair) == 2 for pair in value):
@@ -105,8 +106,8 @@ def anchors_of(value: Any) -> tuple[tuple[float, float], ...]:
 
 
 def columns_of(value: Any) -> tuple[Column, ...]:
-    """Returns the columns that JSON values tell. Raises ValueError where they are no list of them,
-    each with a name, and perhaps a number that fills gaps or a list of texts."""
+    """Returns the columns of JSON values. Raises ValueError where the values are no list of
+    columns, each with a name, and optionally a number for empty cells and a list of texts."""
     if not isinstance(value, list | tuple):
         raise ValueError(f"{quoted(value)} are no columns")
     columns = []
@@ -142,4 +143,5 @@ _PREPROCESSING_FORMS: dict[str, Callable[[Any], bool]] = {
     "std": _is_numbers,
     "rounding": lambda value: isinstance(value, str),
 }
-"""For each field of a preprocessing a function that tells whether a value has the field's form."""
+"""For each field of a preprocessing, a function that returns whether a value has the field's
+form."""

@@ -18,13 +18,13 @@ class NodeNames(TypedDict, total=False):
     Attributes
     ----------
     name : str
-        Name of the node; by default its op and a number. It is lengthened where another node has
-        the name.
+        Name of the node; by default its op and a number. The name is lengthened where another node
+        has it.
     output : str
-        Name of the node's result; by default the node's.
+        Name of the node's result; by default the node's name.
     source : str
-        What the file calls the layer, for messages, such as "Conv 'features.0'"; by default its op
-        and name.
+        The layer's op and name in the file, for messages, such as "Conv 'features.0'"; by default
+        the node's op and name.
     """
 
     name: str
@@ -40,14 +40,14 @@ class NodeBuilder:
     name : str
         Name of the network.
     file : str, default ""
-        Path of the file that it is read from, for messages.
+        Path of the file from which the network is read, for messages.
     metadata : ModelMetadata, optional
         The meaning of the network's numbers.
 
     Attributes
     ----------
     graph : Graph
-        The graph as far as it is made; `finish` returns it complete and checked.
+        The unfinished graph; `finish` returns the complete graph, checked.
     """
 
     def __init__(self, name: str, *, file: str = "",
@@ -63,11 +63,11 @@ class NodeBuilder:
         name : str
             Name of the input.
         shape : sequence of int or None
-            Sizes of its dimensions; None where they are open, as the batch usually is.
+            Sizes of the input's dimensions; None for an open one, such as the batch.
         dtype : str, default "float32"
             Type of its numbers.
         labels : sequence of str, optional
-            What the file calls the dimensions, for messages.
+            Names of the dimensions in the file, for messages.
 
         Returns
         -------
@@ -85,12 +85,12 @@ class NodeBuilder:
         name : str
             Name of the constant. It is lengthened where the graph uses the name already.
         array : array
-            Its value; floats of any size become float32.
+            The constant's value; floats of any width become float32.
 
         Returns
         -------
         str
-            The name that it got.
+            Name of the constant in the graph.
         """
         array = np.asarray(array)
         if array.dtype.kind == "f":
@@ -108,9 +108,9 @@ class NodeBuilder:
         op : str
             The op.
         inputs : sequence of str
-            Names of the values that it takes, in the op's order; "" stands for an absent one.
+            Names of the node's inputs, in the op's order; "" stands for an absent input.
         outputs : sequence of str, optional
-            Names of its results where it has several.
+            Names of the node's results where it has several.
         name, output, source : str
             Names as in `NodeNames`.
         **attributes
@@ -153,7 +153,7 @@ class NodeBuilder:
         ------
         ModelError
             If the graph has no output, if a value is made more than once (by an input, a constant
-            or a node), or if a node or an output reads a value that nothing made before it.
+            or a node), or if a node or an output reads a value that is not made before.
         """
         graph = self.graph
         makers: dict[str, str] = {}
@@ -178,7 +178,7 @@ class NodeBuilder:
         return graph
 
     def _note(self, makers: dict[str, str], name: str, maker: str) -> None:
-        """Note what makes a value. Raise ModelError where something made it before."""
+        """Note the maker of a value. Raise ModelError where the value has another maker already."""
         if name in makers:
             raise self._error(f"{name!r} is made twice, by {makers[name]} and by {maker}")
         makers[name] = maker

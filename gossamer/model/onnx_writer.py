@@ -1,5 +1,5 @@
-"""Writes graphs as ONNX, for programs that take ONNX: networks of the zoo, of training, of
-benchmarks, and networks that were read from other kinds of files."""
+"""Writes graphs as ONNX, for programs that take ONNX. The graphs are networks of the zoo, of
+training, of benchmarks, and networks that were read from other kinds of files."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from gossamer.model.graph import Graph, Node
 from gossamer.model.readers.onnx import metadata
 
 _OPSET = 17
-"""The opset of the files that are written, which ONNX Runtime reads from 1.12 (2022) on."""
+"""The ONNX opset of the files that are written; ONNX Runtime reads it since version 1.12 (2022)."""
 
 
 def to_onnx(graph: Graph) -> onnx.ModelProto:
-    """Returns an ONNX model with the nodes of the graph, none folded or fused, and with its
-    metadata.
+    """Returns an ONNX model with the graph's metadata and its nodes, none of them folded or fused.
 
-    Only the ops of those networks are covered: UnsupportedError names the first node of another
-    kind.
+    Raises UnsupportedError that names the first node for which _RULES has no ONNX form.
     """
     nodes = []
     constants = {name: numpy_helper.from_array(array, name)
@@ -83,7 +81,7 @@ def _elementwise(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
         arguments = [values[argument] for argument in step.arguments]
         truth = f"{node.name}.{index}.truth"
         if step.function in _COMPARISONS:
-            # the truth values of expressions are numbers
+            # truth values are numbers in expressions, and of type bool in ONNX
             protos += [helper.make_node(_COMPARISONS[step.function], arguments, [truth]),
                        helper.make_node("Cast", [truth], [values[-1]], to=TensorProto.FLOAT)]
         elif step.function == "where":
@@ -123,7 +121,7 @@ def _pool(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
         return [helper.make_node("MaxPool", node.inputs, node.outputs, **window,
                                  dilations=a["dilations"])]
     if a["dilations"] != (1, 1):
-        return []  # ONNX has dilations here from opset 19 on only
+        return []  # AveragePool has dilations since opset 19 only
     return [helper.make_node("AveragePool", node.inputs, node.outputs, **window,
                              count_include_pad=int(a["count_include_pad"]))]
 
@@ -187,7 +185,7 @@ def _integers(node: Node, part: str, numbers: Sequence[int], constants: dict[str
 
 
 def _adds_only(node: Node) -> bool:
-    """Returns whether the epilogue is nothing, or a bias."""
+    """Returns whether the epilogue is empty or adds a bias."""
     steps = node.attributes["epilogue"].steps
     return (len(steps) <= 1 and len(node.inputs) == len(steps) + 2
             and all(step.function == "add" for step in steps))

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
-    """Returns the graph as it takes photos: as bytes that the device normalises, where that gives
-    the numbers that `prepare` does, else as before."""
-    # the numbers that the network gets tell whether a picture is a negative
+    """Returns the graph with an input of bytes that the device normalises, where an InputFormat can
+    give the same numbers as `prepare`; else the graph as it is."""
+    # where a brightness is known, the prepared numbers decide whether a picture is a negative
     if len(graph.inputs[0].shape) != 4 or graph.metadata.brightness is not None:
         return graph
     try:
         return with_formats(graph, InputFormat.from_metadata(prepare), None)
-    except InputError:  # it rounds, or has numbers that no device can fold
+    except InputError:  # `prepare` rounds, or has numbers that no InputFormat takes
         return graph
 
 
@@ -40,8 +40,8 @@ def as_taken(prepare: Preprocessing, info: ValueInfo,
 
 def batch_as_taken(prepare: Preprocessing, info: ValueInfo,
                    images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
-    """Returns photos as an input takes them, as as_taken() does each. Raises InputError where they
-    have different sizes."""
+    """Returns a batch of photos as an input takes them; as_taken() returns one photo. Raises
+    InputError where the photos have different sizes."""
     given = info.given
     if given is not None and (given.changes_values or given.dtype == "uint8"):
         # the device normalises
@@ -65,14 +65,14 @@ class PhotoReader:
     info: ValueInfo
 
     def form(self) -> Form | None:
-        """Returns the shape and the dtype of all photos; None where each keeps its size."""
+        """Returns the shape and the dtype of all photos; None where each photo keeps its size."""
         if self.prepare.size is None:
             return None
         photo = as_taken(self.prepare, self.info, Image.new("RGB", self.prepare.size[::-1]))
         return photo.shape, photo.dtype
 
     def __call__(self, file: str) -> np.ndarray | str:
-        """Returns the photo, or why it cannot be read."""
+        """Returns the photo, or the reason why it cannot be read."""
         try:
             return as_taken(self.prepare, self.info, open_image(file))
         except InputError as error:

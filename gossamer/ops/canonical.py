@@ -1,4 +1,4 @@
-"""The fixed text of problems: equal in every process where the problems are equal."""
+"""The fixed text of a problem: equal problems have equal texts, in every process."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ import numpy as np
 from gossamer.ops.algorithm import Problem
 
 _LEFT_OUT = ("facts", "formats", "result", "scaled_signs")
-"""Fields with facts about values or their memory; they are left out where nothing is known."""
+"""Fields that state facts about values or about formats in memory. They are left out where they
+have their default value, which states nothing."""
 
 
 def canonical(problem: Problem) -> dict[str, Any]:
-    """Returns the fields of a problem as JSON values, without the fields of facts where nothing is
-    known; equal problems give equal text."""
+    """Returns the fields of a problem as JSON values, without the fields of _LEFT_OUT that state
+    nothing. Equal problems give equal values."""
     return _plain(problem)
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value of a problem as JSON values. Raises TypeError where it has no fixed text."""
+    """Returns a field of a problem as JSON values. Raises TypeError for a type without a fixed
+    text."""
     if is_dataclass(value):
         plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)
                  if field.name not in _LEFT_OUT or getattr(value, field.name) != field.default}

@@ -31,15 +31,16 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
     """Returns the macros by which a kernel takes and applies an epilogue.
 
     EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float.
-    EPILOGUE4 rewrites a float4 of four neighbours in memory whose first index is a multiple of 4.
-    With `one_channel` all four values have one channel; else the four have consecutive channels,
-    and the first of them is a multiple of 4. Of an expression with two outputs
-    EPILOGUE2(value, second, channel, index) rewrites a float and sets another one, and
-    EPILOGUE2_4 does so for four.
+    EPILOGUE4(value, channel, index) rewrites a float4 of four neighbours in memory, where `index`
+    is a multiple of 4. For an expression with two outputs there are two more macros:
+    EPILOGUE2(value, second, channel, index) rewrites a float and sets a second one, and
+    EPILOGUE2_4(value, second, channel, index) rewrites a float4 and sets a second one.
 
     tensor_dtype: dtype of the tensor operands, "float32" or "float16".
-    prefix: begins the names of the macros, and in lower case those of the parameters, in a kernel
-    that has several epilogues.
+    one_channel: whether the values of a float4 all have the channel `channel`; else they have
+    consecutive channels, and `channel` is a multiple of 4.
+    prefix: letters with which the names of the macros begin, and in lower case the names of the
+    parameters, in a kernel that has several epilogues.
     """
     return dict(_macros(epilogue, tensor_dtype, one_channel, prefix))
 
@@ -48,9 +49,10 @@ def epilogue_macros_of_eight(epilogue: Epilogue) -> dict[str, str]:
     """Returns the macros of `epilogue_macros` for tensor operands in float16, and macros for eight
     neighbours in memory, which load each operand once.
 
-    EPILOGUE8(lower, upper, channel, index) rewrites two float4 whose channels are consecutive. Of
-    an expression with two outputs EPILOGUE2_8(lower, upper, second_lower, second_upper, channel,
-    index) rewrites two and sets two others. `channel` and `index` are multiples of 8.
+    EPILOGUE8(lower, upper, channel, index) rewrites two float4 with eight consecutive channels. For
+    an expression with two outputs, EPILOGUE2_8(lower, upper, second_lower, second_upper, channel,
+    index) rewrites the first two float4 and sets the other two. `channel` and `index` are multiples
+    of 8.
     """
     loads = []
     for i, kind in enumerate(epilogue.operands):
@@ -121,8 +123,9 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
 
 
 def _body(expression: Expression, variable: str, operands: Sequence[str], second: str = "") -> str:
-    """Returns a block of C that sets a variable to an expression of itself and of operands, and a
-    second variable, if named, to the expression's second result."""
+    """Returns a block of C that sets `variable` to the first result of an expression, whose inputs
+    are the variable and the operands. It also sets the variable `second`, if named, to the second
+    result."""
     lines, results = expression.c_statements([variable, *operands], c_float, "e")
     if second:
         lines.append(f"{second} = {results[1]};")
@@ -132,11 +135,12 @@ def _body(expression: Expression, variable: str, operands: Sequence[str], second
 def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input: int,
                        channels: int, *, prefix: str = "", multiple: int = 4
                        ) -> list[Argument | Callable[..., Argument]]:
-    """Returns the kernel arguments that match EPILOGUE_PARAMETERS. Channel operands are padded to a
-    multiple of 4 values so that they can be read as vectors.
+    """Returns the kernel arguments that match EPILOGUE_PARAMETERS. Channel operands are padded, so
+    that kernels can read them as vectors.
 
-    prefix: begins the names of the channel operands among the weights.
-    multiple: the multiple of 4 to which channel operands are padded.
+    first_tensor_input: index of the run-time input that is the first tensor operand.
+    prefix: letters with which the names of the channel operands begin among the weights.
+    multiple: channel operands are padded to a multiple of this number, which is a multiple of 4.
     """
     arguments: list[Argument | Callable[..., Argument]] = []
     tensor = first_tensor_input
@@ -154,8 +158,9 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
 
 def channel_vector(name: str, channels: int, size: int
                    ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Returns a function that turns a constant, one number or one number for each channel, into a
-    vector over the channels, with zeros behind them up to a size."""
+    """Returns a function that packs a constant as a vector of `size` numbers: one number for each
+    channel, then zeros. The constant has one number for each channel, or a single number, which is
+    repeated."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         padded = np.zeros(size, dtype=np.float32)
         padded[:channels] = np.broadcast_to(arrays[name].reshape(-1), (channels,))
@@ -165,7 +170,11 @@ def channel_vector(name: str, channels: int, size: int
 
 def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
                    tensors: Sequence[np.ndarray], rank: int) -> list[np.ndarray]:
-    """Returns the operands as arrays that broadcast against an (N, C, ...) result of this rank."""
+    """Returns an epilogue's operands as arrays that broadcast to an (N, C, ...) result of a rank.
+
+    arrays: the constants by name, which hold the channel operands.
+    tensors: the tensor operands.
+    """
     result = []
     remaining = iter(tensors)
     for index, kind in enumerate(epilogue.operands):
@@ -178,7 +187,8 @@ def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
 
 
 def apply_in_place(epilogue: Epilogue, result: np.ndarray, operands: Sequence[np.ndarray]) -> None:
-    """Applies an epilogue to a host result; a chain of simple steps allocates no memory."""
+    """Applies an epilogue to a result in host memory. A chain of the functions in _IN_PLACE does
+    not allocate memory."""
     expression = epilogue.expression
     if not _is_simple_chain(expression):
         result[...] = expression.evaluate(result, *operands)[0]
@@ -199,8 +209,8 @@ _IN_PLACE: dict[str, Callable[..., object]] = {
 
 
 def _is_simple_chain(expression: Expression) -> bool:
-    """Returns whether the first argument of every step is the previous step's result and all
-    further arguments are operands."""
+    """Returns whether all functions are in _IN_PLACE, the first argument of every step is the
+    previous step's result, and all further arguments are operands."""
     current = 0
     for index, step in enumerate(expression.steps):
         if step.function not in _IN_PLACE or step.arguments[0] != current:
@@ -212,10 +222,10 @@ def _is_simple_chain(expression: Expression) -> bool:
 
 
 def epilogue_inputs(epilogue: Epilogue, shape: tuple[int, ...]) -> tuple[TensorSpec, ...]:
-    """Returns the specs of the run-time operands of an epilogue for results of this shape."""
+    """Returns the specs of an epilogue's tensor operands for results of a shape."""
     return (default_spec(shape),) * epilogue.tensor_count
 
 
 def buffers_as_arrays(buffers: Sequence[Buffer], specs: Sequence[TensorSpec]) -> list[np.ndarray]:
-    """Returns host buffers as arrays in memory order."""
+    """Returns host buffers as arrays whose axes are in the order of memory."""
     return [host_array(buffer, spec) for buffer, spec in zip(buffers, specs, strict=True)]

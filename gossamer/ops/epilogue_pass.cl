@@ -1,13 +1,13 @@
 /* Applies an epilogue to a finished result, which is (outer, channels, inner) in memory. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-/* 1: the epilogue is applied to zeros in place of the result, which is written only */
+/* 1: the epilogue is applied to zeros, and the old result is not read */
 #define OF_ZEROS 0
 #define WORK_GROUP_SIZE 256 /* work-items of a work-group */
 /* number of consecutive elements that a work-item computes, 1 or 4; with 4 a float32 result
  * must be aligned to 16 bytes and a 16-bit one to 8 */
 #define VECTOR 1
-#define HALVES 1 /* the result and the tensor operands are 16-bit floats */
+#define HALVES 1 /* 1: the result and the tensor operands are 16-bit floats; 0: they are floats */
 #endif
 
 #include "dialect/common.h"

@@ -1,4 +1,4 @@
-"""Applies an epilogue by a separate kernel to results that another one computed, or to zeros."""
+"""Applies an epilogue in a separate kernel, to results that another kernel computed or to zeros."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
                            of_zeros: bool = False) -> list[Launch]:
     """Returns the launches that apply the epilogue to output 0 in place; none for the identity.
 
-    output: spec of the output, float32 or float16 without paddings and with fewer than 2^31
+    output: spec of the output, in float32 or float16, without paddings and with fewer than 2^31
     elements: (N, C, H, W) in NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. The
-    epilogue's tensor operands have its dtype and layout and are the inputs from
-    `first_tensor_input` on; channel operands are float32.
-    work_group: work-items of a work-group.
-    of_zeros: whether the epilogue is applied to zeros, whatever output 0 holds; then the identity
-    has a launch, too.
+    epilogue's tensor operands have the dtype and the layout of the output; channel operands are
+    float32.
+    first_tensor_input: index of the run-time input that is the first tensor operand.
+    work_group: number of work-items of a work-group.
+    of_zeros: whether the epilogue is applied to zeros, whatever output 0 holds; the identity then
+    needs a launch, too.
     """
     if output.size == 0 or (epilogue.expression.is_identity and not of_zeros):
         return []

@@ -1,5 +1,5 @@
-"""Precisions that change nothing: integers that the operands of a less precise form hold exactly,
-whose products are summed in float32 as ever."""
+"""Problems for which a lower precision than float32 changes no result: their operands are integers
+that the lower precision holds exactly, and their products are summed in float32 anyway."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ from gossamer.facts import REAL, ValueFacts, integers
 from gossamer.ops.weights import WeightsInfo
 
 LARGEST = 2048
-"""The largest magnitude up to which float16, and the operands of TF32, have all integers."""
+"""The largest integer up to which float16 and the operands of TF32 hold all integers exactly."""
 BYTES, NARROW = integers(-255, 255), integers(-LARGEST, LARGEST)
-"""Differences of two integers of 8 bits with one sign, and all integers that float16 has."""
+"""BYTES: the differences of two integers of 8 bits, both signed or both unsigned. NARROW: the
+integers up to LARGEST of either sign."""
 
 
 def in_float16(facts: ValueFacts) -> bool:
-    """Returns whether float16 holds all values that the facts allow, as integers."""
+    """Returns whether the facts allow only integers, and float16 holds all of them exactly."""
     return facts.is_integer and facts.largest <= LARGEST
 
 
 def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
-    """Returns whether a layer sums products of integers, which in float32 are exact.
+    """Returns whether a layer sums products of integers, which are exact in float32.
 
-    facts: of its run-time inputs, as its problem states them.
+    facts: the value facts of the layer's run-time inputs, as its problem states them.
+    weights: the facts about its weights.
     """
     return bool(facts) and facts[0].is_integer and weights.facts.is_integer
 
 
 def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
                           result: ValueFacts) -> str:
-    """Returns the least precise of the precisions in which a layer that sums products gives what it
-    gives in float32.
+    """Returns the least precise precision in which a layer that sums products has the same results
+    as in float32.
 
-    facts: of its run-time inputs.
-    result: of its output.
+    facts: the value facts of the layer's run-time inputs.
+    weights: the facts about its weights.
+    result: the value facts of its output.
     """
     if not facts or not in_float16(facts[0]) or not in_float16(weights.facts):
         return "fp32"
@@ -41,16 +44,16 @@ def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
 
 
 def precision_of_values(facts: Iterable[ValueFacts]) -> str:
-    """Returns the least precise of the precisions in which an op that moves or compares values of
-    these facts, or computes others of them, gives what it gives in float32."""
+    """Returns the least precise precision in which an op without sums of products has the same
+    results as in float32. facts: the value facts of all values that the op reads or writes."""
     known = list(facts)
     return "fp16" if known and all(map(in_float16, known)) else "fp32"
 
 
 def shared_facts(facts: ValueFacts) -> ValueFacts:
-    """Returns the facts that problems state for the facts of a value. Values that algorithms use in
-    the same way have the same stated facts, so that layers share measurements. REAL stands for more
-    than a few different values."""
+    """Returns the facts that problems state of a value whose facts are known. They may be wider
+    than the known facts: values that algorithms treat alike get equal facts, so that layers share
+    measurements. A value that may have many different numbers gets REAL."""
     if facts.few_values and facts.is_integer and (facts.count or 0) > 3:
         return next((wider for wider in (BYTES, NARROW) if facts.largest <= wider.largest), facts)
     return facts if facts.few_values else REAL

@@ -1,9 +1,10 @@
-"""How many threads of BLAS or ONNX Runtime an algorithm of the host takes: a setting of its config,
-so that it is saved and reported like any other. One number holds for all layers of a plan.
+"""How many threads of BLAS or ONNX Runtime an algorithm of the host takes. The number is a setting
+of the algorithm's config, so that it is saved and reported like any other setting. All layers of a
+plan take the same number.
 
-All threads are the default, as they are of NumPy and ONNX Runtime. Those that work on one product
-wait for each other: where another program has one of their processors, each product may last until
-that program's turn ends, and one thread is faster.
+By default they take all threads, as NumPy and ONNX Runtime do. The threads that work on one product
+wait for each other. Where another program runs on one of their processors, each product may last
+until that program's time slice ends, and one thread is faster.
 """
 
 from __future__ import annotations
@@ -25,20 +26,23 @@ THREADS = "threads"
 """The name of the setting."""
 ONE: Threads = 1
 ALL: Threads = "all"
-"""The values of the setting: a library takes one thread, or as many as it may."""
+"""The values of the setting: a library takes one thread, or as many threads as it may."""
 
 _SERIAL = 2**18
-"""Largest number of multiply-adds of a product for which OpenBLAS takes one thread anyway."""
+"""The largest number of multiply-adds of a product that OpenBLAS computes with one thread, however
+many threads it may take."""
 
 Config = tuple[tuple[str, int | str], ...]
 
 
 def thread_configs(multiply_adds: int | None = None) -> list[Config]:
-    """Returns the configs that differ in the number of threads.
+    """Returns one config for each value of the setting that makes a difference.
 
-    multiply_adds: those of one product at any batch size; None where that depends on the batch
-    size, whose configs are to be the same at all. They do not depend on the threads that BLAS has
-    here, so that a plan that was saved with more of them or fewer means the same.
+    The configs do not depend on the number of threads that BLAS has on this machine, so that a plan
+    that was saved on another machine has the same configs here.
+
+    multiply_adds: number of multiply-adds of one product; None where it depends on the batch size,
+    because configs have to be the same for all batch sizes.
     """
     one, every = ((THREADS, ONE),), ((THREADS, ALL),)
     if multiply_adds is not None and multiply_adds <= _SERIAL:
@@ -48,8 +52,9 @@ def thread_configs(multiply_adds: int | None = None) -> list[Config]:
 
 def of_threads(variants: Iterable[Variant], threads: Threads,
                device: Device) -> Iterable[Variant]:
-    """Returns those of an algorithm's variants that take this number of threads on the host; all of
-    them where they take any number alike, as those of other devices do."""
+    """Returns the variants of an algorithm whose config has a number of threads, or no setting of
+    threads. Returns all variants where there are no such variants, and on devices other than the
+    host."""
     if device.compiles:
         return variants
     listed = list(variants)
@@ -58,17 +63,17 @@ def of_threads(variants: Iterable[Variant], threads: Threads,
 
 
 def threads_of(variant: Variant) -> AbstractContextManager[None]:
-    """Returns the context in which BLAS has the threads of the variant's config."""
+    """Returns a context manager, within which BLAS takes the threads of a variant's config."""
     if (THREADS, ONE) in variant.config:
         return blas.limited(1)
     return blas.limited(processors()) if _has_too_many() else nullcontext()
 
 
 def number_of(threads: Threads) -> int:
-    """Returns the threads of ONNX Runtime for a value of the setting. "All" is the number of
-    processors, or OMP_NUM_THREADS where that is less; BLAS follows that variable by itself; 0
-    stands for those that ONNX Runtime takes where nothing limits the process: one for each core,
-    bound to it."""
+    """Returns the number of threads of ONNX Runtime for a value of the setting. ALL means the
+    number of processors, or OMP_NUM_THREADS where that is less; BLAS reads this variable itself.
+    Returns 0 where nothing limits the process: ONNX Runtime then takes one thread for each core,
+    and binds each thread to its core."""
     if threads == ONE:
         return 1
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
@@ -78,6 +83,6 @@ def number_of(threads: Threads) -> int:
 
 @functools.cache
 def _has_too_many() -> bool:
-    """Returns whether BLAS takes more threads than the limit of the container has processors, as
-    it does not look at that limit."""
+    """Returns whether BLAS takes more threads than a container's limit has processors. BLAS does
+    not know this limit."""
     return blas.threads() > processors()

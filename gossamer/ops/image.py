@@ -1,5 +1,6 @@
-"""Images as kernels of a network's first layers read them: their numbers, or the tensor that
-callers give, such as bytes in NHWC, from which a part of a fusion computes the numbers."""
+"""How kernels of a network's first layers read images. An image is either a tensor of numbers, or
+the tensor that callers give, such as bytes in NHWC. In the second case the first part of a fusion
+computes the image's numbers from the given tensor."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ _TYPES = {"float32": "float", "float16": "HALF", "uint8": "uchar", BFLOAT16: "un
 
 
 def makes_image(part: Problem) -> bool:
-    """Returns whether a part of a fusion makes an image of what callers give, by numbers for each
-    channel."""
+    """Returns whether a part of a fusion computes an image from the tensor that callers give, and
+    its constants have one number for each channel."""
     return isinstance(part, ElementwiseProblem) and len(part.inputs) == len(part.dtypes) == 1 and (
         bool(part.formats) and part.constants == tuple(range(1, len(part.operands)))
         and part.inputs[0].shape == part.shape and len(part.shape) == 4
@@ -32,9 +33,9 @@ def makes_image(part: Problem) -> bool:
 def image_macros(image: TensorSpec, given: ElementwiseProblem | None) -> dict[str, object]:
     """Returns the macros that image.h takes.
 
-    image: as the kernel reads it.
-    given: the arithmetic that computes the image's numbers from `image`; None where `image` has the
-    numbers.
+    image: spec of the tensor that the kernel reads.
+    given: the arithmetic that computes the image's numbers from that tensor; None where the tensor
+    holds the numbers themselves.
     """
     numbers = Epilogue() if given is None else Epilogue(
         given.expression, ("channel",) * len(given.constants))
@@ -46,13 +47,17 @@ def image_macros(image: TensorSpec, given: ElementwiseProblem | None) -> dict[st
 
 
 def given_arguments(weights: Weights, given: ElementwiseProblem | None) -> list[Argument]:
-    """Returns the arguments that match GIVEN_EPILOGUE_PARAMETERS. given: the first part of a fusion
-    whose constants the weights are; None where there is none."""
+    """Returns the arguments that match GIVEN_EPILOGUE_PARAMETERS.
+
+    weights: the constants of a fusion.
+    given: the first part of the fusion, where it computes an image from the tensor that callers
+    give; else None.
+    """
     return [] if given is None else [
         weights.packed(f"operand{index} of what is given", functools.partial(_numbers, index))
         for index in given.constants]
 
 
 def _numbers(index: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns a constant of what makes the image, one number a channel."""
+    """Returns a constant of the fusion's first part as a vector with one number a channel."""
     return np.ascontiguousarray(arrays[f"0.operand{index}"], np.float32).reshape(-1)

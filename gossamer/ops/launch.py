@@ -22,8 +22,8 @@ class Launch:
     work_group_size : tuple of int
         Number of work-items in a work-group along each dimension.
     arguments : tuple
-        The kernel's arguments in order. A callable is called with (inputs, outputs, workspace) at
-        each launch and returns the argument.
+        The kernel's arguments in order. In place of an argument there may be a function, which is
+        called with (inputs, outputs, workspace) at each launch and returns the argument.
     shared_bytes : int
         Bytes of dynamic shared memory for each work-group.
     """
@@ -52,7 +52,7 @@ class Launch:
         Raises
         ------
         DeviceError
-            The launch exceeds a limit of the device or the driver failed.
+            The launch exceeds a limit of the device, or the driver failed.
         """
         arguments = [argument(inputs, outputs, workspace) if callable(argument) else argument
                      for argument in self.arguments]
@@ -93,7 +93,7 @@ def output_buffer(index: int) -> Callable[..., Argument]:
 
 
 def workspace_buffer(inputs: object, outputs: object, workspace: Argument) -> Argument:
-    """Return the scratch memory of a launch; used itself as an argument of a Launch.
+    """Return the scratch memory of a launch. This function itself is an argument of a Launch.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
-"""LruCache, a cache with a limit in bytes that drops the results that were least recently used, and
-digest, the hash of named arrays."""
+"""LruCache, a cache with a limit in bytes that drops the least recently used results, and digest,
+a hash of named arrays."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ T = TypeVar("T")
 
 
 class LruCache(Generic[T]):
-    """A cache of results by key that drops the least recently used ones.
+    """A cache of results by key. It drops the least recently used results when all together are
+    larger than its limit.
 
     max_bytes: bytes that all results together may take.
-    size: returns the bytes of one result.
+    size: function that returns the bytes of a result.
     """
 
     def __init__(self, max_bytes: int, size: Callable[[T], int]) -> None:
@@ -28,8 +29,8 @@ class LruCache(Generic[T]):
         self._lock = threading.Lock()
 
     def of(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Returns the result of a key, calling make() where it is not in the cache. Threads that
-        ask for the same key at once may each call make()."""
+        """Returns the result of a key, which make() returns where it is not in the cache. Threads
+        that ask for a key at the same time may each call make()."""
         with self._lock:
             result = self._results.get(key)
         if result is None:

@@ -23,11 +23,12 @@ class Op:
     name : str
         The name under which gossamer.ops.registry lists the op.
     problem : type of Problem
-        The class of its problems.
+        The class of the op's problems.
     reference : callable
-        ``reference(problem, inputs, weights)`` takes and returns lists of logical arrays (rank-4
-        activations as N, C, H, W; `weights` maps names to arrays). It computes in float64,
-        whatever the dtype of the inputs; integers and booleans stay exact.
+        ``reference(problem, inputs, weights)`` takes a list of the inputs and a mapping of names to
+        constants, and returns a list of the outputs. Arrays are logical: activations of rank 4 are
+        (N, C, H, W). It computes in float64, whatever the dtype of the inputs; integers and
+        booleans stay exact.
     algorithms : tuple of Algorithm
         The algorithms in the order in which they are tried where nothing was measured.
     """

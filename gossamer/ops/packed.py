@@ -1,4 +1,4 @@
-"""Words of packed dtypes as algorithms address them, and the values that may be packed."""
+"""How algorithms address the words of packed tensors, and which values may be packed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from gossamer.expression import FUNCTIONS, Expression
 from gossamer.facts import ValueFacts
 from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec, image_shape, pack
 
-"""The words by which kernels write bits of values; the header precedes the kernel's own text."""
 WORD_TYPES = {"uint32": "uint", "uint64": "ulong"}
-"""Types of words in kernels, by the dtypes of words that are stored."""
+"""The C type of a word in kernels, by the NumPy dtype of the stored words."""
 _TRUTHS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "and", "or", "not"})
 _MOST_VALUES = 16
-"""Number of values that a step of an expression may have to be followed further."""
+"""The most combinations of a step's possible arguments for which its results are listed."""
 
 
 def can_hold(format_: Format, facts: ValueFacts) -> bool:
-    """Returns whether a format can hold all values that the facts allow, other than by rounding
-    floats."""
+    """Returns whether a format can hold all values that the facts allow. Formats of floats always
+    can, because they may round values."""
     if not format_.is_packed:
         return True
     if facts.count is None or not facts.few_values:
@@ -30,8 +29,8 @@ def can_hold(format_: Format, facts: ValueFacts) -> bool:
 
 
 def formats_for(facts: ValueFacts) -> list[Format]:
-    """Returns the packed formats of the smallest of bits and trits that can hold all values that
-    the facts allow; empty where neither can."""
+    """Returns the packed formats that can hold all values that the facts allow: those of bits if
+    these can, else those of trits; empty where neither can."""
     for dtype in ("bits", "trits"):
         formats = [Format(layout, dtype) for layout in ("packed32", "packed64")]
         if can_hold(formats[0], facts):
@@ -40,8 +39,8 @@ def formats_for(facts: ValueFacts) -> list[Format]:
 
 
 def result_dtype(expression: Expression, output: int = 0) -> str | None:
-    """Returns the packed dtype that holds an output of an expression, by the steps at its end; None
-    where it may be other numbers."""
+    """Returns the packed dtype with the fewest bits that holds all values that an output of an
+    expression may have; None where no packed dtype does."""
     return smallest_dtype(_possible_values(expression, output))
 
 
@@ -54,7 +53,7 @@ def smallest_dtype(values: set[float] | None) -> str | None:
 
 
 def _possible_values(expression: Expression, output: int) -> set[float] | None:
-    """Returns a set that holds every value of an output; None where they may be many."""
+    """Returns a set of all values that an output may have; None where it may have many."""
     known: list[set[float] | None] = [None] * expression.inputs
     for step in expression.steps:
         arguments = [known[index] for index in step.arguments]
@@ -75,7 +74,8 @@ def _union(one: set[float] | None, other: set[float] | None) -> set[float] | Non
 
 def _results(function: str, constants: tuple[float, ...],
              arguments: list[set[float] | None]) -> set[float] | None:
-    """Returns the values of a function of few values; None where they may be many."""
+    """Returns all results of a function. arguments: the possible values of each argument, or None.
+    Returns None where an argument is None or there are too many combinations."""
     sets = [values for values in arguments if values is not None]
     if len(sets) < len(arguments) or np.prod([len(values) for values in sets]) > _MOST_VALUES:
         return None
@@ -85,7 +85,8 @@ def _results(function: str, constants: tuple[float, ...],
 
 
 def as_images(spec: TensorSpec) -> TensorSpec:
-    """Returns a matrix as images of one pixel, which lie in memory as it does."""
+    """Returns the spec of images of one pixel that have the memory of a matrix. Returns a spec of
+    rank 4 unchanged."""
     if len(spec.shape) == 4:
         return spec
     layout = spec.layout if spec.format.is_packed else "NCHW"
@@ -93,21 +94,22 @@ def as_images(spec: TensorSpec) -> TensorSpec:
 
 
 def constant_words(value: float, spec: TensorSpec) -> np.ndarray:
-    """Returns the words (words, planes) of a pixel all of whose channels have one value, in the
-    packed format of a spec; bits beyond its channels are 0."""
+    """Returns the words of a pixel in the packed format of a spec, as an array (words, planes). All
+    channels of the pixel have the same value; bits beyond its channels are 0."""
     pixel = replace(spec, shape=(1, spec.shape[1], 1, 1))
     return pack(np.full(pixel.shape, value, np.float32), pixel).reshape(pixel.stored_shape[1], -1)
 
 
 @dataclass(frozen=True)
 class PackedParts:
-    """A packed tensor as kernels address it: as unsigned numbers of 32 bits, the parts of words.
+    """How kernels address a packed tensor: as unsigned numbers of 32 bits, called parts, of which a
+    word has one or two.
 
-    planes: bits of a value.
-    parts: parts of a word; the first part has the lower channels.
-    count: parts of a plane along the channels, paddings included.
+    planes: number of bits of a value.
+    parts: number of parts of a word; the first part has the lower channels.
+    count: number of parts of one plane of a pixel, paddings included.
     strides: distances in parts between neighbouring images, words of channels, rows and columns.
-    start: parts that precede channel 0 of the first pixel: those of the border.
+    start: number of parts of the border, which precede channel 0 of the first pixel.
     """
 
     planes: int

@@ -1,4 +1,5 @@
-"""The peak rates by which estimates of kernels' times are scaled to a device."""
+"""The peak rates of one compute unit, by which estimates of kernels' times are scaled to a device.
+They are multiply-adds and bytes a microsecond."""
 
 from __future__ import annotations
 
@@ -6,16 +7,16 @@ from gossamer.device.base import Device
 from gossamer.device.rates import PeakRates
 
 H200_UNIT = PeakRates(238_600.0, 32_300.0)
-"""Rates of a multiprocessor of an H200, which has 132: 63 TFLOP/s and 4.26 TB/s in all, as measured
-by `gossamer bench`. They stand for GPUs whose own rates were not measured."""
+"""Rates of one of the 132 multiprocessors of an H200. All together have 63 TFLOP/s and 4.26 TB/s,
+as measured by `gossamer bench`. They stand for GPUs whose own rates were not measured."""
 _PROCESSOR = PeakRates(55_000.0, 10_000.0)
-"""Rates of a processor with AVX-512 at 3.4 GHz. They stand for processors whose own rates were not
-measured."""
+"""Rates of a processor core with AVX-512 at 3.4 GHz. They stand for processors whose own rates were
+not measured."""
 
 
 def rates_of_unit(device: Device) -> PeakRates:
-    """Returns the rates of a compute unit: its share of those measured on the device, or nominal
-    ones where none were measured."""
+    """Returns the rates of a compute unit of a device: its share of the measured rates, or nominal
+    rates where none were measured."""
     if device.rates is None:
         return nominal_rates(device)
     units = max(device.limits.compute_units, 1)

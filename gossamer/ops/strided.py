@@ -31,8 +31,8 @@ def in_layout(spec: TensorSpec, layout: str) -> TensorSpec:
 
 def layout_variants(problem: Problem, layouts: Iterable[str] = AXES,
                     config: tuple[tuple[str, int | str], ...] = ()) -> list[Variant]:
-    """Returns one variant for each layout, with all rank-4 tensors in it; a single variant where
-    no tensor has rank 4."""
+    """Returns one variant for each layout, in which all tensors of rank 4 have this layout. Returns
+    a single variant where no tensor has rank 4."""
     if all(len(spec.shape) != 4 for spec in (*problem.inputs, *problem.outputs)):
         return [Variant(config, problem.inputs, problem.outputs)]
     return [Variant(config, tuple(in_layout(spec, layout) for spec in problem.inputs),
@@ -43,14 +43,15 @@ def layout_variants(problem: Problem, layouts: Iterable[str] = AXES,
 def merge(sizes: Sequence[int], walks: Sequence[Sequence[int]],
           marks: Sequence[Any] | None = None
           ) -> tuple[tuple[int, ...], list[Strides], tuple[Any, ...]]:
-    """Returns an equivalent nest of loops with as few loops as possible: (sizes, walks, marks).
+    """Returns a nest of loops over the same elements with as few loops as possible, as (sizes,
+    walks, marks).
 
-    Dimensions of size 1 are dropped, and neighbouring dimensions that are contiguous in every
-    tensor are merged, except those whose mark is not None.
+    Dimensions of size 1 are dropped. Two neighbouring dimensions are merged where each tensor can
+    walk along both with one stride. Dimensions with a mark other than None stay as they are.
 
     sizes: size of each dimension, outermost first.
-    walks: for each tensor, its stride along each dimension.
-    marks: for each dimension any value that must be preserved, or None.
+    walks: strides of each tensor along the dimensions.
+    marks: a value for each dimension that must stay as it is, else None.
     """
     marks = [None] * len(sizes) if marks is None else marks
     loops: list[tuple[int, Any, list[int]]] = []
@@ -87,11 +88,11 @@ def broadcast_strides(spec: TensorSpec, shape: Sequence[int]) -> Strides:
 
 
 def divisor(number: int) -> tuple[int, int, int]:
-    """Returns the arguments for a kernel's DIVISOR parameter: a number from 1 to 2^31 - 1, and the
-    multiplier and the shift that replace a division by it."""
+    """Returns the arguments for a kernel's DIVISOR parameter: the number, from 1 to 2^31 - 1, and
+    the multiplier and the shift that replace a division by the number."""
     shift = (number - 1).bit_length()
     multiplier = -(-(1 << (31 + shift)) // number)
-    # the kernel reads the same 32 bits as unsigned
+    # kernels take a signed 32-bit parameter and read its bits as an unsigned number
     return number, multiplier - (1 << 32) if multiplier >= 1 << 31 else multiplier, shift
 
 
@@ -101,8 +102,8 @@ def groups_for(items: int) -> tuple[int, ...]:
 
 
 def cannot_compile(problem: Problem, device: Device) -> str | None:
-    """Returns the reason why kernels with 32-bit indices that work on elements cannot compute a
-    problem on a device; None where they can."""
+    """Returns the reason why kernels that work on unpacked elements, with 32-bit indices, cannot
+    compute a problem on a device; None where they can."""
     for spec in (*problem.inputs, *problem.outputs):
         if device.compiles and spec.format.is_packed:
             return f"does not work on packed {spec.dtype}"
@@ -122,16 +123,16 @@ def cannot_index(specs: Iterable[TensorSpec], device: Device) -> str | None:
 
 
 def too_large(problem: Problem) -> str | None:
-    """Returns the reason why 32-bit indices are too small for the tensors of a problem, whatever
-    stores them; None where they are large enough."""
+    """Returns the reason why 32-bit indices are too small for the tensors of a problem, in whatever
+    format they are stored; None where they are large enough."""
     if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
         return "a tensor has 2^31 elements or more"
     return None
 
 
 def cannot_index_variants(variants: Iterable[Variant], device: Device) -> str | None:
-    """Returns what cannot_index() does for the tensors of all variants; None on a device that
-    compiles no kernels and so has no indices of theirs."""
+    """Returns the result of cannot_index() for the tensors of all variants; None on a device that
+    compiles no kernels."""
     if not device.compiles:
         return None
     return cannot_index((spec for variant in variants
@@ -139,9 +140,9 @@ def cannot_index_variants(variants: Iterable[Variant], device: Device) -> str | 
 
 
 class KernelAlgorithm(Algorithm):
-    """An algorithm that is one launch of a kernel which works in any layout.
+    """An algorithm of one launch, whose kernel works in any layout.
 
-    Its data are float32 unless a subclass overrides `supports`; variants of precision fp16 store
+    The tensors are float32 unless a subclass overrides `supports`; variants of precision fp16 store
     them as float16.
     """
 
@@ -192,13 +193,14 @@ class HostAlgorithm(Algorithm):
         specs = state.variant.inputs
         arrays = [unpack(host_array(buffer, spec), spec)
                   for buffer, spec in zip(inputs, specs, strict=True)]
-        # a row of -inf gives NaN, as on other devices, and nothing to warn of
+        # operations such as inf - inf give NaN without a warning, as on other devices
         with threads_of(state.variant), np.errstate(all="ignore"):
             results = self.compute(state.problem, arrays, state.data)
         for buffer, spec, result in zip(outputs, state.variant.outputs, results, strict=True):
             stored = host_array(buffer, spec)
             if spec.format.is_packed:
-                # nothing is known of NaN, which may be where facts say that the format holds all
+                # no check: NaN may be among the values, though the facts allow only values that
+                # the format holds
                 stored[...] = pack(result, spec, check=False)
                 continue
             if stored.size != spec.size:
@@ -213,10 +215,9 @@ def spatial_inner(spec: TensorSpec) -> int:
 
 
 def work_shape(inner: int, target: TensorSpec) -> tuple[int, int]:
-    """Returns how many results a work-item computes along `inner` and along the width of a target
-    (outer, height, width, inner): four along `inner` where its size is a multiple of 4, four along
-    the width where columns are neighbours in memory and their number is a multiple of 4, else
-    one."""
+    """Returns the numbers of results that a work-item computes along `inner` and along the width of
+    a target (outer, height, width, inner): (4, 1) where `inner` is a multiple of 4; (1, 4) where
+    columns are neighbours in memory and their number is a multiple of 4; else (1, 1)."""
     if inner % 4 == 0:
         return 4, 1
     return (1, 4) if target.strides[3] == 1 and target.shape[3] % 4 == 0 else (1, 1)

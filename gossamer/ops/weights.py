@@ -27,10 +27,9 @@ class WeightsInfo:
     mask_hash : str
         Hash of the positions of the nonzero weights; empty when no weight is zero.
     facts : ValueFacts
-        What is known of the weights' values, where they are few; else REAL.
+        The value facts of the weights where they have few different values; else REAL.
     scaled_signs : bool
-        Whether the weights of each output channel are plus and minus one positive number, which may
-        differ between channels.
+        Whether all weights of an output channel are c or -c, for a number c > 0 of each channel.
     """
 
     density: float = 1.0
@@ -50,9 +49,9 @@ class Packed:
     Attributes
     ----------
     buffer : Buffer
-        The device memory that holds it.
+        The device memory that holds the form.
     seconds : float
-        Seconds that packing and uploading took, by `build_clock`.
+        Seconds that packing and uploading the form took, by `build_clock`.
     """
 
     buffer: Buffer
@@ -68,7 +67,7 @@ class PackedArray:
     array : numpy.ndarray
         The form.
     seconds : float
-        Seconds that packing took there, by `build_clock`.
+        Seconds that packing took in the other process, by `build_clock`.
     """
 
     array: np.ndarray
@@ -76,7 +75,7 @@ class PackedArray:
 
 
 def build_clock(device: Device) -> float:
-    """Return the clock by which the building of candidates is timed.
+    """Return the present time of the clock by which the building of candidates is timed.
 
     Parameters
     ----------
@@ -86,8 +85,9 @@ def build_clock(device: Device) -> float:
     Returns
     -------
     float
-        Seconds: the processor time of this thread, and of other processes for it, on a device
-        where several threads build side by side and wait for one another, else wall-clock time.
+        Seconds. On a device where several threads build side by side and wait for one another: the
+        processor time of this thread and of other processes that build for it. Else the wall-clock
+        time.
     """
     if not device.builds_side_by_side:
         return time.perf_counter()
@@ -97,8 +97,8 @@ def build_clock(device: Device) -> float:
 class Weights:
     """A layer's constants and their packed forms on one device.
 
-    A form is kept as long as its memory is used by somebody, such as the `State` of a variant that
-    is ready to run. Meanwhile all who ask for it share it.
+    A packed form is kept as long as anything holds its memory, such as the `State` of a variant
+    that is ready to run. Meanwhile all callers that ask for the form share this memory.
 
     Parameters
     ----------
@@ -143,14 +143,14 @@ class Weights:
         return self.form(key, pack).buffer
 
     def form(self, key: str, pack: Pack) -> Packed:
-        """Return a packed form with the seconds that it took, making it at the first call.
+        """Return a packed form and the seconds that packing took; the first call packs it.
 
         Parameters
         ----------
         key : str
-            Name of the form; later calls with the same name return the same memory.
+            Name of the form. Later calls with this name return the same memory while it is kept.
         pack : callable
-            Makes the form from `arrays`, as an array that is uploaded or as a Buffer.
+            Makes the form from `arrays`. It returns an array, which is uploaded, or a Buffer.
 
         Returns
         -------
@@ -180,23 +180,23 @@ class Weights:
             return Packed(buffer, seconds)
 
     def offer(self, forms: Mapping[str, PackedArray]) -> None:
-        """Give forms that another process packed; each is kept until `form` asks for it.
+        """Take forms that another process packed. Each is kept until `form` is called for it.
 
         Parameters
         ----------
         forms : mapping of str to PackedArray
-            The forms by their names. `form` uploads them in place of packing them again.
+            The forms by their names. `form` uploads such a form instead of packing it again.
         """
         with self._lock:
             self._offered.update(forms)
 
     def withdraw(self, keys: Iterable[str]) -> None:
-        """Drop forms that were offered and not asked for.
+        """Drop forms that were given to `offer`, and for which `form` was not called since.
 
         Parameters
         ----------
         keys : iterable of str
-            Names of the forms; those that are not offered are passed over.
+            Names of the forms. Names of other forms are ignored.
         """
         with self._lock:
             for key in keys:
@@ -204,7 +204,7 @@ class Weights:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the constants; see lru_cache.digest."""
+        """SHA-256 hash of the constants, by `lru_cache.digest`."""
         return lru_cache.digest(self.arrays)
 
     @property
@@ -217,13 +217,13 @@ class Weights:
 class WeightsStore:
     """The packed weights of a network's layers on all devices.
 
-    The weights of a layer are kept as long as somebody uses them; meanwhile all who ask for them
-    share them.
+    The weights of a layer are kept as long as anything holds them. Meanwhile all callers that ask
+    for them get the same object.
 
     Attributes
     ----------
     infos : dict of str to WeightsInfo
-        Facts about the weights of nodes by the nodes' names.
+        Facts about the weights of each node, by the node's name.
     """
 
     def __init__(self) -> None:
@@ -247,7 +247,7 @@ class WeightsStore:
         Returns
         -------
         Weights
-            The same object as long as it is used.
+            The weights: the same object at every call, as long as anything holds it.
         """
         with self._lock:
             weights = self._weights.get((layer, device.name))

@@ -1,4 +1,5 @@
-"""Layers without any weight left: only their epilogues are computed, of zeros."""
+"""Layers whose weights are all zero: their epilogues are applied to zeros, and nothing else is
+computed."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from gossamer.ops.weights import Weights
 
 
 class ZeroWeights(Algorithm):
-    """Writes what the epilogue makes of zeros, on every device. A NaN or infinity of the input does
-    not reach the result."""
+    """Applies the epilogue to zeros and writes the results, on every device. NaN and infinity in
+    the input do not reach the results."""
 
     name = "zero_weights"
     dense = False
@@ -52,7 +53,7 @@ class ZeroWeights(Algorithm):
 
 
 class ZeroConvolution(ZeroWeights):
-    """A convolution without any weight left."""
+    """A convolution whose weights are all zero."""
 
     op = "conv2d"
 

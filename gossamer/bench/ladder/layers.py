@@ -75,8 +75,8 @@ PublishedLayer = Convolution | Sum | Mean | Product
 def published_layers(static: StaticGraph) -> list[PublishedLayer]:
     """Returns the layers of a graph in order, with batch norm and bounds fused into convolutions.
 
-    Batch norm is folded in float64. Raises UnsupportedError that names a node which the published
-    program has no layer for.
+    Batch norm is folded in float64. Raises UnsupportedError, which names the node, where the
+    published program has no layer for a node.
     """
     readers = Counter(name for node in static.nodes for name in node.inputs)
     readers.update(info.name for info in static.graph.outputs)
@@ -97,7 +97,7 @@ def published_layers(static: StaticGraph) -> list[PublishedLayer]:
 
 
 def _layer(static: StaticGraph, node: Node) -> PublishedLayer | None:
-    """The layer that a node makes without another node; None where it makes none."""
+    """The layer that a node makes by itself; None where it makes no layer by itself."""
     inputs = tuple(node.inputs)
     shapes = [static.shapes[name] for name in inputs]
     attributes = node.attributes
@@ -129,14 +129,15 @@ def _is_biased(node: Node) -> bool:
 
 
 def _constants(static: StaticGraph, node: Node) -> tuple[np.ndarray, np.ndarray]:
-    """The weight and the bias of a node in float64; the bias is 0 where it has none."""
+    """The weight and the bias of a node in float64; the bias is 0 where the node has none."""
     weight, *bias = (static.constants[name].astype(np.float64) for name in node.inputs[1:])
     outputs = weight.shape[1 if node.op == "gemm" and not node.attributes["trans_b"] else 0]
     return weight, bias[0].reshape(-1) if bias else np.zeros(outputs)
 
 
 def _fused(static: StaticGraph, node: Node, convolution: Convolution) -> Convolution | None:
-    """The convolution with an element-wise node that reads it, or None where it cannot be fused."""
+    """The convolution fused with an element-wise node that reads its output; None where they cannot
+    be fused."""
     if node.op != "elementwise" or convolution.is_bounded:
         return None
     expression = node.attributes["expression"]
@@ -153,7 +154,8 @@ def _fused(static: StaticGraph, node: Node, convolution: Convolution) -> Convolu
 
 
 def _bounds(expression: Expression) -> tuple[float, float] | None:
-    """The bounds to which an expression limits its input; None where it does something else."""
+    """The bounds to which an expression limits its input; None where the expression does anything
+    else."""
     if expression == apply("relu"):
         return 0.0, np.inf
     (step, *others) = expression.steps or (None,)

@@ -28,17 +28,17 @@ from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_b
 
 _HERE = Path(__file__).parent
 _BLOCK = 256
-"""Work-items of a work-group before their number is tuned."""
+"""Work-items of a work-group in rungs that do not tune this number."""
 _BLOCKS = (32, 64, 128, 256, 512, 1024)
-"""Work-items of a work-group that are tried."""
+"""Numbers of work-items in a work-group that are tried."""
 _TUNING_REPEATS, _TUNING_SAMPLE_US = 3, 200.0
-"""Samples of each block size, and their length."""
+"""Samples of each block size, and their length in microseconds."""
 _LARGEST = 2**31 - 1
-"""Values that the kernels' integers can count."""
+"""Most values of a tensor that the kernels' integers can count."""
 _PURPOSE = "a rung of the ladder"
 
 BlockSizes = dict[tuple[object, ...], int]
-"""The fastest block sizes that are known, by kernel and the sizes of its tensors."""
+"""The fastest block sizes measured so far, by kernel and the sizes of its tensors."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class _Call:
     arguments: tuple[Argument | Any, ...]
 
     def launch(self, block: int) -> Launch:
-        """Returns the launch with so many work-items in a work-group."""
+        """Returns the launch with `block` work-items in a work-group."""
         return Launch(self.kernel, (-(-self.items // block),), (block,), self.arguments)
 
     @property
@@ -103,13 +103,15 @@ class PublishedNetwork:
 
     Up to Rung.VALUES a layer whose input needs padding first copies it into a larger tensor. From
     Rung.BORDERS on each tensor is written with the border that its readers need. Up to
-    Rung.BORDERS each layer allocates its memory in every run, and all of it is freed at the run's
-    end.
+    Rung.BORDERS each layer allocates its memory in every run, and all this memory is freed at the
+    run's end.
 
-    static: the network at one batch size. x: its input (N, C, H, W). dtype: "float32" or
-    "float64", of weights, tensors and arithmetic. blocks: the block sizes that are known, to which
-    those that are measured here are added. Raises UnsupportedError where the network has other
-    layers than the published program, and CompileError where the device lacks the dtype.
+    static: network at one batch size.
+    x: input of the network (N, C, H, W).
+    dtype: dtype of weights, tensors and arithmetic: "float32" or "float64".
+    blocks: block sizes measured so far; the network adds the block sizes that it measures.
+    Raises UnsupportedError where the network has other layers than the published program, and
+    CompileError where the device lacks the dtype.
     """
 
     def __init__(self, static: StaticGraph, x: np.ndarray, rung: Rung, dtype: str, device: Device,
@@ -149,7 +151,7 @@ class PublishedNetwork:
 
     def run(self, stream: Any = None) -> None:
         """Queues the network's layers one after another. Where a run allocates memory of its own,
-        it waits for their end."""
+        it waits until the layers have ended."""
         tensors, padded = dict(self._kept), dict(self._kept_padded)
         for work in self._works:
             if self._rung < Rung.MEMORY:
@@ -189,7 +191,8 @@ class PublishedNetwork:
 
     def _allocate(self, work: _Work, tensors: dict[str, Buffer],
                   padded: dict[str, Buffer]) -> None:
-        """Adds the memory of a layer's output, and of its padded input where it has one."""
+        """Adds the memory of a layer's output, and of its padded input where the layer makes
+        one."""
         nbytes = self._dtype.itemsize
         if work.padded_size:
             padded[work.output] = self._device.empty(nbytes * work.padded_size, _PURPOSE)

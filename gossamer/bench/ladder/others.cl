@@ -1,11 +1,11 @@
-/* The other layers of the ladder, the same in all rungs: a work-item computes one value of the
- * output. Tensors are NCHW. */
+/* The layers of the ladder that are no convolutions. They are the same in all rungs: a work-item
+ * computes one value of the output. Tensors are NCHW. */
 
 #include "dialect/common.h"
 #include "results.h"
 
-/* The sum of two tensors. Each of the three may have a border around each image, of which the
- * output's is written as zeros. */
+/* The sum of two tensors. Inputs and output may have a border around each image; the kernel writes
+ * the output's border as zeros. */
 KERNEL void sum(const GLOBAL VALUE *RESTRICT a, const GLOBAL VALUE *RESTRICT b,
                 GLOBAL VALUE *RESTRICT y, int items, int height, int width, int a_border,
                 int b_border, int y_border)
@@ -27,7 +27,8 @@ KERNEL void sum(const GLOBAL VALUE *RESTRICT a, const GLOBAL VALUE *RESTRICT b,
     }
 }
 
-/* The mean of each channel over the image, which has a border in memory. */
+/* The mean of each channel over the image. The image may have a border in memory, which does not
+ * count. */
 KERNEL void mean(const GLOBAL VALUE *RESTRICT x, GLOBAL VALUE *RESTRICT y, int items, int height,
                  int width, int border)
 {

@@ -1,8 +1,8 @@
 #include "dialect/common.h"
 #include "results.h"
 
-/* The padding pass of rungs 1 and 2: copies images into larger ones with zeros around them. A
- * work-item writes one value of the result. Tensors are NCHW. */
+/* The padding pass of rungs 1 and 2: copies images into larger images with zeros around them.
+ * A work-item writes one value of the result. Tensors are NCHW. */
 KERNEL void pads(const GLOBAL VALUE *RESTRICT x, GLOBAL VALUE *RESTRICT padded, int items,
                  int height, int width, int padded_height, int padded_width, int top, int left)
 {

@@ -1,9 +1,9 @@
 #include "dialect/common.h"
 #include "results.h"
 
-/* The convolution of rung 1: a work-item computes an output pixel, all its channels one after
- * another. The input lies in memory with its padding. Tensors are NCHW, weights (M, C/groups, R, S).
- */
+/* The convolution of rung 1: a work-item computes all channels of an output pixel, one after
+ * another. The input lies in memory with its padding. Tensors are NCHW, weights (M, C/groups, R,
+ * S). */
 KERNEL void pixels(const GLOBAL VALUE *RESTRICT x, const GLOBAL VALUE *RESTRICT weight,
                    const GLOBAL VALUE *RESTRICT bias, GLOBAL VALUE *RESTRICT y, int items,
                    VALUE low, VALUE high, int channels, int height, int width, int out_channels,

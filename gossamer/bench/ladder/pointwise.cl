@@ -4,8 +4,8 @@
 /* The 1x1 convolution of rung 6, of stride 1 and one group: a work-item computes one value of the
  * output, without the loops over a window.
  *
- * Input and output may have borders around each image, of which the output's is written as zeros.
- * Tensors are NCHW, weights (M, C). */
+ * Input and output may have a border around each image; the kernel writes the output's border as
+ * zeros. Tensors are NCHW, weights (M, C). */
 KERNEL void pointwise(const GLOBAL VALUE *RESTRICT x, const GLOBAL VALUE *RESTRICT weight,
                       const GLOBAL VALUE *RESTRICT bias, GLOBAL VALUE *RESTRICT y, int items,
                       VALUE low, VALUE high, int channels, int out_channels, int height, int width,

@@ -1,4 +1,5 @@
-/* What the kernels of the ladder do with a convolution's result. The type VALUE is float or double. */
+/* The bounds on a convolution's result, as the kernels of the ladder apply them. The type VALUE is
+ * float or double. */
 
 #pragma once
 

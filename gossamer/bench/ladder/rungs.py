@@ -9,9 +9,11 @@ SUITE = "ladder"
 
 
 class Rung(IntEnum):
-    """A program of the ladder; it has the improvements of all rungs up to its own.
+    """A program of the ladder; it has its own improvement and the improvements of all rungs before
+    it.
 
-    label: the improvement in words. contender: name of the rung among the contenders.
+    label: the improvement in words.
+    contender: name of the rung among the contenders.
     """
 
     PIXELS = 1

@@ -3,8 +3,8 @@
 
 /* The convolution from rung 2 on: a work-item computes one value of the output.
  *
- * The output has a border of zeros around each image, which the kernel writes as well; rung 2 has
- * none. The input lies in memory with its padding: `top` and `left` are the row and the column at
+ * From rung 3 on the output may have a border around each image, which the kernel writes as zeros.
+ * The input lies in memory with its padding: `top` and `left` are the row and the column at
  * which the first window begins. Tensors are NCHW, weights (M, C/groups, R, S). */
 KERNEL void values(const GLOBAL VALUE *RESTRICT x, const GLOBAL VALUE *RESTRICT weight,
                    const GLOBAL VALUE *RESTRICT bias, GLOBAL VALUE *RESTRICT y, int items,

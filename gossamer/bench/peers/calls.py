@@ -1,4 +1,4 @@
-"""The peers of calls: each is called as its users call it, from its input to its complete
+"""The peers of calls: each peer is called as its users call it, from the input to the complete
 result."""
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ _AGAIN = "remove the file, or run clblast_tuner_xgemm again"
 
 def clblast(network: PeerNetwork, x: np.ndarray, device: Device,
             precisions: Sequence[str]) -> list[Alternative]:
-    """Returns CLBlast's product on an OpenCL device. Its settings are those that CLBlast's tuner
-    found where the current directory has the tuner's results for this device, else CLBlast's own.
-    Raises AbsentError where CLBlast cannot be measured."""
+    """Returns CLBlast's product on an OpenCL device. Its settings are CLBlast's own, unless the
+    current directory has results of CLBlast's tuner for this device. Raises AbsentError where
+    CLBlast cannot be measured."""
     if not runs_opencl(device):
         raise AbsentError("runs through OpenCL: --device opencl:N")
     nodes = network.graph.nodes
@@ -75,7 +75,7 @@ def clblast(network: PeerNetwork, x: np.ndarray, device: Device,
 
 
 def runs_opencl(device: Device) -> TypeGuard[OpenCLDevice]:
-    """Returns whether a device is one of OpenCL, in whose memory CLBlast can compute."""
+    """Returns whether a device is an OpenCL device, on whose memory CLBlast can work."""
     try:
         from gossamer.device.opencl import OpenCLDevice
     except ImportError:
@@ -86,7 +86,7 @@ def runs_opencl(device: Device) -> TypeGuard[OpenCLDevice]:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Raises AbsentError where CLBlast is not installed."""
+    """Loads CLBlast. Raises AbsentError where it is not installed."""
     try:
         return ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -131,7 +131,7 @@ class _Result:
 
 
 def _result(path: Path) -> _Result:
-    """Raises AbsentError for a file that is no result of the tuner."""
+    """Reads a result of the tuner. Raises AbsentError for a file that is no such result."""
     try:
         found = json.loads(path.read_text())
         pairs = (setting.split("=") for setting in found["best_parameters"].split())

@@ -1,4 +1,4 @@
-"""cuDNN with 8-bit integers as a peer of convolutions of signs, which they hold exactly."""
+"""cuDNN with 8-bit integers, which hold signs exactly, as a peer of convolutions of signs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gossamer.tensor import Format, TensorSpec, logical_view, pack
 
 _X, _WEIGHT, _BIAS, _Y = 1, 2, 3, 4
 _MOST_PLANS = 6
-"""Plans that are timed."""
+"""Most plans of cuDNN that are timed."""
 
 
 def cudnn_int8(contender: str, problem: Conv2dProblem, x: np.ndarray,
                arrays: Mapping[str, np.ndarray], device: Device) -> list[Alternative]:
-    """Returns cuDNN's plans for a convolution of integers with bias and ReLU, NHWC, sums in int32
-    and results that are saturated to 8 bits.
+    """Returns cuDNN's plans for a convolution of integers with bias and ReLU. Images are in NHWC,
+    sums are int32, and results are saturated to 8 bits.
 
     arrays: `weight` (M, C, R, S) and `bias` (M,), integers. Raises AbsentError.
     """

@@ -12,8 +12,8 @@ from gossamer.expression import Expression
 
 
 def evaluate(expression: Expression, values: Sequence[Any]) -> list[Any]:
-    """Returns the expression's outputs for arrays that broadcast. Its constants are Python's
-    numbers, which take the dtype of the arrays that they meet."""
+    """Returns the expression's outputs for arrays that broadcast. The expression's constants are
+    Python's numbers, which take the dtype of the arrays that they are combined with."""
     results = list(values)
     for step in expression.steps:
         results.append(_FUNCTIONS[step.function](
@@ -27,7 +27,7 @@ def _truth(compare: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _where(condition: Any, x: Any, y: Any) -> Any:
-    # of two numbers jnp.where makes float32
+    # jnp.where returns float32 where x and y are both Python's numbers
     return jnp.where(condition != 0, x, y).astype(jnp.result_type(condition, x, y))
 
 
@@ -51,4 +51,4 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "round": jnp.rint, "sigmoid": jax.nn.sigmoid, "sign": jnp.sign, "relu": jax.nn.relu,
     "clip": jnp.clip, "leaky_relu": _slope_below_zero, "prelu": _slope_below_zero,
     "hard_sigmoid": _hard_sigmoid, "constant": lambda value: value}
-"""Every function of expressions, with the same arguments and constants."""
+"""The form in JAX of every function of expressions, with the same arguments and constants."""

@@ -24,9 +24,11 @@ LAYOUTS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
 """The axes of an image in NCHW in the order of each layout."""
 
 _FILTERS = {"NCHW": "OIHW", "NHWC": "OHWI"}
-"""The order of a filter's axes between images in each layout, which is that of images again."""
+"""The order of a filter's axes for images in each layout; it is like the order of the images'
+axes."""
 _PROCESSOR_FILTERS = "HWIO"
-"""The order in which XLA reads filters on the processor; it transposes others in every call."""
+"""The order in which XLA reads filters on the processor; it transposes filters in any other order
+in every call."""
 
 _Item = TypeVar("_Item")
 
@@ -35,11 +37,11 @@ class GraphFunction:
     """A network at one batch size as a function of its weights and its input, with batch norms
     folded. It returns a tuple of the graph's outputs.
 
-    Tensors of four axes are in the layout, and all others are as in the graph. Filters are in the
-    layout too, but on the processor in the order in which XLA reads them there.
+    Tensors of four axes are in the layout, and all other tensors are as in the graph. Filters are
+    in the layout too, except on the processor, where they are in the order in which XLA reads them.
 
-    weights: the constants in these orders and the precision's dtype, one after another as a call
-    takes them. Raises AbsentError for an op that is not written down here.
+    weights: the constants in these orders and in the precision's dtype, as a list for calls.
+    Raises AbsentError for an op that this file does not translate.
     """
 
     def __init__(self, graph: Graph, batch: int, layout: str, precision: str, *,
@@ -70,7 +72,8 @@ class GraphFunction:
         return tuple(run.values[info.name] for info in graph.outputs)
 
     def stored(self, array: np.ndarray) -> np.ndarray:
-        """Returns an array of the graph as the function takes it, in its layout and dtype."""
+        """Returns an array of the graph in the form that the function takes: in the layout and the
+        precision's dtype."""
         return self._in_memory(array, self.order(range(array.ndim)))
 
     def filter_order(self, name: str) -> str:
@@ -95,21 +98,21 @@ class GraphFunction:
         return array.astype(np.float32).transpose(axes)
 
     def order(self, items: Sequence[_Item]) -> tuple[_Item, ...]:
-        """Returns what there is for each axis of a tensor of the graph in the order of the axes
-        here."""
+        """Returns the items, one for each axis of a tensor in the graph, in the order of the axes
+        in the layout."""
         return tuple(items[axis] for axis in (LAYOUTS[self.layout] if len(items) == 4
                                               else range(len(items))))
 
     def refused(self, node: Node) -> AbsentError:
-        """Returns the error for a node that is not written down here."""
+        """Returns the error for a node that this file does not translate."""
         return AbsentError(f"{self.static.graph.name}: {node.source or node.name} ({node.op}) has "
                            "no form in JAX here")
 
 
 class _Run:
-    """One evaluation, of arrays or of the symbols that JAX puts in their place.
+    """One evaluation of the graph, with arrays or with the tracers that JAX puts in their place.
 
-    values: what is known by now, by the names of the graph.
+    values: arrays that are known so far, by their names in the graph.
     """
 
     def __init__(self, function: GraphFunction, values: dict[str, Any]) -> None:
@@ -121,7 +124,7 @@ class _Run:
         return self.function.static.shapes[name]
 
     def axis(self, node: Node, axis: int) -> int:
-        """Returns where an axis of a node's first input lies in the layout."""
+        """Returns the number that an axis of a node's first input has in the layout."""
         rank = len(self.shape(node.inputs[0]))
         return self.function.order(range(rank)).index(axis % rank)
 
@@ -130,11 +133,11 @@ class _Run:
         return jnp.transpose(value, np.argsort(self.function.order(range(value.ndim))).tolist())
 
     def placed(self, value: Any) -> Any:
-        """Returns a value that is as in the graph in the layout."""
+        """Returns a value whose axes are as in the graph, transposed to the layout."""
         return jnp.transpose(value, self.function.order(range(value.ndim)))
 
     def operand(self, name: str, rank: int) -> Any:
-        """Returns a value that meets others of so many axes and broadcasts to them."""
+        """Returns a value with `rank` axes, so that it broadcasts to other values of this rank."""
         value = self.values[name]
         if value.ndim == rank:
             return value
@@ -142,8 +145,8 @@ class _Run:
         return self.placed(value.reshape((1,) * (rank - value.ndim) + value.shape))
 
     def with_epilogue(self, node: Node, result: Any, channel_axis: int) -> list[Any]:
-        """Returns what the epilogue of a layer makes of its result. channel_axis: that of the
-        channels in the graph."""
+        """Returns the results of a layer's epilogue on the layer's result. channel_axis: axis of
+        the channels in the graph."""
         sizes = [1] * result.ndim
         sizes[channel_axis] = -1
         by_channel = self.function.order(sizes)
@@ -188,7 +191,7 @@ def _pool(run: _Run, node: Node) -> list[Any]:
     shape, out = run.shape(node.inputs[0]), run.shape(node.outputs[0])
     pads = [(0, 0), (0, 0)]
     for axis in range(2):
-        # the last window ends where the output's size says, which ceil_mode decides
+        # ceil_mode decides the output's size, and so where the last window ends
         covered = ((out[2 + axis] - 1) * a["strides"][axis]
                    + (a["kernel"][axis] - 1) * a["dilations"][axis] + 1)
         pads.append((a["pads"][axis], max(covered - shape[2 + axis] - a["pads"][axis], 0)))
@@ -221,7 +224,7 @@ def _resize(run: _Run, node: Node) -> list[Any]:
         raise run.function.refused(node)
     for axis, taken in enumerate(positions, 2):
         times, place = repetitions(taken, shape[axis]), run.axis(node, axis)
-        # XLA repeats without reading a table of positions
+        # jnp.repeat reads no table of positions, as jnp.take does
         x = (jnp.take(x, taken, place, mode="clip") if times is None
              else jnp.repeat(x, times, place))
     return [x]

@@ -32,8 +32,8 @@ def _greatest(x: Any, y: Any) -> torch.Tensor:
 
 
 def _limited(function: Callable[..., torch.Tensor], limit: str, x: Any, y: Any) -> torch.Tensor:
-    """Returns the minimum or maximum of two values, one of which may be a number. Torch's functions
-    for these take tensors only, so that a number becomes the limit of a clamp."""
+    """Returns the minimum or maximum of two values, one of which may be a number. torch.minimum and
+    torch.maximum take tensors only, so that a number becomes the limit of a clamp."""
     for tensor, number in ((x, y), (y, x)):
         if not isinstance(number, torch.Tensor):
             return torch.clamp(tensor, **{limit: number})
@@ -68,8 +68,9 @@ of two arguments may be a number."""
 
 
 def graph_module(graph: Graph, batch: int) -> nn.Module:
-    """Returns a module in evaluation mode that computes the graph's output at this batch size, or a
-    tuple of its outputs, one call of torch for each op, with batch norms folded.
+    """Returns a module in evaluation mode that computes the graph's output, or a tuple of its
+    outputs, at this batch size. The module has one call of torch for each op; batch norms are
+    folded.
 
     Raises UnsupportedError for an op, or an attribute, that this file does not translate.
     """
@@ -126,8 +127,8 @@ class _Writer:
         return name in self.static.constants
 
     def expression(self, node: Node, expression: Expression, known: Sequence[Any]) -> fx.Node:
-        """Writes an expression, which has one result. known: its inputs, followed by the results of
-        those of its first steps that are written already."""
+        """Writes an expression, which has one result. known: the expression's inputs, followed by
+        the results of its first steps if these are written already."""
         results = list(known)
         if len(expression.outputs) != 1:
             raise self.refused(node)
@@ -146,8 +147,8 @@ class _Writer:
                       channel_axes: int) -> fx.Node:
         """Writes a layer and its epilogue. A bias that is added first becomes the layer's own.
 
-        layer: writes the layer with a bias, or with None. channel_axes: number of axes after
-        that of the channels.
+        layer: function that writes the layer with a bias, or with None.
+        channel_axes: number of axes behind the axis of the channels.
         """
         expression, operands = node.attributes["epilogue"], node.inputs[2:]
         known = [self._operand(name, channel_axes) for name in operands]
@@ -159,7 +160,8 @@ class _Writer:
 
     def _bias(self, expression: Expression, operands: Sequence[str]) -> str | None:
         """Returns the constant that the first step of an epilogue adds to the layer's result; None
-        where that step does other work, or where the result itself is needed later."""
+        where the first step does other work, or where the result without the bias is needed
+        later."""
         if not expression.steps or expression.steps[0].function != "add":
             return None
         first, *others = expression.steps

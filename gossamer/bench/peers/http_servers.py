@@ -1,9 +1,10 @@
 """Servers that are compared with `gossamer serve`: PyTorch behind the simplest handler of FastAPI,
-and that handler with no network at all.
+and the same handler without a network.
 
     python -m gossamer.bench.peers.http_servers fastapi mobilenet_v2 cuda:0 8000
 
-They take photos as bytes, (N, height, width, 3) uint8, and answer with the first output as bytes.
+The servers take photos as bytes, (N, height, width, 3) uint8, and answer with the network's first
+output as bytes.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from gossamer.model.input_format import InputFormat
 
 
 def network(model: str, device: str, most: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns PyTorch's function from photos to outputs, up to a batch size: compiled on a GPU, and
-    eager on processors, for which torch.compile makes no faster code. Raises InputError for a
-    network that does not say how photos are prepared."""
+    """Returns PyTorch's function from photos to outputs, for batches of up to `most` photos. It is
+    compiled on a GPU, and eager on processors, for which torch.compile makes no faster code. Raises
+    InputError for a network that does not say how photos are prepared."""
     import torch
 
     from gossamer.bench.peers.graph_module import graph_module
@@ -67,7 +68,8 @@ def photo_shape(graph: Any) -> tuple[int, int, int]:
 
 
 def _serve(model: str, device: str, port: int, *, is_empty: bool) -> None:
-    """Serves by a handler that computes each request by itself, or nothing."""
+    """Runs a server whose handler computes each request by itself. is_empty: whether it computes
+    nothing."""
     shape = photo_shape(gossamer.load(model))
     compute = None if is_empty else network(model, device, 64)
     app = FastAPI()

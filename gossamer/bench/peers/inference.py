@@ -49,7 +49,8 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device,
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         if len(processors) > 1:
-            # without a number of threads it binds them so itself; it counts processors from 1
+            # ONNX Runtime binds its threads like this itself, but not where their number is given;
+            # it counts processors from 1
             options.add_session_config_entry(
                 "session.intra_op_thread_affinities",
                 ";".join(str(processor + 1) for processor in processors[1:]))
@@ -118,15 +119,15 @@ def jax_jit(network: PeerNetwork, x: np.ndarray, device: Device,
 
 
 def onnx_bytes(network: PeerNetwork) -> bytes:
-    """The network's ONNX file."""
+    """Returns the content of the network's ONNX file."""
     return (to_onnx(network.graph).SerializeToString() if network.onnx is None
             else network.onnx())
 
 
 def release() -> None:
     """Frees the memory of contenders that are no longer referenced: graphs and modules hold device
-    memory in reference cycles, torch caches the memory that it frees, and JAX the functions that it
-    compiled."""
+    memory in reference cycles, torch caches the memory that it frees, and JAX caches the functions
+    that it compiled."""
     if "gossamer.bench.peers.torch_peers" in sys.modules:
         sys.modules["gossamer.bench.peers.torch_peers"].forget()
     if "jax" in sys.modules:
@@ -172,14 +173,14 @@ def vendors() -> list[str]:
 
 
 def defaults(device: Device, layers: bool) -> list[str]:
-    """Returns the peers and vendors' algorithms that are compared on a device where the user names
+    """Returns the peers and vendors' algorithms that take part on a device where the user names
     none.
 
     max-autotune is left out because it searches for many minutes, and semi-structured weights
     because few networks have them. torch.compile is left out for
-    single layers: it takes seconds to compile each, and then calls what torch-graph calls.
-    OpenCV's dnn and JAX are compared by whole networks, JAX not beside an OpenCL device, and
-    CLBlast by products on one.
+    single layers: it takes seconds to compile each layer, and then makes the same calls as
+    torch-graph. OpenCV's dnn and JAX take part for whole networks only, and JAX not beside an
+    OpenCL device. CLBlast takes part for layers on an OpenCL device.
     """
     if not device.runs_cuda_libraries:
         on_opencl = ["clblast"] if runs_opencl(device) and layers else []

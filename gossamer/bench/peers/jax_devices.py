@@ -10,8 +10,8 @@ import jax
 from gossamer.bench.contender import AbsentError
 from gossamer.device.base import Device
 
-# by default JAX allocates three quarters of a GPU's memory when it first uses it, and other
-# contenders need that
+# by default JAX allocates three quarters of a GPU's memory when it first uses the GPU, but other
+# contenders need this memory
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
@@ -21,7 +21,7 @@ def processor() -> Any:
 
 
 def gpu(device: Device) -> Any:
-    """Returns a CUDA device as JAX knows it. Raises AbsentError where JAX does not."""
+    """Returns a CUDA device as JAX knows it. Raises AbsentError where JAX does not know it."""
     try:
         return jax.devices("cuda")[device.index]
     except (RuntimeError, IndexError):

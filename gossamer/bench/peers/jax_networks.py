@@ -20,11 +20,11 @@ from gossamer.bench.peers.graph_jax import LAYOUTS, GraphFunction
 from gossamer.device.base import Device
 
 _WARM_UP = 2
-"""Calls before the one that tells how long a call takes: the first compiles, and the second may
-record a graph."""
+"""Calls before the call whose time is measured: the first call compiles, and the second call may
+record a CUDA graph."""
 _WAIT_US, _MOST_CALLS = 20_000.0, 100
-"""Time of the calls that are queued on a GPU before one wait for their results, beside which that
-wait is negligible, and the most such calls."""
+"""Microseconds of the calls that are queued on a GPU before one wait for their results, and the
+most such calls. The wait is negligible beside this time."""
 
 
 def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
@@ -53,11 +53,11 @@ def _contender(name: str, network: PeerNetwork, x: np.ndarray, device: Device, j
     results: list[Any] = []
 
     def queue(calls: int, stream: Any) -> None:
-        """Queues calls and waits for the last, as the device's events are on another stream than
-        JAX's work."""
+        """Queues calls and waits for the last one, because the device's events are on another
+        stream than JAX's work."""
         for _ in range(calls):
-            # the next result may then take the memory of the last one, and XLA need not write new
-            # addresses into the graphs that it recorded
+            # the next result may then take the memory of the last result, so that XLA need not
+            # write new addresses into the CUDA graphs that it recorded
             results.clear()
             results.extend(call(weights, source))
         jax.block_until_ready(results)

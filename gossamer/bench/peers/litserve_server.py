@@ -2,8 +2,8 @@
 
     python -m gossamer.bench.peers.litserve_server litserve mobilenet_v2 cuda:0 8000
 
-It takes one photo a request, (height, width, 3) uint8, and answers with the first output: both are
-bytes in base 64 within JSON, as LitServe takes no other bytes.
+The server takes one photo a request, (height, width, 3) uint8, and answers with the network's first
+output. Both are bytes in base 64 within JSON, because LitServe takes no bytes in another form.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _BATCH_WAIT_S = 0.002
 class PhotoApi(litserve.LitAPI):
     """The network as LitServe calls it.
 
-    model: the network. device: the name of the device that computes it.
+    model: file of the network, or its name in the zoo.
+    device: name of the device that computes the network.
     """
 
     def __init__(self, model: str, device: str) -> None:
@@ -34,7 +35,7 @@ class PhotoApi(litserve.LitAPI):
         self._device = device
 
     def setup(self, _: str) -> None:
-        """Makes the network in the process that computes."""
+        """Makes the network, in the process that computes it."""
         self._shape = photo_shape(gossamer.load(self._model))
         self._compute = network(self._model, self._device, _MOST_BATCH)
 
@@ -48,7 +49,7 @@ class PhotoApi(litserve.LitAPI):
 
     def predict(self, photos: np.ndarray) -> np.ndarray:
         """Returns the outputs for an array of photos."""
-        # LitServe calls it without batch() where one request comes alone
+        # LitServe does not call batch() for a request that comes alone: `photos` is then one photo
         return self._compute(photos if photos.ndim == 4 else photos[None])
 
     def unbatch(self, outputs: np.ndarray) -> list[np.ndarray]:

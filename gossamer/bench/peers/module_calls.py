@@ -34,10 +34,11 @@ _WORSE_THAN_TORCH = 2
 class ModuleWork:
     """A module with an input on a device, and its contenders.
 
-    name: that of the network, as gossamer.bench.modules has it. precision: "fp32", or "fp16" for a
-    module in float16 and channels_last. Raises AbsentError where it cannot be made.
-
-    expected: the output for the first pictures, in float64. largest_error: twice that of torch.
+    name: name of the network, as gossamer.bench.modules has it.
+    precision: "fp32", or "fp16" for a module in float16 and channels_last.
+    expected: output for the first pictures, in float64.
+    largest_error: twice the normalised error of torch's own output in this precision.
+    Raises AbsentError where the module cannot be made.
     """
 
     def __init__(self, name: str, batch: int, device: Device, precision: str) -> None:
@@ -67,7 +68,7 @@ class ModuleWork:
 
     @property
     def parameters(self) -> int:
-        """The number of the module's weights."""
+        """The number of the module's parameters."""
         return sum(weight.numel() for weight in self.module.parameters())
 
     @property
@@ -82,7 +83,8 @@ class ModuleWork:
         return self._contender(OWN, fast, f"optimised in {time.monotonic() - start:.0f} s")
 
     def peer(self, name: str) -> CalledContender:
-        """Returns torch in one of its ways. Raises AbsentError for CUDA graphs elsewhere."""
+        """Returns the peer of this name: the module called eagerly, or compiled. Raises AbsentError
+        for peers with CUDA graphs where there is no CUDA device."""
         if name in _ON_CUDA_ALONE and self._place.type != "cuda":
             raise AbsentError("makes CUDA graphs")
         if name == EAGER:

@@ -1,4 +1,4 @@
-"""Resizes by the nearest pixel, as peers write them down."""
+"""Resizes by the nearest pixel, in the form that peers compute."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gossamer.tensor import default_spec
 
 
 def nearest_positions(static: StaticGraph, node: Node) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns the input's row for each row of the output, and the same of the columns; None for a
-    resize that interpolates or is not of images."""
+    """Returns the input's row for each row of the output, and the input's column for each column of
+    the output; None for a resize that interpolates or whose input is no image."""
     a, shape = node.attributes, static.shapes[node.inputs[0]]
     if a["mode"] != "nearest" or len(shape) != 4:
         return None
@@ -22,6 +22,7 @@ def nearest_positions(static: StaticGraph, node: Node) -> tuple[np.ndarray, np.n
 
 
 def repetitions(positions: np.ndarray, size: int) -> int | None:
-    """Returns how often each of `size` positions is repeated where no more is done; else None."""
+    """Returns how often the positions repeat each of `size` pixels, where all pixels are repeated
+    equally often and in order; else None."""
     times = len(positions) // size
     return times if np.array_equal(positions, np.arange(size).repeat(times)) else None

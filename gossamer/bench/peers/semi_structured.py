@@ -1,4 +1,4 @@
-"""Modules whose weights in the pattern 2:4 PyTorch multiplies by cuSPARSELt; needs torch."""
+"""Modules of PyTorch whose weights in the pattern 2:4 are multiplied by cuSPARSELt; needs torch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch.nn import functional
 from gossamer.bench.contender import AbsentError
 
 _ROWS, _COLUMNS = 32, 64
-"""Numbers of which rows and columns of a float16 matrix must be multiples."""
+"""The rows and the columns of a float16 matrix must be multiples of these numbers."""
 
 
 def semi_structured(module: nn.Module) -> nn.Module:
-    """Turns the weights of 1x1 convolutions and fully connected layers that have two zeros in every
-    four into torch's semi-structured tensors, and returns the module.
+    """Turns weights with two zeros in every four, of 1x1 convolutions and fully connected layers,
+    into torch's semi-structured tensors, and returns the module.
 
-    Raises AbsentError where there are none, and whatever torch raises where it has no such tensors
-    on the weights' device.
+    Raises AbsentError where the module has no such weights, and torch's own error where torch has
+    no such tensors on the weights' device.
     """
     layers = list(_layers(module)) if isinstance(module, fx.GraphModule) else []
     if not layers:
@@ -30,7 +30,7 @@ def semi_structured(module: nn.Module) -> nn.Module:
         source = node.args[1]
         assert isinstance(source, fx.Node)
         name = f"{source.target}_2_4"
-        # torch takes cuSPARSELt for these unless it is told otherwise
+        # by default torch multiplies these tensors by cuSPARSELt
         sparse = torch.sparse.to_sparse_semi_structured(matrix.contiguous())
         module.register_parameter(name, nn.Parameter(sparse, requires_grad=False))
         with module.graph.inserting_before(node):

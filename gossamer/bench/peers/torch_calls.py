@@ -19,7 +19,8 @@ from gossamer.device.registry import find
 GRAPH = "torch-compile-graph"
 """The peer whose compiled module is captured in one CUDA graph by hand."""
 _MODES = {"torch-compile": None, GRAPH: None, "torch-compile:reduce-overhead": "reduce-overhead"}
-"""Modes of torch.compile; None is the one that users get who name none."""
+"""Modes that are passed to torch.compile; None where no mode is passed, so that it takes its
+default."""
 _WARM_UP = 3
 """Calls before PyTorch is timed or captured, in which it compiles."""
 
@@ -56,7 +57,7 @@ def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, preci
             def call() -> Any:
                 given = torch.from_numpy(x)
                 if kind == BYTES:
-                    # the GPU normalises
+                    # the GPU divides the bytes by 255
                     given = given.to(place)
                     given = given.permute(0, 3, 1, 2) if given.ndim == 4 else given
                     given = given.to(source.dtype) * BYTE_SCALE

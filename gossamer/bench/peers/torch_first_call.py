@@ -16,8 +16,9 @@ from gossamer.device.registry import find
 
 
 def first_call(job: Job) -> tuple[np.ndarray, dict[str, Any]]:
-    """Returns the first output of the first call, and how long that call took from
-    torch.compile(module) on. Raises AbsentError where torch does not run on the device."""
+    """Returns the network's first output in its first call, and a dictionary with fields of a row.
+    Its `seconds` run from torch.compile(module) to the end of the call. Raises AbsentError where
+    torch does not run on the device."""
     device = find(job.device)
     on_cuda = device.runs_cuda_libraries
     if on_cuda and not torch.cuda.is_available():
@@ -44,7 +45,7 @@ def first_call(job: Job) -> tuple[np.ndarray, dict[str, Any]]:
 
 
 def _allow_tf32(allowed: bool) -> None:
-    # torch warns that there is a newer switch, but torch.compile reads this one
+    # torch warns that there are newer switches, but torch.compile reads these
     with warnings.catch_warnings(action="ignore"):
         torch.backends.cuda.matmul.allow_tf32 = allowed
         torch.backends.cudnn.allow_tf32 = allowed

@@ -59,7 +59,7 @@ class MobileNetV2(nn.Module):
 
 
 def mobilenet_v2(constants: Mapping[str, np.ndarray]) -> nn.Module:
-    """Returns MobileNetV2 with these weights. Raises RuntimeError where they do not fit."""
+    """Returns MobileNetV2 with these weights. Raises RuntimeError where the weights do not fit."""
     return with_weights(MobileNetV2(), constants)
 
 
@@ -75,8 +75,8 @@ class _FusedConvolution(nn.Sequential):
 
 def convolution_layer(constants: Mapping[str, np.ndarray], stride: int, pad: int, groups: int,
                       fused: bool) -> nn.Module:
-    """Returns a convolution with bias and ReLU. fused: whether one call computes all of it, which
-    only CUDA has."""
+    """Returns a convolution with bias and ReLU. fused: whether one call computes the whole layer;
+    only CUDA has such a call."""
     out, into, size, _ = constants["0.weight"].shape
     form = _FusedConvolution if fused else nn.Sequential
     return with_weights(form(nn.Conv2d(into * groups, out, size, stride, pad, groups=groups),
@@ -102,7 +102,7 @@ def with_weights(network: nn.Module, constants: Mapping[str, np.ndarray]) -> nn.
 
 def folded(network: nn.Module) -> nn.Module:
     """Returns a copy in which every batch norm that follows a convolution in an nn.Sequential is
-    folded into it."""
+    folded into the convolution."""
     network = copy.deepcopy(network)
     for sequence in [m for m in network.modules() if isinstance(m, nn.Sequential)]:
         for index in reversed(range(len(sequence) - 1)):

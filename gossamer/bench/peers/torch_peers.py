@@ -32,23 +32,24 @@ BY_COLUMN = "row, weights by column"
 MODES = {"torch-compile": "reduce-overhead", "torch-compile:max-autotune": "max-autotune"}
 """Modes of torch.compile. Both replay CUDA graphs; max-autotune first searches for many minutes."""
 GRAPH = "torch-compile-graph"
-"""The peer that captures what torch.compile makes in its default mode in one CUDA graph."""
+"""The peer that captures, in one CUDA graph, the code that torch.compile makes in its default
+mode."""
 LAYER_MODES = {"torch-compile": "default", GRAPH: "default", SEMI_STRUCTURED: "default",
                "torch-compile:max-autotune": "max-autotune-no-cudagraphs"}
-"""Modes of torch.compile for one layer, or for the peer GRAPH, of which one graph then captures
-executions."""
+"""Modes of torch.compile for single layers, and for the peers GRAPH and SEMI_STRUCTURED. One CUDA
+graph then captures several executions of the compiled module."""
 _WARM_UP = 3
 _GRAPH_US, _MOST_RUNS = 500.0, 50
-"""Time that a captured graph should last, and most executions that are captured in one."""
+"""Microseconds that a captured graph should last, and most executions that one graph captures."""
 _MOST_COMPILED = 64
-"""Limit on compiled modules in the process, which torch counts together."""
+"""Most modules that torch compiles in this process; it counts all of them together."""
 
 
 class _Flags:
     """torch's switches for TF32 and for cuDNN's search, which hold for the whole process.
 
     They take effect when cuDNN searches for an algorithm, runs it and captures it. Each call of
-    torch-eager asks for them, so they are written only when they change.
+    torch-eager asks for the switches that it needs, so that they are written only when they change.
     """
 
     def __init__(self) -> None:
@@ -56,14 +57,14 @@ class _Flags:
         self._before: tuple[bool, bool, bool] | None = None
 
     def use(self, precision: str) -> None:
-        """Allows TF32 if that is the precision and forbids it otherwise, and lets cuDNN search for
+        """Allows TF32 if it is the precision and forbids it otherwise, and lets cuDNN search for
         its fastest algorithms."""
         tf32 = precision == "tf32"
         if tf32 is self._tf32:
             return
         if self._before is None:
-            # torch warns once that there is a newer switch, but torch.compile reads this one and
-            # fails where only the newer one was set
+            # torch warns once that there are newer switches, but torch.compile reads these, and
+            # fails where only the newer switches were set
             with warnings.catch_warnings(action="ignore"):
                 self._before = (torch.backends.cuda.matmul.allow_tf32,
                                 torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
@@ -72,7 +73,7 @@ class _Flags:
         self._tf32 = tf32
 
     def restore(self) -> None:
-        """Sets the switches to what they were before the first use."""
+        """Sets the switches to the values that they had before the first use."""
         if self._before is not None:
             self._write(*self._before)
         self._tf32 = self._before = None
@@ -89,8 +90,8 @@ FLAGS = _Flags()
 
 
 class _TorchDevice:
-    """The device that a network runs on, and its input there, copied once for each layout and
-    precision."""
+    """The device that a network runs on, and the network's input on it, copied once for each layout
+    and precision."""
 
     def __init__(self, network: PeerNetwork, x: np.ndarray, device: Device) -> None:
         self.network = network
@@ -190,8 +191,8 @@ def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
     if name in MODES or name in (GRAPH, SEMI_STRUCTURED):
         torch._dynamo.config.cache_size_limit = _MOST_COMPILED
         if network.is_layer or name not in MODES:
-            # every layout and precision is compiled before the first CUDA graph is captured, as a
-            # graph that is older than a compilation may fault (see contest.run)
+            # every layout and precision is compiled before the first CUDA graph is captured,
+            # because a graph that is older than a compilation may fault (see contest.run)
             return [_compiled_now(name, torch_device, *way) for way in ways]
         return [Alternative(", ".join(way), partial(_prepared, _compiled, name, torch_device, *way))
                 for way in ways]
@@ -254,9 +255,11 @@ class CapturedRun:
     """Executions of a module as a CUDA graph.
 
     graph: the graph.
-    result: what an execution fills.
-    run: executes the module, and keeps the weights, which the graph reads without owning them. A
-    call takes what `run` takes, and reads only the memory that was captured.
+    result: the output, which each execution fills.
+    run: function that executes the module. It keeps the weights alive, because the graph reads them
+    without owning them.
+
+    A call takes the arguments of `run`, but reads only the memory that was captured.
     """
 
     graph: torch.cuda.CUDAGraph
@@ -270,8 +273,8 @@ class CapturedRun:
 
 def _captured(prepared: _PreparedModule, contender: str, run: Callable[[], torch.Tensor],
               *settings: str) -> ReadyContender:
-    """The contender with so many executions in one CUDA graph that the time to launch it is
-    negligible."""
+    """The contender with several executions in one CUDA graph, so that the time to launch the graph
+    is negligible."""
     FLAGS.use(prepared.precision)
     side_stream = torch.cuda.Stream(prepared.x.device)
     side_stream.wait_stream(torch.cuda.current_stream(prepared.x.device))
@@ -296,7 +299,7 @@ def _captured(prepared: _PreparedModule, contender: str, run: Callable[[], torch
 def _compiled_now(contender: str, torch_device: _TorchDevice, precision: str,
                   layout: str) -> Alternative:
     """Compiles a layer or network now; the alternative captures it later. Batch norms of networks
-    are left to torch.compile, which makes faster code of them."""
+    are not folded, because torch.compile then makes faster code."""
     mode = LAYER_MODES[contender]
     prepared = _PreparedModule(torch_device, precision, layout,
                                folds=torch_device.network.is_layer)

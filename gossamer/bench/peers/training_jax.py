@@ -35,7 +35,7 @@ def alternatives(name: str, task: EpochWork, device: Device) -> list[Alternative
 
 def _contender(name: str, task: EpochWork, timer: Device, jax_device: Any,
                unroll: int) -> ReadyContender:
-    """The contender with so many steps in the loop's body, timed by `timer`."""
+    """The contender with `unroll` steps in the loop's body, timed by `timer`."""
     x, targets = (jax.device_put(array, jax_device) for array in (task.x, task.targets))
     alone = task.problem.networks == 1
     update = _updated if alone else jax.vmap(_updated, (0, None, None))
@@ -48,13 +48,14 @@ def _contender(name: str, task: EpochWork, timer: Device, jax_device: Any,
         return jax.lax.scan(step, networks, (x, targets), unroll=unroll)[0]
 
     def begin(samples: int) -> TrainingRun:
-        # copied, as JAX may share the memory of a NumPy array, and train() donates its argument
+        # copied, because JAX may share the memory of a NumPy array, and train() donates its
+        # argument
         networks = jax.device_put([tuple(np.array(array[0] if alone else array) for array in layer)
                                    for layer in task.layers], jax_device)
         first_x, first_targets = x[:samples], targets[:samples]
 
         def work(stream: Any) -> None:
-            # the call waits for the result, as gossamer's events are on another stream
+            # the call waits for the result, because gossamer's events are on another stream
             nonlocal networks
             networks = jax.block_until_ready(train(networks, first_x, first_targets))
 

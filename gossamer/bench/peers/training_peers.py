@@ -19,7 +19,7 @@ TrainingPeer = Callable[[EpochWork, Device], list[Alternative]]
 """Function that returns the alternatives for a task on a device. Raises AbsentError."""
 
 _LOOKS = 3
-"""Times measured for each number of threads, of which the shortest counts."""
+"""Measurements for each number of threads, of which the shortest time counts."""
 
 
 def _c(name: str, task: EpochWork, device: Device) -> list[Alternative]:
@@ -29,8 +29,8 @@ def _c(name: str, task: EpochWork, device: Device) -> list[Alternative]:
 
 
 def _c_contender(name: str, task: EpochWork) -> ReadyContender:
-    """The program in C with the fastest number of threads; the name's second half selects the
-    form of the program."""
+    """The program in C with the fastest number of threads; the part of the name behind the colon
+    selects the form of the program."""
     host, networks = find("host"), task.problem.networks
     kind, _, form = name.partition(":")
     lessons = Lessons(task.x, task.targets, RATE, form == "skip-zeros")
@@ -63,7 +63,7 @@ def _thread_counts(most: int) -> list[int]:
 
 
 def _shortest(run: TrainingRun, host: Device) -> float:
-    """The shortest of several times of a run in microseconds."""
+    """The shortest of several times of a run, in microseconds."""
     return float(np.min([host.time(run.work) for _ in range(_LOOKS)]))
 
 
@@ -98,6 +98,6 @@ TRAINING_PEERS: dict[str, TrainingPeer] = {name: partial(make, name)
 
 
 def defaults(device: Device) -> list[str]:
-    """Returns the peers that are compared on a device where the user names none."""
+    """Returns the peers that take part on a device where the user names none."""
     return [name for name in TRAINING_PEERS
             if device.runs_cuda_libraries or name not in ("torch-graph", "jax-scan-gpu")]

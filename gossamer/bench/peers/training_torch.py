@@ -1,5 +1,5 @@
 """Training by PyTorch: steps are written by hand and in place, without autograd, and on CUDA one
-graph may hold many of them."""
+graph may hold many steps."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _slope = torch.ops.aten.sigmoid_backward
 
 
 class _TorchNetworks:
-    """Networks on a torch device: a single network is vectors and matrices; the tensors of several
-    have the network's number as their first index."""
+    """Networks on a torch device. A single network is vectors and matrices; the tensors of several
+    networks have the number of the network as their first index."""
 
     def __init__(self, task: EpochWork, torch_device: torch.device) -> None:
         self.alone = task.problem.networks == 1

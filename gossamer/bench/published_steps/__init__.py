@@ -1,5 +1,5 @@
-"""The steps of convolution in OpenCL as it was published that no plan has as a layer of its own.
-They are ops, so that the benchmark checks and measures each like any other layer."""
+"""Steps of the published convolution in OpenCL that are no layers in any plan. Each step is an op
+here, so that the benchmark checks and measures it like a layer."""
 
 from gossamer.bench.published_steps import batch_statistics, im2col, normalise
 from gossamer.ops.registry import OPS

@@ -1,6 +1,6 @@
-"""The statistics of each channel by which batch norm in training normalises its input. They are
-computed by the kernel that was published with convolution in OpenCL, where a work-group of 512
-computes a channel over the whole batch."""
+"""The statistics of each channel by which batch norm in training normalises its input. Their kernel
+was published with a convolution in OpenCL; a work-group of 512 work-items computes a channel over
+the whole batch."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class BatchStatisticsProblem(Problem):
-    """The first half of a batch norm. Its output is a matrix (3, channels): the mean of each
-    channel; the rest, which is the part of the mean that rounding it to float32 took away; and
+    """The first half of a batch norm. Its output is a matrix (3, channels). The rows are the mean
+    of each channel in float32; the rest, which is the exact mean less the mean in float32; and
     gamma / sqrt(variance + epsilon).
 
     Its weight is `gamma`, with a number for each channel.
 
-    norm: the batch norm, whose momentum and beta do not count.
+    norm: the batch norm, whose momentum and beta are not used.
 
     Raises ValueError for a batch norm whose input has channels without elements.
     """
@@ -99,7 +99,8 @@ class PublishedBatchStatistics(Algorithm):
 
 def reference(problem: BatchStatisticsProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Returns the statistics in float64, in which nothing is rounded and all rests are 0."""
+    """Returns the statistics in float64. Their means are not rounded to float32, so that all rests
+    are 0."""
     x = np.asarray(inputs[0], np.float64)
     others = tuple(axis for axis in range(x.ndim) if axis != 1)
     mean, variance = x.mean(others), x.var(others)

@@ -1,5 +1,5 @@
-"""The im2col matrix of a convolution by a kernel whose work-items each copy the taps of one channel
-of one output pixel: the first step of convolution in OpenCL as it was published."""
+"""The first step of the published convolution in OpenCL: a kernel makes the im2col matrix. Each of
+its work-items copies the taps of one channel of one output pixel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Im2colProblem(Problem):
     """The taps of every output pixel of a convolution: a matrix (C R S, E F) for each image, with
     zeros where a tap lies in the padding.
 
-    convolution: the convolution, of which weights and epilogue do not count.
+    convolution: the convolution, whose weights and epilogue are not used.
     """
 
     op: ClassVar[str] = "im2col"

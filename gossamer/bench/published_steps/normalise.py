@@ -1,5 +1,5 @@
-"""Channels normalised by given statistics, by the kernel that was published for convolution in
-OpenCL: a work-item computes an element, in work-groups of 512."""
+"""Normalises channels by given statistics. The kernel was published with a convolution in OpenCL:
+each work-item computes one element, in work-groups of 512."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class NormaliseProblem(Problem):
-    """The second half of a batch norm: y = (x - mean - rest) * factor + beta of every element,
-    where the second input is the matrix (3, channels) of means, rests and factors that
-    BatchStatisticsProblem describes.
+    """The second half of a batch norm: y = (x - mean - rest) * factor + beta for every element. The
+    second input is the matrix (3, channels) of means, rests and factors that BatchStatisticsProblem
+    describes.
 
     Its weight is `beta`, with a number for each channel.
 
-    norm: the batch norm, whose epsilon and momentum do not count.
+    norm: the batch norm, whose epsilon and momentum are not used.
     """
 
     op: ClassVar[str] = "normalise"
@@ -56,7 +56,7 @@ class NormaliseProblem(Problem):
 
 
 class NumpyNormalise(HostAlgorithm):
-    """Computes in float64, as `numpy` of the whole batch norm does."""
+    """Computes in float64, as the algorithm `numpy` of the whole batch norm does."""
 
     op = "normalise"
 

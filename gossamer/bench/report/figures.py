@@ -1,6 +1,6 @@
-"""Draws figures from result rows: those of the publication on direct sparse convolution, which are
-the time of each layer and the speed-up over im2col by layer, by network and by batch size; and the
-published ladder of MobileNetV2."""
+"""Draws figures from result rows. The figures of the sparse suites are like those of the
+publication on direct sparse convolution: the time of each layer, and the speed-up over the peers by
+layer, by network and by batch size. Another figure shows the published ladder of MobileNetV2."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ _HEIGHT, _LEAST_WIDTH, _GROUP, _DOTS = 3.2, 6.0, 0.32, 110
 
 
 def write(rows: Sequence[ResultRow], folder: Path) -> list[Path]:
-    """Writes the figures for each machine into a folder of its own below this one: those of the
-    sparse suites, all in strict float32, with a summary.md, and the ladder. Returns the files
-    written.
+    """Writes the figures for each machine into a subfolder: the figures of the sparse suites, all
+    in strict float32, with a summary.md, and the figure of the ladder. Returns the files written.
 
     Raises InputError where matplotlib is missing, there are no rows of these suites, or the folder
     cannot be written to.
@@ -72,7 +71,7 @@ def write(rows: Sequence[ResultRow], folder: Path) -> list[Path]:
 
 
 def _figures(layers: Sequence[MeasuredCase], networks: Sequence[MeasuredCase]) -> dict[str, Any]:
-    """The figures by file name, without those that have no rows."""
+    """The figures by file name; a figure without rows is left out."""
     figures: dict[str, Any] = {}
     for network in dict.fromkeys(layer.network for layer in layers):
         network_layers = [layer for layer in layers if layer.network == network]

@@ -1,5 +1,5 @@
-"""Draws the published ladder from result rows: the time of each rung, and at its foot gossamer's
-plan."""
+"""Draws the published ladder from result rows: the time of each rung, and below them the time of
+gossamer's plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _COLOURS = {"fp64": "C0", "fp32": "C1", "tf32": "C2", "fp16": "C3"}
 _WIDTH, _BAR, _MARGINS, _DOTS = 7.5, 0.17, 1.2, 110
 """Width of the chart, height of a bar and height of its margins in inches; dots per inch."""
 _LABELLED = 3.0
-"""Right end of the axis over the longest time, which leaves room for the numbers."""
+"""Ratio of the axis's right end to the longest time; it leaves room for the numbers behind the
+bars."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Ladder:
     """The newest run of the ladder on a machine.
 
     where: the machine and the API.
-    times: row by contender and precision.
+    times: rows by contender and precision.
     """
 
     where: tuple[str, str]
@@ -36,7 +37,7 @@ class Ladder:
 
 
 def ladders(rows: Sequence[ResultRow]) -> list[Ladder]:
-    """Returns the newest run of the ladder on each machine, without those of other suites."""
+    """Returns the newest run of the ladder on each machine. Rows of other suites are left out."""
     found: dict[tuple[str, str], Ladder] = {}
     for view in views([row for row in rows if row.suite == SUITE]):
         where = (view.first.machine, view.first.device)
@@ -47,8 +48,8 @@ def ladders(rows: Sequence[ResultRow]) -> list[Ladder]:
 
 
 def ladder_figure(ladder: Ladder) -> Any:
-    """Returns the chart of a run: a line for each rung from the first to the last, and below them
-    that of gossamer's plan, with a bar for each precision."""
+    """Returns the chart of a run: a line for each rung from the first to the last, and below them a
+    line for gossamer's plan. Each line has a bar for each precision."""
     from matplotlib.patches import Patch
     from matplotlib.ticker import LogLocator, NullFormatter
 

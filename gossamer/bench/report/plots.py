@@ -103,7 +103,8 @@ def _draw(axis: Any, title: str, panel: Sequence[View], colours: dict[str, str],
           draw: Callable[[Any, View, float, dict[str, str]], float]) -> None:
     """Draws the panel's cases from top to bottom.
 
-    draw: function that draws a view at a position on the vertical axis and returns where it ends.
+    draw: function that draws a view at a position on the vertical axis, and returns the position
+    below the view.
     """
     cases: dict[str, list[View]] = {}
     for view in panel:
@@ -132,7 +133,7 @@ def _draw(axis: Any, title: str, panel: Sequence[View], colours: dict[str, str],
 
 
 def _bars(axis: Any, view: View, position: float, colours: dict[str, str]) -> float:
-    """Draws a bar for each row; returns the position below the last."""
+    """Draws a bar for each row; returns the position below the last bar."""
     for row in view.rows:
         axis.barh(position, row.median_us, height=_BAR, align="edge",
                   color=colours[view.contender(row)],
@@ -143,7 +144,7 @@ def _bars(axis: Any, view: View, position: float, colours: dict[str, str]) -> fl
 
 
 def _marks(axis: Any, view: View, position: float, colours: dict[str, str]) -> float:
-    """Draws the marks of all rows on one line; returns the position below it."""
+    """Draws the marks of all rows on one line; returns the position below the line."""
     # gossamer is drawn last, on top of the others
     for row in sorted(view.rows, key=lambda row: row.contender == OWN):
         axis.plot(row.median_us, position + _LINE / 2, linestyle="none",
@@ -152,7 +153,7 @@ def _marks(axis: Any, view: View, position: float, colours: dict[str, str]) -> f
 
 
 def _mark(colour: str, precision: str, is_own: bool) -> dict[str, Any]:
-    """Matplotlib's arguments for a mark; is_own: whether it is gossamer's."""
+    """Matplotlib's arguments for a mark. is_own: whether the mark is gossamer's."""
     return {"marker": _SHAPES.get(precision, "D"), "color": colour,
             "markersize": 6 if is_own else 4, "markeredgewidth": 0.8,
             "markeredgecolor": "black" if is_own else colour}

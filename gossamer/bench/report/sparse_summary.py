@@ -1,4 +1,5 @@
-"""Sums up the rows of the sparse suites as Markdown tables of gossamer's speed against others."""
+"""Sums up the rows of the sparse suites as Markdown tables of gossamer's speed against other
+contenders."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ PEERS = (*IM2COL_PEERS, "cudnn")
 _DENSE = f"{OWN}:im2col_gemm"
 
 _SPARSE, _SPARSEST = 0.85, 0.95
-"""Least sparsities of the layers in the two tables against others."""
+"""Least sparsity of the layers in the first and in the second table of gossamer over others."""
 _ALL, _SKIMCAFFE = "all", ("caffenet", "googlenet", "resnet50")
 _PUBLISHED = tuple(f"{network}/conv{number}" for network in ("alexnet", "caffenet")
                    for number in range(2, 6))
-"""The layers on which the forms of direct sparse convolution were compared when published."""
+"""The layers on which the publication compares the forms of direct sparse convolution."""
 
 SpeedUp = Callable[["MeasuredCase"], float | None]
-"""Function from a case to a ratio of two contenders' times; None where one is missing."""
+"""Function from a case to a ratio of two contenders' times; None where one of them is missing."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ class MeasuredCase:
         return self.own.machine, self.own.device
 
     def time(self, contender: str, precision: str = "fp32") -> float | None:
-        """Returns a contender's microseconds in a precision; for gossamer those of the fastest
-        precision that this one allows."""
+        """Returns a contender's microseconds in a precision; for gossamer its microseconds in the
+        fastest precision that `precision` allows."""
         allowed = PRECISIONS[:rank(precision) + 1] if contender == OWN else (precision,)
         return min((row.median_us for row in self.rows if row.contender == contender
                     and row.precision in allowed), default=None)
@@ -71,13 +72,14 @@ class MeasuredCase:
 
     def speed_up(self, over: str, precision: str = "fp32", *, of: str = OWN,
                  allowed: str = "fp32") -> float | None:
-        """Returns how many times as fast `of` is in the precision `allowed` as `over` is in
-        `precision`."""
+        """Returns the ratio of two speeds: the speed of `of` where the precision `allowed` is
+        allowed, over the speed of `over` in `precision`."""
         return _ratio(self.time(over, precision), self.time(of, allowed))
 
 
 def newest(rows: Sequence[ResultRow], suite: str) -> list[MeasuredCase]:
-    """Returns the newest run in which gossamer took part of each case and batch on each machine."""
+    """Returns the newest run in which gossamer took part, for each case and batch on each
+    machine."""
     latest: dict[Hashable, MeasuredCase] = {}
     for run in runs([row for row in rows if row.suite == suite]):
         if any(row.contender == OWN for row in run):
@@ -134,8 +136,9 @@ def _over_others(layers: Sequence[MeasuredCase]) -> list[str]:
 
 
 def _columns(measured: Sequence[MeasuredCase]) -> list[tuple[str, str]]:
-    """The peers with each precision that they have rows in. Where cuDNN has rows in several, there
-    is also a column with an empty precision, which stands for its fastest."""
+    """The peers with each precision that they have rows in. Where cuDNN has rows in several
+    precisions, there is also a column with an empty precision, which stands for cuDNN's fastest
+    precision."""
     present = {(row.contender, row.precision) for case in measured for row in case.rows}
     columns = [(peer, precision) for peer in PEERS for precision in PRECISIONS
                if (peer, precision) in present]
@@ -173,7 +176,7 @@ def _forms(layers: Sequence[MeasuredCase]) -> list[str]:
 
 def _whole(networks: Sequence[MeasuredCase]) -> list[str]:
     """A table of whole networks, with a column for the plan by gossamer's dense algorithm where
-    that was measured."""
+    this plan was measured."""
     columns = _columns(networks)
     if any(network.time(_DENSE) for network in networks):
         columns.append((_DENSE, "fp32"))
@@ -191,8 +194,8 @@ def _whole(networks: Sequence[MeasuredCase]) -> list[str]:
 
 
 def _groups(layers: Sequence[MeasuredCase]) -> list[tuple[str, int, list[MeasuredCase]]]:
-    """Groups of layers as (name, batch, layers): for each batch size all layers, those of
-    SkimCaffe's networks, and those of each network."""
+    """Groups of layers as (name, batch, layers): for each batch size all layers, the layers of
+    SkimCaffe's networks, and the layers of each network."""
     groups: dict[tuple[str, int], list[MeasuredCase]] = {}
     for layer in layers:
         names = [_ALL, ", ".join(_SKIMCAFFE)] if layer.network in _SKIMCAFFE else [_ALL]
@@ -209,7 +212,8 @@ def _precisions(measured: Sequence[MeasuredCase]) -> list[str]:
 
 
 def _mean_cell(group: Sequence[MeasuredCase], speed_up: SpeedUp) -> str:
-    """The mean speed-up as text, with the number of cases that have it where not all do."""
+    """The mean speed-up as text, with the number of cases that have a speed-up where some have
+    none."""
     result = mean(group, speed_up)
     if result is None:
         return ""

@@ -48,8 +48,8 @@ def cells(view: View) -> list[dict[str, str]]:
 
 
 def columns(shown: Sequence[View]) -> dict[str, str]:
-    """Returns the headings of a table of views, by column: percentiles where calls were timed one
-    by one."""
+    """Returns the headings of a table of views, by column. Percentiles have columns only where
+    calls were timed one by one."""
     has_tails = any(row.tail for view in shown for row in view.rows)
     return {key: heading for key, heading in COLUMNS.items()
             if has_tails or key not in ("p99", "p99.9")}
@@ -63,8 +63,9 @@ def us(value: float) -> str:
 def markdown(rows: Sequence[ResultRow], suite: str | None = None) -> str:
     """Returns tables of the newest run of each case and batch, then the lines of summary_lines.
 
-    There is a table for each network, precision, machine and API that gossamer ran through. suite:
-    name of the suite to show, None for all.
+    There is a table for each network, precision, machine and API that gossamer ran through.
+
+    suite: name of the suite to show, None for all.
     """
     shown = views([row for row in rows if suite in (None, row.suite)])
     tables = _grouped(shown, lambda view: (_network(view), rank(view.precision), view.precision,
@@ -82,8 +83,8 @@ def markdown(rows: Sequence[ResultRow], suite: str | None = None) -> str:
 
 def summary_lines(rows: Sequence[ResultRow], suite: str | None = None) -> list[str]:
     """Returns a line with gossamer's speed against each peer, and against its other plans, for
-    each suite, batch, precision and machine that has several cases. The suite POINTWISE has
-    another line with the speed of its own algorithm against the fastest vendor's library."""
+    each suite, batch, precision and machine that has several cases. The suite POINTWISE has another
+    line: the speed of the algorithm pointwise_mma against the fastest of the vendors' libraries."""
     shown = [view for view in views(rows) if view.own and suite in (None, view.own.suite)]
     groups = _grouped(shown, lambda view: (view.first.suite, view.first.batch,
                                            rank(view.precision), view.precision, *_where(view)))
@@ -102,7 +103,8 @@ def summary_lines(rows: Sequence[ResultRow], suite: str | None = None) -> list[s
 
 
 def _pointwise_lines(shown: Sequence[View]) -> list[str]:
-    """Returns the lines on the suite POINTWISE that compare its own algorithm with libraries."""
+    """Returns the lines on the suite POINTWISE that compare pointwise_mma with the vendors'
+    libraries."""
     groups = _grouped([view for view in shown if view.first.suite == POINTWISE], lambda view: (
         view.first.batch, rank(view.precision), view.precision, *_where(view)))
     compared = [(key, against_fastest(group, _POINTWISE_MMA, vendors()))
@@ -114,8 +116,9 @@ def _pointwise_lines(shown: Sequence[View]) -> list[str]:
 
 
 def summary(rows: Sequence[ResultRow], suite: str) -> str:
-    """Returns a table for each machine of gossamer's speed against each contender, with a line for
-    each network, batch and precision; behind those of the suite POINTWISE come its own lines."""
+    """Returns for each machine a table of gossamer's speed against each contender, with a line for
+    each network, batch and precision. Behind the tables of the suite POINTWISE come the lines of
+    _pointwise_lines()."""
     shown = [view for view in views(rows) if view.own and view.own.suite == suite]
     if suite == TUNING:
         return _times_of_planning(shown)
@@ -141,7 +144,8 @@ def summary(rows: Sequence[ResultRow], suite: str) -> str:
 
 
 def _times_of_planning(shown: Sequence[View]) -> str:
-    """Returns a table for each machine of the seconds that planning took, and its peers."""
+    """Returns for each machine a table of the seconds that gossamer and its peers took for
+    planning."""
     texts = []
     for (machine, api), group in sorted(_grouped(shown, _where).items()):
         peers = sorted({name for view in group for name in view.fastest} - {OWN})
@@ -156,7 +160,7 @@ def _times_of_planning(shown: Sequence[View]) -> str:
 
 
 def _seconds(row: ResultRow | None) -> str:
-    """The cell of a contender that took so long; empty where it was not measured."""
+    """The cell of a contender's seconds; empty where the contender was not measured."""
     return "" if row is None else f"{row.median_us / 1e6:.1f}"
 
 
@@ -169,10 +173,13 @@ def _standing(standing: Standing | None, single: bool) -> str:
 
 
 def with_tables(text: str, rows: Sequence[ResultRow], name: str = "the text") -> str:
-    """Returns the text with the tables of a suite between each `<!-- bench:SUITE -->` and
-    `<!-- /bench -->`, and with its summary behind each `<!-- bench:SUITE summary -->`, in place of
-    what was there. name: name of the text in messages. Raises InputError where there are no such
-    marks, one is not closed, or a suite has no rows."""
+    """Returns the text with new contents between its marks. The tables of a suite come between each
+    `<!-- bench:SUITE -->` and `<!-- /bench -->`, and its summary comes between each `<!--
+    bench:SUITE summary -->` and `<!-- /bench -->`.
+
+    name: name of the text in messages.
+    Raises InputError where the text has no marks, a mark is not closed, or a suite has no rows.
+    """
     parts = _MARK.split(text)
     marks = parts[1::2]
     if not marks:
@@ -192,8 +199,12 @@ def with_tables(text: str, rows: Sequence[ResultRow], name: str = "the text") ->
 
 
 def full_tables(text: str, folder: Path) -> dict[Path, str]:
-    """Returns the contents of the files, by path, that have all tables of the suites that the text
-    only sums up. folder: file of rows, or folder of such files; each gets a file beside it."""
+    """Returns files with all tables of the suites that the text only sums up: their contents by
+    path.
+
+    folder: file of rows, or folder of such files. The tables of each file of rows go into a file
+    beside it.
+    """
     suites = {suite for suite, is_summary in map(_suite_of, _MARK.findall(text)) if is_summary}
     files = {}
     for path in sorted(folder.rglob("*.jsonl")) if folder.is_dir() else [folder]:

@@ -15,21 +15,21 @@ from gossamer.ops.algorithm import PRECISIONS
 EQUAL = 1.02
 """Ratio up to which two times count as equal: gossamer may have chosen the peer's algorithm."""
 _ALLOWED_BY_ALL = ("fp64", "int8", "b1")
-"""The precisions that every other one allows: double precision, and integers, whose sums are
+"""The precisions that every other precision allows: double precision, and integers, whose sums are
 exact."""
 _APART = (TUNING,)
-"""Suites in which a more precise row has no part in the view of a precision: to plan with fewer
-algorithms is other work."""
+"""Suites in which a more precise row has no part in the view of a precision. Planning in a more
+precise precision measures fewer algorithms, so that its time is the time of other work."""
 
 
 @dataclass(frozen=True)
 class View:
     """One run of a case at a batch size, where a precision and more precise ones are allowed.
 
-    rows: rows of that precision, and gossamer's fastest one where that is more precise; the fastest
+    rows: rows of this precision, and gossamer's fastest row where it is more precise; the fastest
     row comes first.
-    fastest: fastest allowed row of gossamer, of its plan without fusions, and of each contender
-    that has a row of that precision.
+    fastest: fastest allowed row of gossamer, of its plans in OTHER_PLANS, and of each contender
+    that has a row of this precision, by contender.
     """
 
     precision: str
@@ -48,7 +48,7 @@ class View:
 
     @property
     def light(self) -> float | None:
-        """Microseconds at the speed of light in this precision, where that is known."""
+        """Microseconds at the speed of light in this precision; None where they are not known."""
         lights = (row.speed_of_light_us for row in self.rows if row.precision == self.precision)
         return next((light for light in lights if light is not None), None)
 
@@ -62,7 +62,8 @@ class View:
         return f"{row.contender} (host)" if elsewhere else row.contender
 
     def name(self, row: ResultRow) -> str:
-        """Returns the contender's name, with the row's precision where that is not the view's."""
+        """Returns the contender's name, with the row's precision where it is not the view's
+        precision."""
         name = self.contender(row)
         return name if row.precision == self.precision else f"{name} ({row.precision})"
 
@@ -112,8 +113,8 @@ def _view(run: Sequence[ResultRow], precision: str) -> View:
 
 
 def rank(precision: str) -> int:
-    """Returns the place of a precision in an order in which each allows the ones before it; exact
-    precisions come first."""
+    """Returns the place of a precision in the order in which each precision allows all precisions
+    before it; exact precisions come first."""
     return -1 if precision in _ALLOWED_BY_ALL else PRECISIONS.index(precision)
 
 
@@ -121,7 +122,7 @@ def rank(precision: str) -> int:
 class Standing:
     """The comparison of gossamer, or one contender, with another contender over several cases.
 
-    speed: geometric mean of how many times as fast it is.
+    speed: geometric mean of the ratio of its speed to the other contender's speed.
     held: number of cases in which it is as fast or faster.
     cases: number of cases.
     """
@@ -143,8 +144,8 @@ def standings(group: Sequence[View]) -> dict[str, Standing]:
 
 
 def against_fastest(group: Sequence[View], name: str, others: Collection[str]) -> Standing | None:
-    """Returns the comparison of a contender with the fastest of some others in each of these views
-    that has both; None where none has."""
+    """Returns the comparison of a contender with the fastest of some other contenders, over the
+    views that have both; None where no view has both."""
     speeds = []
     for view in group:
         times = [row.median_us for other, row in view.fastest.items() if other in others]
@@ -154,6 +155,6 @@ def against_fastest(group: Sequence[View], name: str, others: Collection[str]) -
 
 
 def _standing(speeds: Sequence[float]) -> Standing:
-    """Returns the comparison of which these are the speeds, one of each case."""
+    """Returns the comparison that has these speeds, one for each case."""
     return Standing(math.exp(statistics.fmean(map(math.log, speeds))),
                     sum(speed * EQUAL >= 1 for speed in speeds), len(speeds))

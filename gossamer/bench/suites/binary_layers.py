@@ -1,5 +1,5 @@
-"""A convolution of signs as a case: packed bits in and out, against peers that compute the same
-signs with floats or 8-bit integers."""
+"""The case of a convolution of signs, with packed bits as input and output, against peers that
+compute the same signs with floats or 8-bit integers."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ INT8 = "cudnn-int8"
 """Name of cuDNN with 8-bit integers among the contenders."""
 _SIGNS = np.array([-1, 1], np.float32)
 _LOOKS = 3
-"""Times measured of each variant to choose the fastest."""
+"""Samples of each variant's time, by which the fastest variant is chosen."""
 _MOST_VARIANTS = 8
-"""Variants of an algorithm of which the fastest is chosen, those expected to be fast."""
+"""Most variants of an algorithm that are timed: those that are expected to be the fastest."""
 _DRAWN_IMAGES = 8
-"""Images that are drawn; a larger batch repeats them."""
+"""Number of random images; a larger batch repeats them."""
 _SIGN = Epilogue(Expression(2, (
     ExpressionStep("add", (0, 1)), ExpressionStep("constant", (), (0.0,)),
     ExpressionStep("greater", (2, 3)), ExpressionStep("constant", (), (1.0,)),
     ExpressionStep("constant", (), (-1.0,)), ExpressionStep("where", (4, 5, 6)))), ("channel",))
-"""1 where the sum and its channel's bias are together greater than 0, else -1."""
+"""1 where the sum of products plus its channel's bias is greater than 0, else -1."""
 
 
 def binary_case(suite: str, layer: ConvLayer, batch: int, setting: Setting) -> Case:
-    """Makes the case of a convolution of signs by weights that are signs, with bias.
+    """Makes the case of a convolution with bias whose inputs and weights are signs.
 
-    Ours reads packed bits, compares the sums with thresholds and writes packed bits;
-    `gossamer:ALGORITHM/fp16` reads and writes float16 NHWC, and packs and unpacks them. Peers
-    compute convolution, bias and ReLU in the precisions of the setting, and cuDNN in 8-bit integers
-    too. No sum is 0, so a peer's result is greater than 0 where the sign is 1: the signs of every
-    contender are checked.
+    gossamer reads packed bits, compares the sums with thresholds and writes packed bits. The
+    contenders `gossamer/fp16` and `gossamer:ALGORITHM/fp16` read and write float16 NHWC, so that
+    they pack their input and unpack their output. Peers compute convolution, bias and ReLU in the
+    precisions of the setting, and cuDNN in 8-bit integers too. No sum is 0, so that a peer's result
+    is greater than 0 exactly where the sign is 1. The signs of every contender are checked.
     """
     device = setting.device
     rng = np.random.default_rng(0)
     weight = rng.choice(_SIGNS, layer.weight_shape)
-    # sums of an even number of signs are even, and with an odd bias never 0
+    # a sum of an even number of signs is even, so that with an odd bias it is never 0
     bias = (2 * rng.integers(-8, 8, layer.out_channels) + 1).astype(np.float32)
     image = (layer.channels, layer.size, layer.size)
     x = np.resize(rng.choice(_SIGNS, (min(batch, _DRAWN_IMAGES), *image)), (batch, *image))
@@ -109,10 +109,11 @@ class _OnDevice:
     stored: dict[TensorSpec, np.ndarray] = field(default_factory=dict)
     """The input as it lies in memory, by its spec."""
     best: dict[str, tuple[Variant, float]] = field(default_factory=dict)
-    """The fastest variant of each algorithm that was looked at, and its microseconds."""
+    """The fastest variant of each algorithm that was timed, and its microseconds."""
 
     def packed(self, algorithm: Algorithm) -> list[Variant]:
-        """The variants that read and write packed bits, those expected to be the fastest."""
+        """Returns the variants that read and write packed bits: at most _MOST_VARIANTS, those that
+        are expected to be the fastest."""
         found = [variant for variant in algorithm.variants(self.problem, self.device)
                  if variant.inputs[0].format.is_packed and variant.outputs[0].format.is_packed]
         return sorted(found, key=lambda variant: algorithm.expected_us(
@@ -120,7 +121,11 @@ class _OnDevice:
 
     def ready(self, contender: str, algorithms: Sequence[Algorithm],
               by_floats: bool) -> ReadyContender:
-        """The fastest variant of some algorithms; with float tensors it packs and unpacks them."""
+        """Prepares the fastest variant of some algorithms.
+
+        by_floats: whether it reads and writes float16, so that it packs its input and unpacks its
+        output.
+        """
         device = self.device
         for algorithm in algorithms:
             if algorithm.name not in self.best:
@@ -200,7 +205,7 @@ def _launch(algorithm: Algorithm, state: Any, source: Buffer, target: Buffer, st
 
 
 def _signs_of_all(make: Callable[[], list[Alternative]]) -> list[Alternative]:
-    """The alternatives of a peer, whose outputs become their signs."""
+    """Returns a peer's alternatives, with outputs that are replaced by their signs."""
     return [replace(alternative, make=partial(_with_signs, alternative.make))
             for alternative in make()]
 

@@ -29,7 +29,7 @@ _SIGN = Expression(1, (
     ExpressionStep("constant", (), (1.0,)), ExpressionStep("constant", (), (-1.0,)),
     ExpressionStep("where", (2, 3, 4))))
 _INPUT_STEP = 2.0**-4
-"""Inputs and the weights of first layers are multiples of it."""
+"""Inputs, and the weights of layers that are not binary, are multiples of this number."""
 
 
 def binary_networks() -> Mapping[str, Callable[[], PeerNetwork]]:
@@ -38,8 +38,9 @@ def binary_networks() -> Mapping[str, Callable[[], PeerNetwork]]:
 
 
 def binary_case(make: Callable[[], PeerNetwork], batch: int, setting: Setting) -> Case:
-    """Makes the case of a binary network, which PyTorch computes op by op as the graph says. In
-    float16 plans of the body alone read and write what lies there in its network."""
+    """Makes the case of a binary network. PyTorch computes the network op by op, as the graph has
+    it. In the case of ResNet-18's blocks alone, float16 plans read and write float16 NHWC, as
+    between the layers of the whole network."""
     network = make()
 
     def module(constants: Mapping[str, np.ndarray]) -> object:
@@ -65,7 +66,7 @@ def _steps(x: np.ndarray) -> np.ndarray:
 def vgg_cifar10(name: str, size: int = 32) -> Graph:
     """Returns BinaryNet's network for CIFAR-10 (M. Courbariaux, I. Hubara, D. Soudry, R. El-Yaniv
     and Y. Bengio, "Binarized neural networks", arXiv 1602.02830, 2016): images (N, 3, size, size)
-    to 10 numbers, all but the first layer binary."""
+    to 10 numbers, all layers but the first are binary."""
     build = _Builder(name, size)
     x = build.sign(build.conv("x", 128, 3, pad=1, binary=False))
     for channels in (128, 256, 512):
@@ -80,8 +81,8 @@ def vgg_cifar10(name: str, size: int = 32) -> Graph:
 
 def alexnet(name: str, size: int = 227) -> Graph:
     """Returns AlexNet as XNOR-Net binarises it (M. Rastegari, V. Ordonez, J. Redmon and A. Farhadi,
-    "XNOR-Net", ECCV 2016): images (N, 3, size, size) to 1000 numbers, all but the first and the
-    last layer binary."""
+    "XNOR-Net", ECCV 2016): images (N, 3, size, size) to 1000 numbers, all layers but the first and
+    the last are binary."""
     build = _Builder(name, size)
     x = build.sign(build.pool(build.conv("x", 96, 11, stride=4, binary=False), 3, 2))
     x = build.pool(build.sign(build.conv(x, 256, 5, pad=2)), 3, 2)
@@ -150,7 +151,7 @@ class _Builder:
 
     def sign(self, x: str) -> str:
         """Appends scale and bias of each channel, as batch norm has them, and the sign of the
-        result, which is 1 for 0."""
+        result. The sign of 0 is 1."""
         channels, size = self._shapes[x]
         shape = (1, channels, 1, 1) if size > 1 else (1, channels)
         scale = self._drawn([-0.5, 0.25, 0.5, 1, 2], shape)
@@ -199,8 +200,8 @@ class _Builder:
 
 
 def described(context: Context) -> str:
-    """Returns what rows say of a plan: the share of the time before and behind the layers on bits,
-    and the memory of weights and activations."""
+    """Returns the text that a plan's row has beside the algorithms: the shares of the time before,
+    in and behind the layers on bits, and the memory of weights and activations."""
     use = memory_use(context.program, context.builds)
     if use is None:
         return "no layer on bits"
@@ -208,9 +209,10 @@ def described(context: Context) -> str:
 
 
 def shares_text(program: Program) -> str:
-    """Returns in words the shares of the steps' times, each measured alone, that are before the
-    first step that computes on bits (the stem) and behind the last (the classifier); "" where not
-    all steps were measured."""
+    """Returns as text which shares of the time are spent before the first step that computes on
+    bits (the stem), from it to the last such step, and behind the last such step (the classifier).
+    The times are those of single steps, each measured alone. Returns "" where a step was not
+    measured or no step computes on bits."""
     if not all(step.candidates for step in program.steps):
         return ""
     times = [step.candidate_of(step.candidates).measured.median_us or 0.0 for step in program.steps]

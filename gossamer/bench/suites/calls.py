@@ -1,5 +1,5 @@
-"""The suites of calls: `latency`, from a call to its result, and `throughput`, of many batches with
-their transfers. Peers are called as their users call them."""
+"""The suites of calls: `latency` times a call until its result, and `throughput` times many batches
+with their transfers. Peers are called as their users call them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BOUND, ONE_BY_ONE, PINNED = f"{OWN}:bound", f"{OWN}:one-by-one", f"{OWN}:page-lo
 """Contenders beside a plan's call and stream: a bound call; calls one after another in place of a
 stream; a stream of arrays in page-locked memory."""
 _SAMPLE_US, _MOST_BATCHES = 1e5, 512
-"""Time that the batches of one throughput sample should take, and the most of them."""
+"""Microseconds that the batches of one throughput sample should take, and the most batches."""
 _COPIED_BYTES, _COPIES = 2**26, 5
 """Bytes of a copy by which the rate of the bus is measured, and how many copies are timed."""
 
@@ -63,7 +63,7 @@ def latency_items(name: str, network: NetworkMaker, batch: int, files: Files) ->
 
 def throughput_items(name: str, network: NetworkMaker, batch: int, files: Files) -> list[Item]:
     """Returns the cases of many batches of one network: of arrays, of bytes, and of the pictures of
-    a folder where there is one."""
+    a folder where the command line names one."""
     load = replace(files.loads[0], threads=1, rate=None)
     items = [Item(THROUGHPUT, f"{name}/{kind}", batch,
                   partial(throughput_case, network, batch, kind, load), is_called=True)
@@ -106,7 +106,7 @@ def latency_case(make: NetworkMaker, batch: int, kind: str, load: Load,
 
 def throughput_case(make: NetworkMaker, batch: int, kind: str, load: Load,
                     setting: Setting) -> CallCase:
-    """Makes the case of many batches of one array, whose transfers count."""
+    """Makes the case of many batches of one array. The times include the transfers."""
     network = make(batch)
     x = _input(network, batch, kind)
     plans = plans_of(_graph(network, kind), batch, setting)
@@ -132,8 +132,9 @@ def throughput_case(make: NetworkMaker, batch: int, kind: str, load: Load,
 
 def folder_case(make: NetworkMaker, batch: int, folder: Path, load: Load,
                 setting: Setting) -> CallCase:
-    """Makes the case of the pictures of a folder, which are read ahead, through `plan.stream`. It
-    has no peers. Raises InputError where there are none, or where the network takes no pictures."""
+    """Makes the case of the pictures of a folder, which are read ahead and computed by
+    `plan.stream`. The case has no peers. Raises InputError where the folder has no pictures, or
+    where the network takes no pictures."""
     network = make(batch)
     files = [str(path) for path in pictures_in(folder)[0]]
     prepare = _preparation(network)
@@ -175,8 +176,8 @@ def _case(suite: str, name: str, network: PeerNetwork, x: np.ndarray, plans: Seq
 
 
 def _input(network: PeerNetwork, batch: int, kind: str) -> np.ndarray:
-    """Returns an input: numbers from a normal distribution, or bytes, of pictures as they are
-    decoded."""
+    """Returns an input: numbers from a normal distribution, or random bytes, which are in NHWC as
+    decoded pictures are."""
     x = input_of(network, batch)
     if kind != BYTES:
         return x
@@ -185,7 +186,7 @@ def _input(network: PeerNetwork, batch: int, kind: str) -> np.ndarray:
 
 
 def _graph(network: PeerNetwork, kind: str) -> Graph:
-    """Returns the network as it takes the inputs of a kind."""
+    """Returns the network in the form that takes inputs of this kind."""
     if kind != BYTES:
         return network.graph
     given = InputFormat("uint8", "NHWC" if len(network.graph.inputs[0].shape) == 4 else "NCHW",
@@ -255,9 +256,9 @@ class _Shares:
     """The bounds of a throughput, and how near a time comes to them.
 
     batch, nbytes: images and bytes of one batch.
-    kernels_us: time of its kernels alone.
+    kernels_us: microseconds of the batch's kernels alone.
     bus: bytes a microsecond of copies to the device.
-    more: what else is known.
+    more: further text.
     """
 
     batch: int
@@ -267,7 +268,8 @@ class _Shares:
     more: str = ""
 
     def text(self, us: float) -> str:
-        """Returns how many images a second a batch in so many microseconds is, and the shares."""
+        """Returns the images a second where a batch takes `us` microseconds, and the shares of this
+        time that its kernels and its copies take."""
         copies_us = self.nbytes / self.bus
         text = (f"{_a_second(self.batch, us)}; kernels alone {self.kernels_us:.4g} us a batch "
                 f"({self.kernels_us / us:.0%}), copies alone {copies_us:.4g} us at "
@@ -292,7 +294,7 @@ def _own_stream(name: str, plan: Plan, x: np.ndarray, batches: int, shares: _Sha
 
 def _streamed(name: str, plan: Plan, batches: Callable[[], Any], runs: float, shares: _Shares,
               precision: str, layout: str = "NHWC") -> CalledContender:
-    """Returns a stream of some batches as one call. Its output is that of the first batch."""
+    """Returns a stream of some batches as one call. Its output is the result of the first batch."""
     def call() -> object:
         first = None
         for result in plan.stream(batches()):
@@ -321,7 +323,7 @@ def _repeated(contender: CalledContender, batches: int, batch: int) -> CalledCon
 
 def _copy_rate(device: Device) -> float:
     """Returns the bytes a microsecond of copies from the host's memory, page-locked where the
-    device has such, to the device."""
+    device can lock pages, to the device."""
     source = device.page_locked(_COPIED_BYTES)
     source[...] = 1
     target = device.empty(_COPIED_BYTES, "copies that are timed")

@@ -60,7 +60,7 @@ files that it needs."""
 
 
 def mobilenet(batch: int, files: Files) -> list[Item]:
-    """Returns MobileNetV2 with trained weights, and others of its kind with random ones."""
+    """Returns MobileNetV2 with trained weights, and similar networks with random weights."""
     def item(name: str, make: Callable[[], PeerNetwork]) -> Item:
         return Item("mobilenet", name, batch, lambda setting: network_case(
             "mobilenet", make(), batch, setting))
@@ -73,9 +73,9 @@ def mobilenet(batch: int, files: Files) -> list[Item]:
 
 
 def mobilenet_blocks(batch: int, files: Files) -> list[Item]:
-    """Returns the inverted residual blocks of MobileNetV2 that expand, each as a network of its
-    own, which is also run by the best plan without fusions. In float16 plans read and write what
-    lies between the layers of a network: NHWC of float16."""
+    """Returns the inverted residual blocks of MobileNetV2 that expand their channels, each as a
+    network of its own. The best plan without fusions is measured too. float16 plans read and write
+    float16 NHWC, the format between the layers of a network."""
     def item(block: InvertedResidual) -> Item:
         return Item("mobilenet-blocks", block.name, batch, lambda setting: network_case(
             "mobilenet-blocks", in_torch(block.name, inverted_residual(block), batch), batch,
@@ -85,14 +85,15 @@ def mobilenet_blocks(batch: int, files: Files) -> list[Item]:
 
 
 def ladder(batch: int, files: Files) -> list[Item]:
-    """Returns MobileNetV2 by the rungs of the published ladder, which has one image at a time."""
+    """Returns MobileNetV2 by the rungs of the published ladder, which compute one image at a
+    time."""
     return [Item(LADDER, "mobilenetv2", 1, lambda setting: ladder_case(
         _mobilenet("mobilenetv2"), 1, setting), is_ladder=True)]
 
 
 def networks(batch: int, files: Files) -> list[Item]:
-    """Returns whole networks, which are also run by plans that force one algorithm: those of the
-    files, or MobileNetV2."""
+    """Returns the networks of the files, or MobileNetV2. Plans that force one algorithm are
+    measured too."""
     makers: dict[str, Callable[[], PeerNetwork]]
     if not files.models:
         makers = {"mobilenet_v2": lambda: _mobilenet("mobilenet_v2")}
@@ -107,9 +108,9 @@ def networks(batch: int, files: Files) -> list[Item]:
 
 
 def pruned_networks(batch: int, files: Files) -> list[Item]:
-    """Returns whole pruned networks and those of the files, which are also run by plans that force
-    one algorithm, and by a plan of the same network with dense weights; the networks of the files
-    alone where there is no data."""
+    """Returns whole pruned networks and the networks of the files; only the networks of the files
+    where files are given without a folder of data. Plans that force one algorithm, and a plan of
+    the same network with dense weights, are measured too."""
     makers = {} if files.models and files.data is None else dict(sparse_networks(files.data))
     makers |= _file_networks(files)
 
@@ -125,8 +126,8 @@ def pruned_networks(batch: int, files: Files) -> list[Item]:
 
 
 def binary(batch: int, files: Files) -> list[Item]:
-    """Returns binary networks with the shapes of the literature and those of the files, which are
-    also run by plans that force one algorithm."""
+    """Returns binary networks with the shapes of the literature, and the networks of the files.
+    Plans that force one algorithm are measured too."""
     makers: dict[str, Callable[[], PeerNetwork]] = dict(binary_networks())
     makers |= _file_networks(files)
     return [Item(BINARY_NETWORKS, name, batch, partial(binary_case, make, batch))
@@ -134,9 +135,9 @@ def binary(batch: int, files: Files) -> list[Item]:
 
 
 def tuning(batch: int, files: Files) -> list[Item]:
-    """Returns networks that are planned with each effort: MobileNetV2, ResNet-50 dense and, where
-    there is data, pruned, and those of the files; the networks of the files alone where there are
-    some and no data."""
+    """Returns networks that are planned with each effort: MobileNetV2, dense ResNet-50, pruned
+    ResNet-50 where a folder of data is given, and the networks of the files. Where files are given
+    without a folder of data, only the networks of the files are planned."""
     makers: dict[str, Callable[[], PeerNetwork]] = {}
     if files.data is not None or not files.models:
         makers |= {"mobilenetv2": lambda: _mobilenet("mobilenetv2"), "resnet50": dense_resnet50}
@@ -173,7 +174,8 @@ def _dense(suite: str, layers: Iterable[ConvLayer], batch: int) -> list[Item]:
 
 
 def gemm(batch: int, files: Files) -> list[Item]:
-    """Returns matrix products: squares, which have no batch size, and classifiers."""
+    """Returns matrix products. The rows of classifiers are the batch; the other products have sizes
+    of their own."""
     def item(size: int, layer: LinearLayer) -> Item:
         return Item("gemm", layer.name, size, lambda setting: layer_case(
             "gemm", linear(layer), size, setting, layer.rows), is_layer=True)
@@ -182,8 +184,8 @@ def gemm(batch: int, files: Files) -> list[Item]:
 
 
 def darknet(batch: int, files: Files) -> list[Item]:
-    """Returns the detectors of the zoo as whole networks, which are also run by a plan that forces
-    the algorithm `published`, the convolution that was published for OpenCL."""
+    """Returns the detectors of the zoo as whole networks. A plan that forces the algorithm
+    `published`, which is the published convolution in OpenCL, is measured too."""
     def item(name: str) -> Item:
         return Item("darknet", name, batch, lambda setting: network_case(
             "darknet", in_torch(name, zoo.build(name), batch), batch, setting,
@@ -207,14 +209,15 @@ def binary_layers(batch: int, files: Files) -> list[Item]:
 
 
 def latency(batch: int, files: Files) -> list[Item]:
-    """Returns calls of networks, from the call to its result: those of the files, or
+    """Returns calls, each timed until its result, of the networks of the files or of
     MobileNetV2."""
     return [item for name, make in _called_networks(files)
             for item in latency_items(name, make, batch, files)]
 
 
 def throughput(batch: int, files: Files) -> list[Item]:
-    """Returns many batches of networks with their transfers: those of the files, or MobileNetV2."""
+    """Returns many batches, timed with their transfers, of the networks of the files or of
+    MobileNetV2."""
     return [item for name, make in _called_networks(files)
             for item in throughput_items(name, make, batch, files)]
 
@@ -250,7 +253,7 @@ def _mobilenet(name: str) -> PeerNetwork:
 
 @cache
 def _file_network(path: Path) -> PeerNetwork:
-    """The network of a model file. Raises InputError or ModelError where it is no network of one
+    """The network of a model file. Raises InputError or ModelError where it is no network with one
     float32 input."""
     graph = load(path)
     (shape, dtype), *others = [(info.shape, info.dtype) for info in graph.inputs]

@@ -22,7 +22,7 @@ DTYPES = {"fp64": "float64", "fp32": "float32"}
 
 def ladder_case(network: PeerNetwork, batch: int, setting: Setting) -> Case:
     """Makes the case of a network by every rung of the ladder in every precision of DTYPES, by
-    gossamer's plan in the precisions of the setting, and by the peers that it names.
+    gossamer's plan in the precisions of the setting, and by the peers that the setting names.
 
     Kernels of the rungs are launched one by one, as published. Block sizes are measured once for
     all rungs that tune them.
@@ -48,7 +48,8 @@ def _alternatives(network: PeerNetwork, x: np.ndarray, rung: Rung, device: Devic
 
 def _ready(network: PeerNetwork, x: np.ndarray, rung: Rung, precision: str, device: Device,
            blocks: BlockSizes) -> ReadyContender:
-    """A rung in a precision. Raises AbsentError where the device does not compute in it."""
+    """A rung in a precision. Raises AbsentError where the device does not compute in this
+    precision."""
     if precision == "fp64" and not device.limits.float64:
         raise AbsentError(f"{device.name} does not compute in double precision")
     published = PublishedNetwork(resolve(network.graph, len(x)), x, rung, DTYPES[precision], device,

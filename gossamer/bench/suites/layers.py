@@ -33,15 +33,16 @@ from gossamer.tensor import TensorSpec, pack, unpack
 _CHECKED_IMAGES, _CHECKED_ROWS = 2, 64
 """Images, or rows of a product, that are compared with the reference."""
 _SAMPLE_US = 1_000.0
-"""Length of a sample where executions are replayed as a graph; elsewhere it is a case's default."""
+"""Microseconds of a sample where executions are replayed as a CUDA graph; elsewhere samples have
+the default length of a case."""
 _LOOKS = 3
-"""Times measured of each config to choose the fastest of a form."""
+"""Samples of each config's time, by which the fastest config of a form is chosen."""
 
 
 def convolution(layer: ConvLayer, weight: np.ndarray | None = None,
                 bias: np.ndarray | None = None) -> PeerNetwork:
-    """Returns the layer with this weight (M, C/groups, R, S) and bias (M,), by default dense random
-    ones."""
+    """Returns the layer with this weight (M, C/groups, R, S) and bias (M,), by default dense and
+    random."""
     builder = GraphBuilder(layer.name, file=layer.name)
     x = builder.input("x", (None, layer.channels, layer.size, layer.size))
     random_weight, random_bias = _constants(layer.weight_shape)
@@ -92,11 +93,12 @@ def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
                x: np.ndarray | None = None) -> Case:
     """Makes the case of a network of one layer.
 
-    x: the input, by default from a normal distribution. rows: first size of the input where that is
-    not the batch. forms: pairs of an algorithm and a value of `variant` in its configs, which
-    become contenders `gossamer:ALGORITHM/FORM`. Every contender has its input and output in the
-    layout and precision that it works in.
-    Raises UnsupportedError where the device has no algorithm for the layer.
+    rows: first size of the input; None where it is the batch size.
+    forms: pairs of an algorithm and a value of `variant` in its configs. Each pair becomes a
+    contender `gossamer:ALGORITHM/FORM`.
+    x: input, by default from a normal distribution.
+    Every contender has its input and output in the layout and precision that it works in. Raises
+    UnsupportedError where the device has no algorithm for the layer.
     """
     rows = batch if rows is None else rows
     shape = (rows, *[size or 1 for size in network.graph.inputs[0].shape[1:]])
@@ -115,12 +117,13 @@ def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
 def problem_case(suite: str, name: str, batch: int, setting: Setting, layer: Layer,
                  inputs: Sequence[np.ndarray], expected: np.ndarray,
                  forms: Sequence[tuple[str, str]] = ()) -> Case:
-    """Makes the case of a layer's problem, for all algorithms of its op; vendors' are contenders
-    where `against` names them.
+    """Makes the case of a layer's problem, for all algorithms of its op. A vendor's algorithm is a
+    contender only where the setting's `against` names it.
 
-    inputs: an array for each input of the problem. expected: the output, or its first images or
-    rows, in float64. forms: as for layer_case.
-    Raises UnsupportedError where the device has no algorithm for the layer.
+    inputs: an array for each input of the problem.
+    expected: the output, or its first images or rows, in float64.
+    forms: as for layer_case. Raises UnsupportedError where the device has no algorithm for the
+    layer.
     """
     device, problem = setting.device, layer.problem
     assert problem is not None
@@ -134,8 +137,9 @@ def problem_case(suite: str, name: str, batch: int, setting: Setting, layer: Lay
 
     @cache
     def candidates() -> dict[str, list[Candidate]]:
-        """The candidates that each precision allows. The least precise is measured first: it allows
-        all candidates, whose times the others then find in the tuning cache."""
+        """The candidates that each precision allows. The least precise precision is measured first:
+        it allows all candidates, so that the other precisions then find their times in the tuning
+        cache."""
         by_precision = {}
         for precision in reversed(setting.precisions):
             tuner = setting.tuner(precision)
@@ -144,7 +148,8 @@ def problem_case(suite: str, name: str, batch: int, setting: Setting, layer: Lay
         return by_precision
 
     def chosen() -> list[Alternative]:
-        """The fastest candidate that each precision allows, each once."""
+        """The fastest candidate that each precision allows; a candidate of several precisions is
+        listed once."""
         fastest: dict[str, Candidate] = {}
         for precision in setting.precisions:
             best = min((candidate for candidate in candidates()[precision]
@@ -170,7 +175,8 @@ def problem_case(suite: str, name: str, batch: int, setting: Setting, layer: Lay
         return alternatives
 
     def formed(contender: str, algorithm: Algorithm, form: str) -> list[Alternative]:
-        """The form's fastest config in each precision, of all configs whatever the effort."""
+        """The form's fastest config in each precision. All configs are timed, whatever the
+        effort."""
         if reasons[algorithm.name] is not None:
             raise AbsentError(str(reasons[algorithm.name]))
         fastest = []

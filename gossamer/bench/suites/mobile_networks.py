@@ -1,5 +1,5 @@
-"""Networks of depthwise-separable convolutions as published, and their blocks, with random weights
-of a seed.
+"""Networks of depthwise-separable convolutions as published, and their blocks. The random weights
+are the same in every run.
 
 Sources: A. Howard et al., "MobileNets", arXiv 1704.04861, 2017, table 1; M. Sandler et al.,
 "MobileNetV2", CVPR 2018, table 2; A. Howard et al., "Searching for MobileNetV3", ICCV 2019, table
@@ -22,7 +22,7 @@ from gossamer.model.zoo import INVERTED_RESIDUALS
 _SEED = 5
 _CLASSES = 1000
 _DIVISOR = 8
-"""Number of which numbers of channels are multiples where a width or a share is applied."""
+"""Numbers of channels that a width or a share changes are rounded to a multiple of this number."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class _Network:
         self.channels = out
 
     def block(self, sizes: _Block, stride: int) -> None:
-        """Appends an inverted residual block; one without more hidden channels does not expand."""
+        """Appends an inverted residual block; a block with as many hidden as input channels does
+        not expand them."""
         y, hidden = self.x, sizes.hidden
         if hidden != self.channels:
             y = self.conv(y, hidden, into=self.channels, activation=sizes.activation)
@@ -100,8 +101,8 @@ class _Network:
         self.x, self.channels = y, sizes.channels
 
     def _excited(self, x: str, channels: int, sizes: _Block) -> str:
-        """Appends a squeeze-and-excite layer: small layers make a factor for each channel of the
-        means of all channels."""
+        """Appends a squeeze-and-excite layer: two small layers compute a factor for each channel
+        from the means of all channels."""
         inner, gate = (("silu", "sigmoid") if sizes.activation == "silu"
                        else ("relu", "hard_sigmoid"))
         scale = self._graph.reduce(x, "mean", "spatial", keepdims=True)
@@ -124,7 +125,7 @@ class _Network:
         self.channels = channels
 
     def finish_image(self, size: int) -> Graph:
-        """Returns the graph, whose output is the image as it is, with so many rows and columns."""
+        """Returns the graph, whose output is the present image, with `size` rows and columns."""
         self._graph.output(self.x, (None, self.channels, size, size))
         return self._graph.finish()
 
@@ -220,7 +221,8 @@ def efficientnet_b0() -> Graph:
 
 
 def _divisible(channels: float) -> int:
-    """Returns about as many channels, a multiple of 8 and at least 90% of them."""
+    """Returns the number of channels rounded to a multiple of 8, which is at least 90% of the
+    number."""
     rounded = max(_DIVISOR, int(channels + _DIVISOR / 2) // _DIVISOR * _DIVISOR)
     return rounded if rounded >= 0.9 * channels else rounded + _DIVISOR
 

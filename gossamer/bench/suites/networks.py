@@ -37,19 +37,19 @@ from gossamer.plan.run.context import Context
 from gossamer.tensor import Format, default_spec, pack, unpack
 
 CHECKED_IMAGES = 2
-"""Images that are compared with the reference, where each is computed for itself."""
+"""Images that are compared with the reference, in networks that compute each image by itself."""
 _FORCED_OPS = ("conv2d", "gemm", "matmul")
-"""Ops whose algorithms are forced: those that take a network's time."""
+"""Ops whose algorithms are forced: those that take most of a network's time."""
 _BETWEEN_LAYERS = Format("NHWC", "float16")
 """The format in which most peers and float16 plans keep images between their layers."""
 _OVER_LAYERS = 2e-2
-"""Error to which less precise layers may add up: over the 53 layers of MobileNetV2 it is 3e-3 in
-TF32 and 4e-3 in float16."""
+"""Largest normalised error of a network in TF32 or float16, whose layers' errors add up. Over the
+53 layers of MobileNetV2 the error was 3e-3 in TF32 and 4e-3 in float16."""
 _ANY_ERROR = 10.0
 """Error that no result exceeds."""
 _JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
-"""Functions that are not continuous: they may turn the smallest difference into a large one, so the
-errors of the layers behind them have no bound."""
+"""Functions that are not continuous. They may turn the smallest difference into a large one, so
+that the errors of the layers behind them have no bound."""
 
 
 def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting, *,
@@ -67,9 +67,10 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     unfused_too: whether the best plan without fusions is measured too.
     dense_too: whether the network with dense weights gets a plan in the same run.
     between_layers: whether inputs and outputs of float16 plans are NHWC of float16, as peers have
-    them between layers. That suits a network that is a section of a larger one.
-    x: the input, by default one from a normal distribution.
-    described: what the rows of plans say of their contexts beside the algorithms.
+    them between layers. This suits a network that is a section of a larger network.
+    x: input, by default from a normal distribution.
+    described: function that returns the text on a plan's context that its row has beside the
+    algorithms.
     """
     graph = network.graph
     x = input_of(network, batch) if x is None else x
@@ -103,7 +104,8 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
 
 def _dense_case(suite: str, network: PeerNetwork, x: np.ndarray, setting: Setting,
                 between_layers: bool) -> Case:
-    """The case of gossamer's plan of a network whose zero weights are drawn anew."""
+    """The case of gossamer's plan of a network whose zero weights are replaced by random
+    numbers."""
     graph = without_zeros(network.graph)
     plans = plans_of(graph, len(x), setting, between_layers=between_layers)
     contender = f"{OWN}:{DENSE}"
@@ -151,8 +153,8 @@ def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray, layers: Se
 
 
 def _forced_algorithms(ops: Collection[str]) -> list[str]:
-    """The names of gossamer's own algorithms for those of `ops` that are in _FORCED_OPS, without
-    algorithms with by_name_only, and without ZeroWeights."""
+    """The names of gossamer's own algorithms for the ops that are in `ops` and in _FORCED_OPS.
+    Algorithms with by_name_only, and ZeroWeights, are left out."""
     return list(dict.fromkeys(algorithm.name for op in _FORCED_OPS if op in ops
                               for algorithm in OPS[op].algorithms
                               if not (algorithm.vendor or algorithm.by_name_only
@@ -171,20 +173,20 @@ def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
            between_layers: bool = False) -> list[Plan]:
     """One plan for each precision that the fastest plans use, the most precise first.
 
-    policy: what restricts gossamer's choice. Raises AbsentError where the algorithm that it forces
-    computes no layer.
+    policy: restrictions of gossamer's choice.
+    Raises AbsentError where the algorithm that the policy forces computes no layer.
     """
     only = policy.only
     plans: dict[str, Plan] = {}
     reason = ""
-    # the least precise is measured first: it allows all candidates, whose times the others then
-    # find in the tuning cache
+    # the least precise precision is measured first: it allows all candidates, so that the other
+    # precisions then find their times in the tuning cache
     for allowed in reversed(setting.precisions):
         boundary = _BETWEEN_LAYERS if between_layers and allowed == "fp16" else None
         plan = Plan(graph, setting.device, replace(policy, boundary=boundary),
                     tuner=setting.tuner(allowed))
         steps = plan.program(batch).steps
-        # algorithms of other ops may have the same names, and do not count
+        # an algorithm of another op may have the same name, but does not count
         if only is None or any(step.algorithm.name == only and step.layer.op in _FORCED_OPS
                                for step in steps):
             plans[precision_of(plan.program(batch))] = plan
@@ -197,7 +199,7 @@ def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
 
 
 def _notes(plans: Sequence[Plan], batch: int) -> tuple[str, ...]:
-    """The plans' notes where a step runs on another device than the plan's."""
+    """The notes of the plans in which a step runs on another device than the plan's."""
     return tuple(dict.fromkeys(
         note for plan in plans for note in plan.report(batch).notes
         if plan.program(batch).host_steps(plan.device)))
@@ -212,7 +214,8 @@ def precision_of(program: Program) -> str:
 def own(plan: Plan, x: np.ndarray, contender: str = OWN,
         described: Callable[[Context], str] | None = None) -> Alternative:
     """Returns a plan as an alternative: one context, whose captured graph is replayed where the
-    device has graphs. described: what the row says of the context beside the algorithms."""
+    device has graphs. described: function that returns the text on the context that the row has
+    beside the algorithms."""
     device, batch = plan.device, len(x)
     program = plan.program(batch)
     precision = precision_of(program)

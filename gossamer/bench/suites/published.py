@@ -1,5 +1,5 @@
-"""The suite of convolution in OpenCL as it was published: each of its steps by itself, and all of
-them together."""
+"""The suite of the published convolution in OpenCL: each of its steps by itself, and all steps
+together."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ _LEAKY = Expression(1, (ExpressionStep("leaky_relu", (0,), (SLOPE,)),), (1,))
 
 
 def published(batch: int, files: Files) -> list[Item]:
-    """Returns, for the shape of each layer of YOLOv4-tiny and YOLOv2-tiny with batch norm, the five
-    published steps, each by itself, and the whole layer by the statistics of its own batch."""
+    """Returns the five published steps, each by itself, and the whole layer, for the shape of each
+    layer of YOLOv4-tiny and YOLOv2-tiny that has batch norm. Batch norm takes the statistics of its
+    own batch."""
     register()
     items = []
     for layer in yolo():
         if layer.out_channels in (255, 425):
-            # what goes into Darknet's [yolo] and [region] has no batch norm
+            # the convolutions before Darknet's [yolo] and [region] have no batch norm
             continue
         makers: dict[str, Callable[[Setting], Case]] = {
             step: partial(_step, layer, step, batch) for step in STEPS}
@@ -92,8 +93,8 @@ def _step(layer: ConvLayer, step: str, batch: int, setting: Setting) -> Case:
 
 
 def _whole(layer: ConvLayer, batch: int, setting: Setting) -> Case:
-    """Makes the case of a layer that is planned as a network: by measured choice, and by the
-    published steps together."""
+    """Makes the case of a whole layer, which is planned as a network: once with gossamer's measured
+    choice, and once with the published steps."""
     return network_case(SUITE, PeerNetwork(f"{layer.name}/whole", whole_layer(layer)), batch,
                         setting, forced_too=("published",))
 

@@ -33,18 +33,18 @@ _NORMALISED, _ALPHA, _BETA = 5, 1e-4, 0.75
 _BIAS = 0.1
 """Standard deviation of biases."""
 _BEFORE_SUMS = 0.5
-"""Factor of the weights of layers whose results are added up, so that sums do not grow from block
-to block, as in a trained network."""
+"""Factor of the weights of layers whose results are added to a shortcut. It keeps the sums from
+growing from block to block, as in a trained network."""
 
 WeightOf = Callable[[ConvLayer], np.ndarray]
-"""Function that returns the weight (M, C/groups, R, S) of a layer, whose name does not begin with
-that of its network; a classifier is a 1x1 convolution."""
+"""Function that returns the weight (M, C/groups, R, S) of a layer. The layer's name does not begin
+with the network's name; a classifier is a 1x1 convolution."""
 
 
 def sparse_networks(folder: Path | None) -> Mapping[str, Callable[[], PeerNetwork]]:
     """Returns functions by name that make the networks: SkimCaffe's with random weights of each
-    layer's published density, ResNet-50 with DLMC's masks and those drawn from them, and networks
-    pruned by magnitude. Raises InputError where files are missing."""
+    layer's published density, ResNet-50 with DLMC's masks and with masks drawn from them, and
+    networks pruned by magnitude. Raises InputError where files are missing."""
     folder = sparse_data.check(SUITE, folder, (sparse_data.SKIMCAFFE, *sparse_data.MASKS))
     return {
         "caffenet": partial(_skimcaffe, folder, "caffenet", caffenet),
@@ -68,7 +68,8 @@ def _masked_networks(folder: Path,
 
 @cache
 def dense_resnet50() -> PeerNetwork:
-    """Returns ResNet-50 with random weights, none of them zero, and the shapes of DLMC's."""
+    """Returns ResNet-50 with the shapes of DLMC's ResNet-50 and random weights, none of them
+    zero."""
     return PeerNetwork("resnet50", resnet("resnet50", lambda layer: drawn(layer, 1.0), halving=3))
 
 
@@ -104,8 +105,8 @@ _PRUNED: dict[str, Callable[[], Graph]] = {
     "mobilenetv2-1x1-0.90": lambda: pruned_pointwise(zoo.build("mobilenet_v2"), 0.9),
     "yolov4-tiny-0.90": lambda: pruned(zoo.build("yolov4-tiny"), 0.9),
     "resnet50-2:4": lambda: two_of_four(dense_resnet50().graph)}
-"""Functions that make networks pruned by magnitude, by name: their 1x1 convolutions to 90%, all
-their convolutions to 90%, or two of every four weights."""
+"""Functions that make networks pruned by magnitude, by name: 90% of the weights of their 1x1
+convolutions, 90% of the weights of all their convolutions, or two of every four weights."""
 
 
 def caffenet(name: str, weight: WeightOf, size: int = 227) -> Graph:
@@ -163,7 +164,8 @@ def resnet(name: str, weight: WeightOf, size: int = 224, halving: int = 1) -> Gr
 
 
 def _by_name(layers: Iterable[ConvLayer]) -> dict[str, ConvLayer]:
-    """Returns the layers by name, where their names no longer begin with that of the network."""
+    """Removes the network's name from the names of layers, and returns the layers by their new
+    names."""
     renamed = [replace(layer, name=layer.name.split("/", 1)[1]) for layer in layers]
     return {layer.name: layer for layer in renamed}
 

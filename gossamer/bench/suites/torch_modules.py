@@ -1,5 +1,5 @@
-"""The suite `torch-modules`: modules of PyTorch, each called with a synchronisation, as
-`gossamer.optimize` and as torch itself make them."""
+"""The suite `torch-modules`: modules of PyTorch, as `gossamer.optimize` makes them and as torch
+itself runs them. Each call ends with a synchronisation."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 SUITE = "torch-modules"
 PEERS = ("torch-eager", "torch-compile", "torch-compile:reduce-overhead", "torch-compile-graph")
-"""The peers that are called where none are named."""
+"""The peers that take part where the command line names none."""
 SLOW_PEERS = ("torch-compile:max-autotune-no-cudagraphs",)
-"""Peers that take part where they are named, as they compile for minutes."""
+"""Peers that take part only where the command line names them, because they compile for minutes."""
 
 
 def torch_modules(batch: int, files: Files) -> list[Item]:
-    """Returns the networks that --models names, or twenty small ones. Raises InputError where there
-    is none of such a name, or its library is missing."""
+    """Returns the networks that --models names, or twenty small ones. Raises InputError where no
+    network has such a name, and AbsentError where its library is missing."""
     return [Item(SUITE, name, batch, partial(module_case, name, batch, files.loads[0]),
                  is_module=True)
             for name in names_of(files.modules)]
@@ -43,8 +43,9 @@ def module_case(name: str, batch: int, load: Load, setting: Setting) -> CallCase
 
 
 def works_of(name: str, batch: int, setting: Setting) -> dict[str, ModuleWork]:
-    """Returns the module of a network by its precisions. Raises AbsentError where torch or the
-    network's library is missing, and on devices that hold no modules of torch."""
+    """Returns a network's module and its input in each precision, by the precision. Raises
+    AbsentError where torch or the network's library is missing, and on devices that hold no modules
+    of torch."""
     check_torch()
     check_cuda_or_processor(setting.device)
     from gossamer.bench.peers.module_calls import ModuleWork

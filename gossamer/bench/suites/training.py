@@ -26,12 +26,12 @@ from gossamer.train.loop.trainer import Trainer
 
 _PUBLISHED_INPUTS = 1024
 """Number of inputs for which pictures are padded to 32 x 32 and binarised, as in the published
-experiment; for 784 inputs they have 28 x 28 grey levels."""
+experiment; pictures for 784 inputs have 28 x 28 grey levels."""
 _DENSITIES = {True: 0.101, False: 0.191}
-"""Share of nonzero inputs in MNIST by whether they are binarised."""
+"""Share of nonzero inputs in MNIST where they are binarised, and where they are not."""
 _CHECKED, _CHECKED_IN_ALL, _LEAST_CHECKED = 1000, 20_000, 100
-"""Samples after which networks are compared with the reference: most for one network, most over all
-networks together, and least for each."""
+"""Samples after which networks are compared with the reference: the most for one network, the most
+for all networks together, and the least for each network."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,11 @@ def _item(suite: str, training: TrainingCase) -> Item:
 
 
 def training_case(suite: str, training: TrainingCase, setting: Setting) -> Case:
-    """Makes the case of training on MNIST, or on similar random inputs where that is not installed.
+    """Makes the case of training on MNIST, or on similar random inputs where MNIST is not
+    installed.
 
-    Times, FLOPs (without zeros among the inputs) and bytes are those of one sample of one
-    network. The error is that of the change of the parameters.
+    Times, FLOPs (without zeros among the inputs) and bytes are those of one sample of one network.
+    The error is the error of the change of the parameters.
     """
     task = make_epoch(training)
     problem, device = task.problem, setting.device
@@ -105,7 +106,7 @@ def training_case(suite: str, training: TrainingCase, setting: Setting) -> Case:
 
 
 def _gossamer(contender: str, task: EpochWork, choice: AlgorithmChoice) -> Alternative:
-    """Training by gossamer as MLP.fit does it, which fetches the mean loss of each epoch."""
+    """Training by gossamer as MLP.fit does it: it fetches the mean loss of each epoch."""
     def make() -> ReadyContender:
         samples = Samples(task.x, task.targets)
         settings = task.settings()
@@ -142,7 +143,7 @@ def make_epoch(training: TrainingCase) -> EpochWork:
 
 @cache
 def _samples(inputs: int, outputs: int, count: int) -> tuple[np.ndarray, np.ndarray, str]:
-    """The inputs x, one-hot targets, and a description of x where it is not MNIST."""
+    """The inputs x, one-hot targets, and a description of x where x is not from MNIST."""
     binarised = inputs == _PUBLISHED_INPUTS
     pictures = _mnist(count) if inputs in (_PUBLISHED_INPUTS, 784) and outputs == 10 else None
     if pictures is not None:
@@ -158,7 +159,8 @@ def _samples(inputs: int, outputs: int, count: int) -> tuple[np.ndarray, np.ndar
 
 
 def _mnist(count: int) -> Dataset | None:
-    """The first training samples of MNIST; None where it is not installed or has fewer."""
+    """The first training samples of MNIST; None where MNIST is not installed or has fewer
+    samples."""
     try:
         dataset, _ = sources.load(sources.mnist()[0], limit=count)
     except InputError:

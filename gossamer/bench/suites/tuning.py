@@ -1,4 +1,4 @@
-"""The time that planning takes: a network from memory to the end of its first run, from empty
+"""The time that planning takes: from a network in memory to the end of its first run, with empty
 caches."""
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SUITE = "tuning"
 EFFORTS = ("quick", "normal")
 """The efforts that are measured where the user names none."""
 PEERS = ("torch-compile",)
-"""Who else is measured."""
+"""The peers that are measured."""
 
 
 def tuning_case(network: PeerNetwork, effort: str, batch: int, setting: Setting) -> Case:
     """Makes the case of a network that is planned with an effort for one batch size.
 
-    Each contender runs in a fresh process for each precision, once; the time of its run is that
-    of the row. gossamer allows the precision in every layer and takes it where it is faster.
+    Each contender runs once for each precision, in a fresh process; the row has the time of this
+    run. gossamer allows the precision in every layer, and takes it where it is faster.
     """
     graph, device = network.graph, setting.device
     x = input_of(network, batch)
@@ -54,7 +54,7 @@ def tuning_case(network: PeerNetwork, effort: str, batch: int, setting: Setting)
 
 
 def _check_torch(setting: Setting) -> None:
-    """Raises AbsentError where PyTorch is not here or does not run on the device."""
+    """Raises AbsentError where PyTorch is not installed or does not run on the device."""
     check_cuda_or_processor(setting.device)
     if importlib.util.find_spec("torch") is None:
         raise AbsentError("torch is not installed: pip install torch")

@@ -10,9 +10,10 @@ from gossamer.model.opset.registry import OPSET
 def images_apart(static: StaticGraph, other: StaticGraph) -> tuple[str | None, set[str]]:
     """Compares the static graphs of a graph at two batch sizes, node by node.
 
-    Returns the node that mixes images, or that is not shown to treat them alike at both sizes, as
-    text that starts with the node; and, where there is none, the names of the outputs that have one
-    or several rows for each image. The other outputs do not depend on the images.
+    Returns two values. The first is text that starts with a node that mixes images, or that is not
+    shown to do the same at both batch sizes; None where there is no such node. The second is the
+    names of the outputs that have one or several rows for each image, and empty where the first is
+    text. The other outputs do not depend on the images.
     """
     images = Images(static, other)
     for info in static.graph.inputs:
@@ -38,7 +39,8 @@ _DIFFERS = "does something else at another batch size"
 
 
 def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
-    """Returns how a node mixes images, or None, and records where they lie in its outputs.
+    """Returns how a node mixes images; None where it does not, and then records the axis of the
+    images in each of its outputs.
 
     twin: the node that makes its outputs at the other batch size.
     """
@@ -62,8 +64,8 @@ def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
 
 
 def _alike(node: Node, twin: Node | None, followed: bool) -> bool:
-    """Returns whether a node does the same at both batch sizes. followed: whether its attribute
-    `shape` may differ, since the shapes of its outputs were compared."""
+    """Returns whether a node does the same at both batch sizes. followed: whether the attribute
+    `shape` may differ, since the shapes of the node's outputs were compared."""
     def attributes(which: Node) -> dict[str, object]:
         return {name: value for name, value in which.attributes.items()
                 if not followed or name != "shape"}

@@ -44,8 +44,8 @@ def resolve(graph: Graph, batch: int,
 
 
 def _at_another_batch(graph: Graph, written: int, batch: int) -> StaticGraph:
-    """Returns the graph of a batch size for which its file was not written. Raises ModelError
-    where a node is not shown to treat images apart, each as at the file's batch size."""
+    """Returns the graph of a batch size for which its file was not written. Raises ModelError where
+    a node is not shown to treat every image alone, as it does at the file's batch size."""
     advice = (f"the file is written for batch {written} and does not run at {batch}: run it at "
               f"batch {written}, or export it with a free batch dimension")
     own = InferenceState(graph, written)
@@ -106,18 +106,18 @@ def _text(info: ValueInfo, shape: Sequence[int | None]) -> str:
 
 
 def _run(state: InferenceState) -> StaticGraph:
-    """Applies the rules of all nodes, and returns what remains of them as a graph."""
+    """Applies the rules of all nodes, and returns the nodes that remain as a static graph."""
     for node in state.graph.nodes:
         visit(state, node)
     for info in state.graph.outputs:
         made = state.dtypes[info.name]
-        # what is built in code need not say of which type its outputs are
+        # a graph that was built in code need not declare the dtypes of its outputs
         if state.graph.file and made != info.dtype:
             raise ModelError(f"{state.graph.file}: output {quoted(info.name)} is declared as "
                              f"{info.dtype}, its node makes {made}; export the model again")
         if info.name in state.aliases:
             source = state.aliases.pop(info.name)
-            # elements that are not computed with are copied all the same
+            # dtypes without arithmetic are copied too, by an expansion
             op, attributes = ("elementwise", {"expression": Expression(1)}) if (
                 made in COMPUTED) else (
                     "expand", {"shape": state.shapes[info.name]})
@@ -134,7 +134,7 @@ def _run(state: InferenceState) -> StaticGraph:
 
 
 def live_nodes(nodes: list[Node], outputs: Sequence[str]) -> list[Node]:
-    """Returns the nodes on which these values depend, in order."""
+    """Returns the nodes on which the values `outputs` depend, in order."""
     needed, live = set(outputs), []
     for node in reversed(nodes):
         if needed.intersection(node.outputs):

@@ -1,5 +1,5 @@
-"""ShapesByBatch: the shapes of a graph's values at two batch sizes, which show what holds at
-every batch size."""
+"""ShapesByBatch: the shapes of a graph's values at two batch sizes. Shapes that are equal at both
+sizes are equal at every batch size."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gossamer.model.opset.state import InferenceState, Shape
 
 
 class ShapesByBatch:
-    """The shapes of a graph's values at several batch sizes, to tell what holds at all of them.
+    """The shapes of a graph's values at several batch sizes.
 
-    Shapes follow the batch (and open dimensions) linearly, so that shapes that are equal at two
-    sizes are equal at all. Nothing is known where the graph cannot be resolved.
+    Shapes are linear in the batch (and in open dimensions), so that two shapes that are equal at
+    two sizes are equal at all sizes. Nothing is known where the graph cannot be resolved.
 
     states: finished inference of the graph, one at each batch size.
     data_dependent: names of the values that depend on the data, not on shapes alone.
-    inputs: those of the graph.
+    inputs: inputs of the graph.
     """
 
     def __init__(self, states: Sequence[InferenceState], data_dependent: set[str],
@@ -35,9 +35,9 @@ class ShapesByBatch:
         """Returns a value that follows from the inputs' shapes and is the same at each batch size;
         None for other values.
 
-        Where dimensions beside the batch are open it is None for all: a value that is the same for
-        the sizes that were tried, such as what a size lacks to a multiple of 32, may be another one
-        for the size that is set later.
+        Returns None for every value where dimensions other than the batch are open. A value that is
+        the same at both tried sizes, such as the padding of a size to a multiple of 32, may differ
+        at the size that is set later.
         """
         values = [state.known.get(name) for state in self._states]
         if not values or any(None in info.shape[1:] for info in self._inputs):
@@ -49,7 +49,7 @@ class ShapesByBatch:
 
     def depends_on_data(self, name: str) -> bool:
         """Returns whether the data decide the value. resolve() may turn a value that follows from
-        shapes alone into a constant, which is another one at another batch size."""
+        shapes alone into a constant, which differs from batch size to batch size."""
         return name in self._data_dependent
 
     def shapes(self, name: str) -> list[Shape]:
@@ -71,7 +71,7 @@ class ShapesByBatch:
     def broadcast_to(self, output: str, operands: Sequence[str],
                      constants: dict[str, np.ndarray]) -> bool:
         """Returns whether the operands broadcast to the output's shape at every batch size.
-        constants: values by name, which may be newer than the inferred shapes."""
+        constants: arrays by name, which count in place of the inferred shapes of these names."""
         for state in self._states:
             shapes = [constants[name].shape if name in constants else state.shapes[name]
                       for name in operands]
@@ -82,8 +82,8 @@ class ShapesByBatch:
 
 def shapes_by_batch(graph: Graph) -> ShapesByBatch:
     """Infers the graph's shapes at two batch sizes; dimensions that the file leaves open are 256 in
-    the first and 384 in the second. Raises UnsupportedError for a node that is computed at no size,
-    such as an op in a dtype."""
+    the first and 384 in the second. Raises UnsupportedError for a node that gossamer computes at no
+    batch size, such as an op in a dtype that it lacks."""
     data_dependent = _data_dependent(graph)
     batches = (2, 3) if graph.fixed_batch is None else (graph.fixed_batch, graph.fixed_batch + 1)
     states: list[InferenceState] = []
@@ -101,7 +101,7 @@ def shapes_by_batch(graph: Graph) -> ShapesByBatch:
         except GossamerError as error:
             if isinstance(error, UnsupportedError) and not states:
                 raise
-            # a file that cannot leave its own batch size is known by that one
+            # where a file runs at its own batch size only, the shapes at this size are kept
             return ShapesByBatch(states if graph.fixed_batch else [], data_dependent,
                                  graph.inputs)
         states.append(state)

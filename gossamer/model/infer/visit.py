@@ -1,4 +1,4 @@
-"""visit: applies the shape rule of one node, and evaluates what follows from known values alone."""
+"""visit: applies the shape rule of one node, and evaluates nodes whose inputs are all known."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gossamer.model.opset.state import MALFORMED, InferenceState
 
 
 def visit(state: InferenceState, node: Node) -> None:
-    """Applies the rule of a node's op, which emits into the state, and replaces emitted nodes whose
-    inputs are all known by their values. Raises ModelError."""
+    """Applies the shape rule of a node's op, which adds nodes to the state. An added node whose
+    inputs are all known is replaced by its values. Raises ModelError for a malformed node."""
     node = copy.copy(node)
     node.attributes = dict(node.attributes)
     node.inputs = [state.aliases.get(name, name) for name in node.inputs]

@@ -1,4 +1,4 @@
-"""OpDef: all that the model knows of one op of a graph, and `define`, which makes one."""
+"""OpDef: all that the model knows of one op of a graph, and `define`, which makes an OpDef."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from gossamer.model.opset.images import Images
 from gossamer.model.opset.state import InferenceState
 
 ShapeRule = Callable[[InferenceState, Node], None]
-"""A function that checks a node, makes its attributes concrete and emits what remains of it."""
+"""A function that checks a node, makes its attributes concrete and emits it, or nodes in its place,
+into the state."""
 
 Evaluation = Callable[[dict[str, Any], Sequence[np.ndarray]], list[np.ndarray]]
 """A function of a node's concrete attributes and inputs that computes its outputs with NumPy."""
 
 MixingRule = Callable[[Images, Node], str | None]
 """A function of (images, node) that returns how the node mixes images, as text that follows the
-node's name; None where each image of its outputs, which lie along the only axis that grows with the
-batch, is the same function of that image of its inputs. It is called where an input has images, or
-where an output grows with the batch."""
+node's name. It returns None where image i of the outputs is a function of image i of the inputs,
+the same for every i. The images of an output lie along the only axis that grows with the batch. The
+rule is called where an input has images, or where an output grows with the batch."""
 
 FactsRule = Callable[[StaticGraph, Node, Sequence[ValueFacts]], list[ValueFacts]]
 """A function of (static graph, node, facts of its inputs) that returns the facts of its outputs."""
@@ -33,25 +34,25 @@ FactsRule = Callable[[StaticGraph, Node, Sequence[ValueFacts]], list[ValueFacts]
 class OpDef:
     """The definition of an op of the graph.
 
-    No part has a default, so that none is forgotten: a wrong one may give wrong results.
+    No field has a default, so that none is forgotten: a wrong field may give wrong results.
 
-    name: the `op` of its nodes.
-    text: its inputs in order ("[x]" may be absent), a semicolon, and its attributes.
+    name: the `op` of the op's nodes.
+    text: the inputs in order ("[x]" may be absent), a semicolon, and the attributes.
     shape: the shape rule.
     evaluate: the evaluation with NumPy, by which shape arithmetic and constants are computed, or
     `not_evaluated`.
-    mixes: how a node mixes the images of a batch; gossamer.model.opset.mixing has common rules. It
-    decides whether a batch may be run in parts, and a file at another batch size than its own.
-    passes_values: whether outputs are the inputs' values, or functions of few of them, so that a
-    sign behind the node depends on how each input is rounded. Batch norms before are then not
-    folded into weights.
-    jumps: whether a node's result jumps where an input is rounded, as a sign does; `never_jumps`
-    where it cannot.
-    facts: derives the value facts of the outputs.
-    float_only: whether it computes in float32 only, so that other dtypes are refused.
-    attribute_inputs: attributes that may come as inputs after the first instead, in this order.
+    mixes: the mixing rule; gossamer.model.opset.mixing has common rules. It decides whether a batch
+    may be run in parts, and whether a file may be run at another batch size than its own.
+    passes_values: whether outputs are the inputs' values, or functions of a few of them. A sign
+    after the node then depends on how each input is rounded, so that a batch norm before the node
+    is not folded into weights.
+    jumps: whether a small change of an input may make a node's result jump, as a sign does;
+    `never_jumps` where it cannot.
+    facts: the rule that derives the value facts of the outputs.
+    float_only: whether the op is computed in float32 only, so that other dtypes are refused.
+    attribute_inputs: attributes that may be given as inputs after the first, in this order.
 
-    An op that resolve() always turns into others has `resolved` as evaluate, mixes and facts.
+    An op that resolve() always turns into other ops has `resolved` as evaluate, mixes and facts.
     """
 
     name: str
@@ -72,8 +73,8 @@ class OpDef:
 
 
 def define(name: str, **parts: Any) -> OpDef:
-    """Returns the definition of an op. Raises TypeError that names the op and its parts that are
-    missing or unknown."""
+    """Returns the definition of an op. Raises TypeError that names the op and its missing or
+    unknown fields."""
     expected = [field.name for field in fields(OpDef) if field.name != "name"]
     missing = [part for part in expected if part not in parts]
     if missing:
@@ -89,19 +90,19 @@ def define(name: str, **parts: Any) -> OpDef:
 
 
 def resolved(*arguments: Any) -> NoReturn:
-    """Stands for the parts of an op that no static graph has, since resolve() turns it into
-    others."""
+    """Stands for `evaluate`, `mixes` and `facts` of an op that resolve() turns into other ops, so
+    that no static graph has it."""
     raise AssertionError("an op that resolve() turns into others is in a static graph")
 
 
 def not_evaluated(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> NoReturn:
-    """Stands for the evaluation of an op that stays a node even where all its inputs are known,
-    since no file has it in shape arithmetic."""
+    """Stands for the evaluation of an op that stays a node even where all its inputs are known: no
+    file uses the op in shape arithmetic."""
     raise AssertionError("an op that is not evaluated was")
 
 
 def never_jumps(node: Node) -> bool:
-    """The part `jumps` of an op whose results follow small changes of its inputs."""
+    """The field `jumps` of an op whose results change little where its inputs change little."""
     return False
 
 

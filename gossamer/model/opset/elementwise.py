@@ -1,4 +1,4 @@
-"""Definitions of the ops that compute each element for itself."""
+"""Definitions of the element-wise ops."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ _RANGES = {"bool": (0, 1), **{
 
 COMPUTED = ("float32", "int32", "int64", "int8", "uint8", "int16", "uint16", "bool")
 """The dtypes in which elements are computed and to which they are cast. Values that follow from
-shapes have any dtype."""
+shapes may have any dtype."""
 
 
 def _check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> None:
-    """Raises UnsupportedError where a node computes with the data in another dtype."""
+    """Raises UnsupportedError where a node computes with data of a dtype that is not in
+    COMPUTED."""
     if all(name in state.known for name in node.inputs):
         return
     for dtype in dtypes:
@@ -38,8 +39,8 @@ def _check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> N
 
 
 def _elementwise_shape(state: InferenceState, node: Node) -> None:
-    """Casts operands of several dtypes to the one that holds them all; truth values among numbers,
-    and conditions of `where`, are cast to the dtype of the numbers."""
+    """Casts operands of several dtypes to the one dtype that holds the numbers of all; truth values
+    and conditions of `where` are cast to this dtype too."""
     shapes = [state.shapes[name] for name in node.inputs]
     try:
         shape = np.broadcast_shapes(*shapes)
@@ -69,7 +70,8 @@ def _elementwise_shape(state: InferenceState, node: Node) -> None:
 
 
 def _mod_shape(state: InferenceState, node: Node) -> None:
-    """Emits the remainder of a division as an expression. Quotients of integers are cut off."""
+    """Emits the remainder of a division as an expression. Quotients of integers are rounded towards
+    0."""
     composer = Composer()
     a, b = composer.operand("a"), composer.operand("b")
     if any(state.dtypes[name] == "float32" for name in node.inputs):
@@ -138,15 +140,15 @@ def _cast_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) ->
 
 
 def _stored(whole: ValueFacts, dtype: str) -> ValueFacts:
-    """Returns the facts of integers in a dtype, in which those that do not fit wrap round, in a
-    way of each device."""
+    """Returns the facts of integers that are stored in a dtype. Integers that do not fit may become
+    any value of the dtype: they wrap round, and devices differ in the way."""
     allowed = dtype_facts(dtype)
     fits = whole.count is not None and allowed.low <= whole.low and whole.high <= allowed.high
     return whole if fits else allowed
 
 
 def dtype_facts(dtype: str) -> ValueFacts:
-    """Returns what is known of any value of a dtype."""
+    """Returns the facts that hold for every value of a dtype."""
     return integers(*_RANGES[dtype]) if dtype in _RANGES else REAL
 
 

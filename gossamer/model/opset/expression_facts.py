@@ -1,4 +1,4 @@
-"""Derives what is known of the results of an expression from what is known of its operands."""
+"""Derives the value facts of an expression's results from the facts of its operands."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _TRUTH = integers(0, 1)
 _ZERO, _ONE, _MINUS_ONE = point(0.0), point(1.0), point(-1.0)
 _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal"})
 _MOST_LIMITS, _MOST_COMPARED = 8, 4
-"""Numbers with which a value may be compared for the results to be derived case by case, and the
-most values of an expression for which they are."""
+"""Results are derived case by case for values that are compared with at most this many numbers, and
+for at most so many values of an expression."""
 
 
 def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,
                      integer: bool = False) -> list[ValueFacts]:
     """Returns the facts of an expression's outputs.
 
-    integer: whether the arithmetic is that of integers, which wraps round and truncates: only what
-    stays exact in float32 is known then.
+    integer: whether the arithmetic is in integers, which wraps round and truncates. Only values
+    that stay exact in float32 then have facts.
     """
     values = _values(expression, operands, integer=integer)
     results = [values[index] for index in expression.outputs]
@@ -42,7 +42,7 @@ def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: 
             given: tuple[int, ValueFacts] | None = None) -> list[ValueFacts]:
     """Returns the facts of all values of an expression: of the operands and of each step's result.
 
-    given: the index of a value of which more is assumed, and what that is.
+    given: the index of a value, and facts that are assumed of it.
     """
     values: list[ValueFacts] = []
     for index in range(expression.inputs + len(expression.steps)):
@@ -60,9 +60,10 @@ def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: 
 
 def _compared(expression: Expression,
               values: Sequence[ValueFacts]) -> list[tuple[int, list[float]]]:
-    """Returns the index of each value that signs are taken of or that is compared with numbers, and
-    these numbers: below, at and above each of them more is known of the values that follow. Of the
-    result itself it is not."""
+    """Returns the index of each value whose sign is taken or that is compared with numbers, and
+    these numbers (0 for a sign). Below, at and above such a number, more is known of the values
+    that depend on the value. A last step that is the only output is left out: nothing depends on
+    it."""
     limits: dict[int, set[float]] = {}
     last = expression.inputs + len(expression.steps) - 1
     for step in expression.steps[:-1] if expression.outputs == (last,) else expression.steps:
@@ -78,7 +79,7 @@ def _compared(expression: Expression,
 
 
 def _narrower(one: ValueFacts, other: ValueFacts) -> ValueFacts:
-    """Returns the facts that allow fewer values; the first ones where both allow endlessly many."""
+    """Returns the facts that allow fewer values; `one` where both allow infinitely many."""
     is_narrower = other.count is not None and (one.count is None or other.count < one.count)
     return other if is_narrower else one
 
@@ -90,7 +91,8 @@ def _step(step: ExpressionStep, arguments: Sequence[ValueFacts]) -> ValueFacts:
 
 
 def _div(x: ValueFacts, y: ValueFacts) -> ValueFacts:
-    """Devices may round quotients in several ways, and a divisor of 0 may be -0.0."""
+    """Returns the facts of a quotient. Devices may round quotients in several ways, and a divisor
+    of 0 may be -0.0."""
     if y == _ONE:
         return x
     if y == _MINUS_ONE:
@@ -175,7 +177,7 @@ _FUNCTIONS: dict[str, Callable[..., ValueFacts]] = {
     "round": ValueFacts.round, "constant": point,
     "leaky_relu": lambda x, slope: _leaky(x, point(slope)), "prelu": _leaky,
     "hard_sigmoid": _hard_sigmoid,
-    # devices round these in several ways
+    # devices round the results of the functions below in several ways
     "exp": _positive, "sigmoid": _positive, "sqrt": _positive, "log": _nothing,
     "sin": _nothing, "cos": _nothing, "tan": _nothing, "fmod": _nothing,
     "atan": ValueFacts.same_sign, "tanh": ValueFacts.same_sign, "erf": ValueFacts.same_sign,

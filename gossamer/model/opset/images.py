@@ -1,4 +1,4 @@
-"""Images: along which axis of each value the images of a batch lie, one after another."""
+"""Images: the axis of each value along which the images of a batch lie, one after another."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from gossamer.model.opset.state import Shape
 
 @dataclass
 class Images:
-    """What is known of the images in a graph's values, from its static graphs at two batch sizes.
+    """Where the images lie in a graph's values, by its static graphs at two batch sizes.
 
-    The sizes tell the axis along which the images of a value may lie: the only one that grows with
-    the batch. The rules of the ops show whether the images lie there, each apart from the others.
+    Sizes tell the axis along which the images of a value may lie: the only axis that grows with the
+    batch. The rules of the ops show whether the images lie along this axis, and are not mixed.
 
     static, other: the graph at two batch sizes.
-    axes: the axis along which the images lie, by the names of the values for which it was shown.
+    axes: the axis along which the images lie, by the name of the value; only values for which this
+    was shown.
     """
 
     static: StaticGraph
@@ -26,8 +27,8 @@ class Images:
     axes: dict[str, int] = field(default_factory=dict)
 
     def growing_axis(self, name: str) -> int | None:
-        """Returns the only axis of a value that grows with the batch; None where there is none, or
-        where another one changes too."""
+        """Returns the only axis of a value that grows with the batch; None where no axis grows with
+        it, or where another axis changes too."""
         return self._growing_axis(self.static.shapes[name], self.other.shapes.get(name, ()))
 
     def is_fixed(self, name: str) -> bool:

@@ -1,5 +1,5 @@
-"""Definitions of ops that repeat, choose or replace elements at places known before any data, which
-resolve() turns into copies."""
+"""Definitions of ops that repeat, choose or replace elements at places that do not depend on the
+data. resolve() turns these ops into copies."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gossamer.model.opset.state import InferenceState, Shape
 
 _KEEP_WHERE = Expression(2, (ExpressionStep("constant", (), (0.0,)),
                              ExpressionStep("where", (0, 1, 2))))
-"""The expression that is its second input where the first is not 0, and 0 elsewhere."""
+"""An expression whose result is input 1 where input 0 is not 0, and 0 elsewhere."""
 
 
 def _tile_shape(state: InferenceState, node: Node) -> None:
-    """Repeats a value along its dimensions: before each repeated dimension a new one is put, along
-    which the value is expanded."""
+    """Repeats a value along its dimensions: each repeated dimension gets a new dimension before it,
+    along which the value is expanded."""
     shape, repeats = state.shapes[node.inputs[0]], node.attributes["repeats"]
     if len(repeats) != len(shape) or min(repeats, default=1) < 0:
         raise state.error(node, f"repeats shape {list(shape)} by {list(repeats)}, expected "
@@ -49,7 +49,7 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
     shape = state.shapes[node.inputs[0]]
     if len(shape) < 2:
         raise state.error(node, f"input has shape {list(shape)}, expected 2 dimensions or more")
-    # a diagonal far outside keeps all or nothing
+    # a diagonal outside of the matrix keeps all elements or none, however far outside it is
     diagonal = max(-shape[-2], min(shape[-1], int((node.attributes.get("diagonal") or (0,))[0])))
     dtype = state.dtypes[node.inputs[0]]
     if dtype not in COMPUTED and node.inputs[0] not in state.known:
@@ -77,7 +77,8 @@ def _known_places(state: InferenceState, node: Node) -> np.ndarray:
 
 def _positive(state: InferenceState, node: Node, indices: np.ndarray, size: int,
               axis: int) -> np.ndarray:
-    """Returns indices along an axis of a size, all from 0 up. Raises ModelError for others."""
+    """Returns indices along an axis of a size, with negative ones counted from the end. Raises
+    ModelError for an index outside of the axis."""
     if indices.size and (indices.min() < -size or indices.max() >= size):
         wrong = indices.min() if indices.min() < -size else indices.max()
         raise state.error(node, f"index {wrong} is outside dimension {axis} of shape "
@@ -88,8 +89,8 @@ def _positive(state: InferenceState, node: Node, indices: np.ndarray, size: int,
 def _places_of_slices(state: InferenceState, node: Node, batch_dims: int
                       ) -> tuple[np.ndarray, Shape]:
     """Returns the places of slices in the flat order of the leading dimensions of the first input,
-    and those dimensions. The last axis of the indices names a place along each of them that is none
-    of the batch's."""
+    and the sizes of these dimensions. The last axis of the indices holds one place for each leading
+    dimension after the first `batch_dims`."""
     shape, indices = state.shapes[node.inputs[0]], _known_places(state, node)
     count = batch_dims + (indices.shape[-1] if indices.ndim else len(shape) + 1)
     if count > len(shape) or indices.ndim <= batch_dims or (
@@ -107,8 +108,8 @@ def _places_of_slices(state: InferenceState, node: Node, batch_dims: int
 
 
 def _places_of_elements(state: InferenceState, node: Node) -> np.ndarray:
-    """Returns the places of elements in the flat order of the first input: indices name one along
-    the node's axis, and have it along the others themselves."""
+    """Returns the places of elements in the flat order of the first input. The value of an index is
+    the place along the node's axis; along other axes, its own place among the indices counts."""
     shape, indices = state.shapes[node.inputs[0]], _known_places(state, node)
     axis = state.axis(node, node.attributes["axis"], len(shape))
     if indices.ndim != len(shape) or any(
@@ -127,7 +128,7 @@ def _places_of_elements(state: InferenceState, node: Node) -> np.ndarray:
 
 def _gather_flat(state: InferenceState, node: Node, x: str, places: np.ndarray, rest: Shape
                  ) -> None:
-    """Emits the choice of slices of shape `rest` from x, which has them along its first axis."""
+    """Emits the choice of slices, of shape `rest`, from the first axis of x."""
     state.check_constant(node, places.shape, "int64")
     name = state.know(state.new_name(node, "places"), places)
     state.emit(node, (*places.shape, *rest), op="gather", inputs=[x, name], axis=0)
@@ -159,16 +160,16 @@ def _scatter_elements_shape(state: InferenceState, node: Node) -> None:
 
 
 def _know(state: InferenceState, node: Node, result: np.ndarray) -> None:
-    """Records the result of a node whose inputs are known. Its steps would be constants as well,
-    which files that compute large ones have no room for."""
+    """Records the result of a node whose inputs are known. Emitted steps would become constants as
+    well, and large ones would exceed the memory that a file may ask for."""
     state.check_constant(node, result.shape, result.dtype.name)
     state.know(node.outputs[0], result)
 
 
 def _replace(state: InferenceState, node: Node, places: np.ndarray, leading: Sequence[int]) -> None:
     """Emits the first input with the slices at some places of its leading dimensions replaced by
-    those of the third: both are put together, and each slice is taken from one of them. Of several
-    slices for one place the last is taken."""
+    slices of the third input. Both inputs are concatenated, and each slice of the result is
+    gathered from the concatenation. Of several slices for one place, the last is taken."""
     x, updates = node.inputs[0], node.inputs[2]
     shape, rest = state.shapes[x], state.shapes[x][len(leading):]
     if state.shapes[updates] != (*places.shape, *rest):

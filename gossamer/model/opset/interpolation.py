@@ -1,4 +1,4 @@
-"""The matrices by which vectors are resized with cubic or linear weights."""
+"""The matrices that resize vectors with cubic or linear weights."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 _ARRAYS = 8
-"""Number of arrays as large as the weights that interpolation() has in memory at once."""
+"""Number of arrays, each as large as the weights, that interpolation() has in memory at once."""
 
 
 def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any]) -> np.ndarray:
-    """Returns the matrix (size, length) of float64 whose product with vectors of `size` elements
-    resizes them to `length`, as ONNX's Resize defines it.
+    """Returns the float64 matrix (size, length) that resizes vectors of `size` elements to `length`
+    elements by a product, as ONNX's Resize defines it.
 
     scale: ratio of output to input.
     rule: attributes of ONNX's Resize by name: "mode", which is "cubic" or "linear"; "coordinates",
     as ResizeProblem has them; "antialias", whether weights reach further where a vector shrinks;
     "cubic_coefficient"; and "exclude_outside", whether positions outside of the vector get no
-    weight, and the other weights are scaled to the sum 1. Without it, the first and the last
-    element get the weights of the positions beyond them.
+    weight, and the other weights are scaled to the sum 1. Without "exclude_outside", the first and
+    the last element get the weights of the positions beyond them.
     """
     x = np.arange(length, dtype=np.float64)
     if rule["coordinates"] == "asymmetric":
@@ -48,8 +48,8 @@ def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any])
 
 
 def weights_while_computed(length: int, scale: float, rule: Mapping[str, Any]) -> tuple[int, ...]:
-    """Returns the shape of one float64 array as large as all arrays together that interpolation()
-    has in memory while it computes the weights."""
+    """Returns the shape of a float64 array that is as large as all arrays of interpolation()
+    together while it computes the weights."""
     return (_ARRAYS, length, 2 * _reach(scale, rule)[1] + 2)
 
 

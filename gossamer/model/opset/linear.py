@@ -1,5 +1,5 @@
-"""Definitions of ops that are products with constant matrices, which follow from shapes and
-attributes, and of the reshape that products of several dimensions need. resolve() turns these ops
+"""Definitions of ops that are products with constant matrices, and of the reshape that products of
+several dimensions need. The matrices follow from shapes and attributes; resolve() turns the ops
 into matrix products."""
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _reshape_by_shape(state: InferenceState, node: Node) -> None:
 
 
 def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
-    """Multiplies by a triangular matrix. Integers are multiplied one by one and summed up, since
-    products of matrices are those of floats."""
+    """Multiplies by a triangular matrix. Integers are multiplied element by element and summed up,
+    since matrix products compute floats only."""
     x = node.inputs[0]
     shape, dtype = state.shapes[x], state.dtypes[x]
     axis = state.axis(node, node.attributes["axis"], len(shape))
@@ -50,7 +50,7 @@ def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
     if dtype == "float32":
         _multiply(state, node, x, [(axis, matrix)])
         return
-    # terms get a further axis after `axis`, which is that of the results; sums run over `axis`
+    # terms get a further axis after `axis`, along which the results lie; sums run over `axis`
     name = state.know(state.new_name(node, "matrix"),
                       matrix.reshape(length, length, *[1] * (len(shape) - axis - 1)))
     apart = (*shape[:axis + 1], 1, *shape[axis + 1:])
@@ -62,7 +62,8 @@ def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
 
 
 def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
-    """Multiplies each dimension whose size or positions change by its matrix of weights."""
+    """Emits a product with a matrix of weights for each dimension whose size or positions
+    change."""
     shape = state.shapes[node.inputs[0]]
     axes = [state.axis(node, axis, len(shape))
             for axis in node.attributes.get("axes") or range(len(shape))]
@@ -91,8 +92,8 @@ def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
 
 def _multiply(state: InferenceState, node: Node, x: str,
               matrices: list[tuple[int, np.ndarray]]) -> None:
-    """Emits the products of vectors along axes of x with matrices, one axis after another, each
-    moved to the end for its product."""
+    """Emits the products of vectors along axes of x with matrices, one axis after another. Each
+    axis is moved to the end for its product."""
     rank = len(state.shapes[x])
     order = list(range(rank))
     for axis, matrix in matrices:
@@ -112,8 +113,8 @@ def _multiply(state: InferenceState, node: Node, x: str,
 
 def _reordered(state: InferenceState, node: Node, x: str, order: list[int], wanted: list[int],
                role: str) -> str:
-    """Emits a transpose of x, whose dimensions are in the order `order`, to the order `wanted`, and
-    returns the name of its result; x itself where the orders are the same."""
+    """Emits a transpose of x from the order `order` of its dimensions to the order `wanted`.
+    Returns the name of the result; x itself where the orders are the same."""
     if order == wanted:
         return x
     permutation = tuple(order.index(axis) for axis in wanted)

@@ -13,8 +13,8 @@ def moves_images(images: Images, node: Node) -> None:
 
 
 def keeps_images_apart(images: Images, node: Node) -> str | None:
-    """The mixing rule of an op that works on each image for itself where its first input has them
-    along axis 0, and all others have none."""
+    """The mixing rule of an op that treats each image alone where its first input has the images
+    along axis 0, and its other inputs have no images."""
     if any(name in images.axes for name in node.inputs[1:]):
         return "takes other inputs than its first from the batch"
     axis = images.axes.get(node.inputs[0], 0)
@@ -35,8 +35,8 @@ def broadcasts_across_images(images: Images, node: Node) -> str | None:
 
 
 def mixing_operands(images: Images, node: Node, names: Sequence[str]) -> str | None:
-    """Returns how inputs that broadcast to the output's shape mix images; None where they do
-    not."""
+    """Returns how inputs that broadcast to the output's shape mix images; None where they keep
+    images apart."""
     output = node.outputs[0]
     axis = images.growing_axis(output)
     if axis is None:
@@ -45,7 +45,7 @@ def mixing_operands(images: Images, node: Node, names: Sequence[str]) -> str | N
         shape = images.static.shapes[name]
         own_axis = axis - (len(images.static.shapes[output]) - len(shape))
         if name in images.axes:
-            # an image may broadcast within itself only
+            # an image may be broadcast along its own axes, but not along the axis of the images
             same = [own_axis >= 0 and static.shapes[name][own_axis] == static.shapes[output][axis]
                     for static in (images.static, images.other)]
             if images.axes[name] != own_axis or not all(same):
@@ -56,4 +56,5 @@ def mixing_operands(images: Images, node: Node, names: Sequence[str]) -> str | N
 
 
 BATCH_AXIS = "along which the inputs of a batch lie"
-"""Says of an axis why an op may not work along it."""
+"""Text that follows the name of an axis in messages, and says why an op may not work along the
+axis."""

@@ -1,5 +1,5 @@
 """Definitions of batch norm by stored statistics, which resolve() turns into element-wise
-arithmetic, and by those of the batch."""
+arithmetic, and of batch norm by the statistics of the batch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def batch_norm_constants(
 
 
 def _checked_shape(state: InferenceState, node: Node) -> tuple[int, ...]:
-    """Returns the shape of x. Raises ModelError where it has another number of channels than the
+    """Returns the shape of x. Raises ModelError where x has another number of channels than the
     constants."""
     shape, channels = state.shapes[node.inputs[0]], state.known[node.inputs[1]].size
     if len(shape) < 2 or shape[1] != channels:

@@ -17,7 +17,8 @@ from gossamer.model.opset.images import Images
 from gossamer.model.opset.state import InferenceState
 
 _MOST_PARAMETERS = 1024
-"""Elements of the largest known value that shape inference is told: shapes, axes and repeats."""
+"""Elements of the largest known value that is given to ONNX's shape inference. Values that decide
+shapes, such as axes and repeats, have fewer."""
 
 
 NODES = "nodes"
@@ -27,15 +28,15 @@ them, each with the reason why gossamer does not compute it."""
 
 def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
     """Returns the file's nodes in a part, as messages name them, each with the reason why gossamer
-    does not compute it. model: the bytes of the part's model. Raises ValueError where it does not
-    name them."""
+    does not compute it. model: the bytes of the part's model. Raises ValueError where the model
+    does not name the nodes."""
     proto = _parsed(model)
     texts = [entry.value for entry in proto.metadata_props if entry.key == NODES]
     return tuple((str(source), str(reason)) for source, reason in json.loads("".join(texts)))
 
 
 def _parsed(model: np.ndarray) -> onnx.ModelProto:
-    """Returns the model of these bytes. Raises ValueError where they are none."""
+    """Returns the model of these bytes. Raises ValueError where the bytes are no model."""
     try:
         return onnx.load_model_from_string(model.tobytes())
     except DecodeError:
@@ -43,13 +44,13 @@ def _parsed(model: np.ndarray) -> onnx.ModelProto:
 
 
 def _part_shape(state: InferenceState, node: Node) -> None:
-    """Takes the shapes of outputs from ONNX's shape inference, which knows of no shape that the
-    data decide."""
+    """Takes the shapes of outputs from ONNX's shape inference. Raises UnsupportedError for a shape
+    that the data decide."""
     model = _parsed(node.attributes["model"])
     for index, (info, name) in enumerate(zip(model.graph.input, node.inputs, strict=True)):
         dtype = _dtype_of(info.type.tensor_type)
         if state.dtypes[name] != dtype and name not in state.known:
-            # truth values may be numbers
+            # gossamer may hold ONNX's truth values as numbers
             name = node.inputs[index] = state.cast(
                 node, name, [state.new_name(node, f"operand{index}")], dtype)
         known = state.known.get(name)

@@ -1,5 +1,5 @@
-"""Nodes of ONNX files that ONNX's reference implementation computes where all that they read is
-known before any data: the constants of a file, and the op of those that read shapes."""
+"""Nodes of ONNX files that ONNX's reference implementation computes, since their inputs do not
+depend on the data: nodes that read constants only, and the op of nodes that read shapes too."""
 
 from __future__ import annotations
 
@@ -32,16 +32,18 @@ FOLDED = frozenset((
     "ScatterElements", "ScatterND", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Size",
     "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile",
     "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"))
-"""Ops whose results are computed where all their inputs are constants. ONNX's reference also runs
-loops, decodes pictures and matches patterns, which no file may ask for."""
+"""Ops whose results are computed where all their inputs are constants. Other ops of ONNX's
+reference are left out on purpose: no file may ask for loops, pictures to decode or patterns to
+match."""
 _SHRINKING = frozenset(("Compress", "NonZero"))
-"""Folded ops whose results have a shape that the values decide, and which is bounded by the
-input's."""
+"""Folded ops whose results have a shape that the values decide, within bounds that the input's
+shape sets."""
 _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
 """Types of eight bytes."""
 _MOST_RANK = 32
 _MOST_PARAMETERS = 1024
-"""Elements of the largest constant that shape inference is told: shapes, axes and repeats."""
+"""Elements of the largest constant that is given to ONNX's shape inference. Constants that decide
+shapes, such as axes and repeats, have fewer."""
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
@@ -51,9 +53,9 @@ def as_float32(array: np.ndarray) -> np.ndarray:
 
 def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
              ) -> list[np.ndarray]:
-    """Returns the results of a node, floating-point ones in float32. arrays: what it reads, by
-    name. ONNX raises errors of any kind for what it cannot compute."""
-    # it takes long to import, and few networks need it
+    """Returns the results of a node, floating-point results in float32. arrays: the node's inputs
+    by name. ONNX raises exceptions of any class for nodes that it cannot compute."""
+    # onnx.reference takes long to import, and few networks need it
     from onnx.reference import ReferenceEvaluator
 
     evaluator = ReferenceEvaluator(node, opsets={"": opset})
@@ -61,10 +63,10 @@ def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
 
 
 def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int) -> float:
-    """Returns how many bytes the results of a node take at most, as ONNX's shape inference
-    tells them; infinity where it does not."""
+    """Returns the most bytes that the results of a node may take, by ONNX's shape inference;
+    infinity where the inference finds no bound."""
     if node.op_type == "Constant":
-        return 0  # it is in the file
+        return 0  # its value takes memory already, as a part of the file
     if node.op_type in _SHRINKING:
         return sum(array.size for array in arrays.values()) * _MOST_RANK
     types = {name: onnx.helper.make_tensor_type_proto(
@@ -109,7 +111,7 @@ def _known_shape(state: InferenceState, node: Node) -> None:
     except ModelError:
         raise
     except Exception as error:
-        # ONNX raises errors of any kind
+        # ONNX raises exceptions of any class
         raise state.unsupported(node, f"cannot be computed: {first_line(error)}") from None
     named = (result for name, result in zip(proto.output, results, strict=False) if name)
     for name, result in zip(node.outputs, named, strict=True):

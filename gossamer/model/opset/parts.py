@@ -39,7 +39,7 @@ def _concat_shape(state: InferenceState, node: Node) -> None:
 
 def _split_shape(state: InferenceState, node: Node) -> None:
     """Splits a value along an axis: into equal parts where no sizes are given. The last part is
-    smaller where the length cannot be divided."""
+    smaller where the number of parts does not divide the length."""
     shape = state.shapes[node.inputs[0]]
     axis = state.axis(node, node.attributes.get("axis", 0), len(shape))
     count, length = len(node.outputs), shape[axis]
@@ -68,7 +68,8 @@ def _slice_shape(state: InferenceState, node: Node) -> None:
         axis = state.axis(node, axis, len(shape))
         indices = range(*slice(start, end, step).indices(shape[axis]))
         if len(indices) < 2:
-            # a step that is not taken may be beyond all integers of a device
+            # one element needs no step, and the file's step may be too large for a device's
+            # integers
             indices = range(indices.start, indices.start + 1) if indices else range(0)
         result[axis] = len(indices)
         if indices != range(shape[axis]):
@@ -117,7 +118,7 @@ def _gather_shape(state: InferenceState, node: Node) -> None:
 
 
 def _pad_shape(state: InferenceState, node: Node) -> None:
-    """Turns negative pads into a slice, and pads what is left with the others."""
+    """Turns negative pads into a slice, and pads the slice by the other pads."""
     shape = state.shapes[node.inputs[0]]
     rank, numbers = len(shape), node.attributes["pads"]
     axes = [state.axis(node, axis, rank) for axis in node.attributes.get("axes") or range(rank)]

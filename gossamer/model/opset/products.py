@@ -133,7 +133,8 @@ def _gemm_mixes(images: Images, node: Node) -> str | None:
 
 
 def _matmul_mixes(images: Images, node: Node) -> str | None:
-    """Axes count from the last, as they broadcast: -1 and -2 are those of the matrices."""
+    """The mixing rule of a product. Axes are counted from the last, as they broadcast: -1 and -2
+    are the axes of the matrices."""
     shapes = [images.static.shapes[name] for name in node.inputs]
     axes = [images.axes[name] - len(shape) if name in images.axes else None
             for name, shape in zip(node.inputs, shapes, strict=True)]
@@ -166,11 +167,12 @@ def _conv2d_facts(static: StaticGraph, node: Node,
 
 def _epilogue_facts(static: StaticGraph, node: Node, x: ValueFacts, rows: np.ndarray,
                     sums: ValueFacts, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
-    """Returns the facts of an epilogue's result; a sign in it is not 0 where no sum is.
+    """Returns the facts of an epilogue's result. Where the epilogue ends in a sign, and the number
+    before the sign is never 0, the result is plus or minus 1.
 
     x: facts of the values that the rows of the weights are multiplied by.
-    sums: those of the products' sums.
-    facts: those of the node's inputs.
+    sums: facts of the sums of products.
+    facts: facts of the node's inputs.
     """
     expression = node.attributes["epilogue"]
     (result,) = expression_facts(expression, [sums, *facts[2:]])
@@ -182,7 +184,8 @@ def _epilogue_facts(static: StaticGraph, node: Node, x: ValueFacts, rows: np.nda
 
 def _conv_transpose2d_facts(static: StaticGraph, node: Node,
                             facts: Sequence[ValueFacts]) -> list[ValueFacts]:
-    """Each output sums some of the products of its channel, and so all of them with zeros."""
+    """Returns the facts of a transposed convolution. Each output is the sum of some products of its
+    channel, or of all products where the inputs of the others are taken as 0."""
     weight = static.constants.get(node.inputs[1])
     if weight is None:
         return [REAL]
@@ -243,8 +246,8 @@ DEFINITIONS = (
            shape=_conv_transpose2d_shape, evaluate=not_evaluated, mixes=_conv_mixes,
            passes_values=False, jumps=never_jumps, facts=_conv_transpose2d_facts, float_only=True,
            attribute_inputs=()),
-    # a file's alpha is multiplied into a constant b and goes into the epilogue otherwise; its beta
-    # is multiplied into a constant c and goes into a node of its own otherwise
+    # a file's alpha is multiplied into b where b is constant, else it goes into the epilogue; beta
+    # is multiplied into c where c is constant, else it becomes a node of its own
     define("gemm",
            text="a, b[, epilogue operands], matrices of which none need be constant (where b is, "
                 "and a is not transposed, a may have more dimensions, of which the last is summed "

@@ -1,4 +1,4 @@
-"""Definitions of the ops that take numbers together along axes."""
+"""Definitions of the ops that combine or order numbers along axes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _top_k_facts(static: StaticGraph, node: Node,
 
 
 _ORDERED = ("float32", "int32", "int64")
-"""The dtypes whose elements are put in order."""
+"""The dtypes whose elements top_k can put in order."""
 
 DEFINITIONS = (
     define("reduce",

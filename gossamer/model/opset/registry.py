@@ -25,8 +25,8 @@ from gossamer.model.opset.definition import OpDef
 
 
 def by_name(definitions: Iterable[OpDef]) -> dict[str, OpDef]:
-    """Returns the definitions by the names of their ops. Raises TypeError that names an op which
-    has two."""
+    """Returns the definitions by the names of their ops. Raises TypeError for an op that is defined
+    twice."""
     named: dict[str, OpDef] = {}
     for definition in definitions:
         if definition.name in named:
@@ -43,8 +43,8 @@ OPSET = by_name(
 
 
 def inputs_to_attributes(node: Node, constants: dict[str, np.ndarray]) -> bool:
-    """Turns the parameter inputs of a node into attributes if the values of all are known, and
-    returns whether it has."""
+    """Turns the parameter inputs of a node into attributes if the values of all of them are known.
+    Returns whether it did."""
     names = OPSET[node.op].attribute_inputs
     values = node.inputs[1:]
     if not names or any(name and name not in constants for name in values):

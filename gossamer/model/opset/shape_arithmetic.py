@@ -1,4 +1,4 @@
-"""Definitions of the ops that compute values from shapes, all of them before any data is known."""
+"""Definitions of the ops that compute values from shapes. No such value depends on the data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _size_shape(state: InferenceState, node: Node) -> None:
 
 
 def _known_inputs(state: InferenceState, node: Node) -> list[np.ndarray]:
-    """Returns the values of all inputs. Raises UnsupportedError where the data decide one."""
+    """Returns the values of all inputs. Raises UnsupportedError where the data decide a value."""
     for name in node.inputs:
         if name not in state.known:
             raise state.unsupported(node, f"depends on {name!r}, which the data decides; expected "

@@ -20,8 +20,8 @@ def _identity_shape(state: InferenceState, node: Node) -> None:
 
 
 def _branch_shape(state: InferenceState, node: Node) -> None:
-    """Raises UnsupportedError where the condition is another than that by which the branch was
-    taken."""
+    """Raises UnsupportedError where the condition differs from the condition by which the branch
+    was chosen."""
     condition = state.known.get(node.inputs.pop())
     if condition is None or bool(condition.any()) != node.attributes["taken"]:
         raise state.unsupported(node, "takes its other branch at this shape of the inputs; export "
@@ -37,8 +37,8 @@ def _flatten_shape(state: InferenceState, node: Node) -> None:
 
 
 def _squeeze_shape(state: InferenceState, node: Node) -> None:
-    """Removes dimensions of size 1; where no axes are given all of them, except a batch that
-    happens to be 1."""
+    """Removes the given dimensions, of size 1. Where no axes are given, it removes all dimensions
+    of size 1, except a batch that happens to be 1."""
     shape = state.shapes[node.inputs[0]]
     axes = node.attributes.get("axes")
     if axes is None:
@@ -62,9 +62,9 @@ def _unsqueeze_shape(state: InferenceState, node: Node) -> None:
 
 
 def _reshape_shape(state: InferenceState, node: Node) -> None:
-    """Works out the sizes 0 and -1 of a new shape. A file written for one batch size has that size
-    as a number in its shapes: where the input's first dimension follows the batch, the output's
-    first dimension does too."""
+    """Works out the sizes 0 and -1 of a new shape. A file written for one batch size has this size
+    as a number in its shapes. Where the input's first dimension follows the batch, such a number in
+    the output's first dimension is replaced."""
     old = state.shapes[node.inputs[0]]
     new = list(node.attributes["shape"])
     mismatch = state.error(node, f"cannot reshape {list(old)} to {new}")
@@ -87,7 +87,7 @@ def _reshape_shape(state: InferenceState, node: Node) -> None:
         if rest:
             new[axis] = math.prod(old) // rest
         elif len(other_shape) == len(new):
-            # the product is 0 whatever this size is: only another batch size tells it
+            # the product is 0 whatever this size is: the size is known from another batch size only
             new[axis] = other_shape[axis]
         else:
             new[axis] = 0
@@ -123,8 +123,9 @@ def _expand_shape(state: InferenceState, node: Node) -> None:
 
 
 def _depth_to_space_shape(state: InferenceState, node: Node) -> None:
-    """Makes block x block pixels of each pixel. Neighbouring channels of the input are neighbouring
-    channels of one output pixel in mode "DCR", and neighbouring pixels in "CRD"."""
+    """Makes block x block pixels of each pixel. In mode "DCR", neighbouring channels of the input
+    become neighbouring channels of one output pixel; in mode "CRD" they become neighbouring
+    pixels."""
     n, c, h, w = _image_shape(state, node)
     block = node.attributes["block"]
     channels = c // block**2
@@ -146,7 +147,8 @@ def _space_to_depth_shape(state: InferenceState, node: Node) -> None:
 
 
 def _image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
-    """Returns the shape of a node's input, an image. Raises ModelError for another one."""
+    """Returns the shape of a node's input, images. Raises ModelError where the input has another
+    rank, or the block is less than 1."""
     shape = state.shapes[node.inputs[0]]
     if len(shape) != 4 or node.attributes["block"] < 1:
         raise state.error(node, f"has input shape {list(shape)} and a block of "
@@ -157,7 +159,7 @@ def _image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]
 
 def _reorder(state: InferenceState, node: Node, split: Sequence[int], permutation: Sequence[int],
              result: Sequence[int]) -> None:
-    """Emits a reshape, a transpose of its result, and a reshape of that."""
+    """Emits a reshape to `split`, a transpose by `permutation`, and a reshape to `result`."""
     parts = state.reshape(node, split, node.inputs[0], [state.new_name(node, "split")])
     moved = state.emit(node, [split[axis] for axis in permutation], op="transpose", inputs=[parts],
                        outputs=[state.new_name(node, "moved")], permutation=tuple(permutation))
@@ -177,7 +179,8 @@ def _expand(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np
 
 
 def _reshape_mixes(images: Images, node: Node) -> str | None:
-    """Images stay whole where as many of them lie before each, by all axes before theirs."""
+    """The mixing rule of a reshape: images stay apart where the axes before the batch have the same
+    product of sizes in the input and in the output."""
     old, new = images.axes.get(node.inputs[0]), images.growing_axis(node.outputs[0])
     if old is None or new is None:
         return "moves the batch into other axes"

@@ -1,7 +1,7 @@
 """Products of signs: which weights are signs, and which signs of sums are never 0.
 
-For example a sum of an odd number of products of 1 and -1 is odd, and a threshold between two
-integers is no sum of integers.
+For example, a sum of an odd number of products of 1 and -1 is odd, so that it is not 0. A sum of
+integers never equals a threshold that lies between two integers.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from gossamer.expression import FUNCTIONS, Expression, ExpressionStep
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts
 
 _MOST_PRODUCTS = 2**16
-"""Products of the longest sum of which every value that can occur is tried."""
+"""Products of the longest sum for which every possible value is tried."""
 _AT_ONCE = 2**16
 """Number of sums that are tried at once, so that they stay in cache."""
 _ROUNDING, _ROUNDING_OF_SUMS, _SMALLEST = 2.0**-20, 2.0**-23, 2.0**-126
-"""Relative rounding of one float32 function, with room for approximations of devices; that of one
-addition; and the number below which devices may round to 0."""
+"""The relative rounding error of one float32 function, with room for approximations of devices; the
+relative rounding error of one addition; and the number below which devices may round to 0."""
 
 _Interval = tuple[np.ndarray, np.ndarray]
-"""The lowest and the highest value of numbers that may be off."""
+"""The lowest and the highest value that numbers with rounding errors may have."""
 
 
 def are_scaled_signs(weight: np.ndarray) -> bool:
-    """Returns whether the weights (M, ...) of each output channel, none of which is 0, are plus and
-    minus one finite number."""
+    """Returns whether the weights (M, ...) of each output channel are plus or minus one number of
+    this channel, which is finite and not 0."""
     channels = weight.reshape(len(weight), -1)
-    # the first weights decide this for most weights that are no signs
+    # most weights that are no signs are found by their first channel
     return all(bool((np.abs(rows) == np.abs(rows[:, :1])).all() and np.isfinite(rows[:, 0]).all()
                     and rows[:, 0].all())
                for rows in (channels[:1], channels))
@@ -40,13 +40,13 @@ def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray
     """Returns whether an expression ends in the sign of a number that is not 0 for any sum of
     products.
 
-    False where that is not known: for factors other than -1 and 1, or -1, 0 and 1, and for weights
-    other than plus and minus one number a channel.
+    Returns False where this is not known: where `values` are neither -1 and 1 nor -1, 0 and 1, or
+    where the weights of a channel are not plus or minus one number.
 
-    values: facts of the factors of the weights.
-    weight: (M, ...).
-    operands: one value a channel for each further input of the expression; None for those that are
-    known at run time only.
+    values: facts of the values that the weights are multiplied by.
+    weight: the weights (M, ...).
+    operands: for each further input of the expression an array with one value for each channel;
+    None for an input that is known at run time only.
     exact: whether the sums are computed without rounding, in whatever order.
     """
     rows = np.abs(weight.reshape(len(weight), -1).astype(np.float64))
@@ -79,7 +79,8 @@ def _ends_in_sign(expression: Expression) -> bool:
 
 def _before_sign(expression: Expression, sums: _Interval,
                  operands: Sequence[_Interval]) -> _Interval | None:
-    """Returns what the last step takes the sign of; None where a step before it is not known."""
+    """Returns the number whose sign the last step takes; None where the function of an earlier step
+    is not in _FUNCTIONS."""
     known = [sums, *operands]
     with np.errstate(all="ignore"):
         for step in expression.steps[:-1]:
@@ -118,8 +119,8 @@ def _constant(step: ExpressionStep) -> _Interval:
 
 
 def _div(step: ExpressionStep, x: _Interval, y: _Interval) -> _Interval:
-    """A division by an interval around 0 may give any number; its infinities become NaN in later
-    steps."""
+    """Returns the interval of a quotient. A division by an interval that includes 0 may give any
+    number; the infinite bounds may become NaN in later steps."""
     corners = [a / b for a in x for b in y]
     around_zero = (y[0] <= 0) & (y[1] >= 0)
     return (np.where(around_zero, -np.inf, np.minimum.reduce(corners)),
@@ -140,7 +141,7 @@ def _prelu(step: ExpressionStep, x: _Interval, slope: _Interval) -> _Interval:
 
 
 def _rising(step: ExpressionStep, x: _Interval) -> _Interval:
-    """Returns the results of a function that never falls."""
+    """Returns the interval of a function that never falls."""
     low, high = (FUNCTIONS[step.function].numpy(bound, *step.constants) for bound in x)
     return low, high
 

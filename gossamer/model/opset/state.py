@@ -1,5 +1,5 @@
-"""InferenceState: the known shapes, dtypes and values of a graph while its nodes are made concrete
-one by one."""
+"""InferenceState: the known shapes, dtypes and values of a graph while its nodes are made concrete,
+one after another."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from gossamer.model.graph import Graph, Node, names_of, unused_name
 Shape = tuple[int, ...]
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Errors that a rule raises where attributes or inputs are of a kind that no exporter writes."""
+"""Exceptions that a rule raises where a node has attributes or inputs that no exporter writes."""
 
 
 class InferenceState:
     """State of the shape inference of a graph at one batch size.
 
-    Nodes are visited in order (gossamer.model.infer.visit): the shape rule of a node's op checks
-    it, makes its attributes concrete and emits what remains of it here.
+    Nodes are visited in order (gossamer.model.infer.visit). The shape rule of a node's op checks
+    the node, makes its attributes concrete and emits it, or nodes in its place, into this state.
 
-    other_batch: the finished state of the same graph at another batch size, from which rules see
-    what the batch changes.
+    other_batch: the finished state of the same graph at another batch size, by which rules see what
+    depends on the batch; or None.
     nodes: the nodes that were emitted.
     known: arrays of the values that do not depend on the data, by name.
     shapes, dtypes: shape and dtype of every value so far, by name.
-    aliases: the value that another name stands for, by that name.
-    most_bytes: the most bytes of a value, and of all constants that nodes make.
+    aliases: the value for which another name stands, by this other name.
+    most_bytes: the most bytes of a value, and of all constants together that nodes make.
     """
 
     def __init__(self, graph: Graph, batch: int, other_batch: InferenceState | None = None) -> None:
@@ -60,7 +60,7 @@ class InferenceState:
         return ModelError(f"{file}: {node.source or node.name}: {text}")
 
     def unsupported(self, node: Node, text: str) -> UnsupportedError:
-        """Returns an error about what gossamer does not compute."""
+        """Returns an error about a node that gossamer does not compute."""
         extra = "" if host_library.is_installed() else f"; {host_library.EXTRA}"
         return UnsupportedError(f"{self.error(node, text)}{extra}")
 
@@ -68,12 +68,13 @@ class InferenceState:
              inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None,
              dtype: str | None = None, several: Sequence[Shape] | None = None,
              **attributes: Any) -> str:
-        """Appends the node that takes the place of `node`, and returns the name of its first
-        output. Where all inputs of the new node are known, its value is computed after the rule.
+        """Appends a node that takes the place of `node`, and returns the name of the new node's
+        first output. Where all inputs of the new node are known, its value is computed after the
+        shape rule has returned.
 
-        result: the shape of every output, where `several` does not give one for each.
-        op, inputs, outputs: None keeps those of the node.
-        dtype: dtype of the outputs; None takes the first input's.
+        result: the shape of every output, unless `several` gives the shape of each output.
+        op, inputs, outputs: op, inputs and outputs of the new node; None takes those of `node`.
+        dtype: dtype of the outputs; None takes the first input's dtype.
         attributes: concrete attributes of the new node.
         """
         op = op or node.op
@@ -93,8 +94,8 @@ class InferenceState:
         return unused_name(self._names, f"{node.outputs[0]}.{role}")
 
     def check_size(self, node: Node, shape: Sequence[int], dtype: str) -> int:
-        """Returns the bytes of a value. Raises ModelError for so large a number that the file must
-        be wrong or mean harm; gossamer.io.limits says how many are allowed."""
+        """Returns the bytes of a value. Raises ModelError for more bytes than gossamer.io.limits
+        allows: a file that asks for so many is probably wrong or malicious."""
         if min(shape, default=0) < 0:
             raise self.error(node, f"makes a value of shape {list(shape)}; expected sizes of 0 or "
                                    "more")
@@ -106,7 +107,7 @@ class InferenceState:
         return size
 
     def check_constant(self, node: Node, shape: Sequence[int], dtype: str) -> None:
-        """Raises ModelError where the constants that nodes have made become too large together."""
+        """Raises ModelError where all constants that nodes make together become too large."""
         self._constant_bytes += self.check_size(node, shape, dtype)
         if self._constant_bytes > self.most_bytes:
             raise self.error(node, f"makes a constant of shape {list(shape)}, with which all such "
@@ -115,14 +116,15 @@ class InferenceState:
                                    f"set {raised(self._constant_bytes)}")
 
     def know(self, name: str, array: np.ndarray) -> str:
-        """Records a value that does not depend on the data, and returns its name."""
+        """Records a value that does not depend on the data, and returns the value's name."""
         self.known[name] = array
         self.shapes[name], self.dtypes[name] = array.shape, array.dtype.name
         return name
 
     def alias(self, node: Node) -> None:
         """Makes the node's output another name of its first input, which the node does not change.
-        A constant keeps both names, since the node may change it at another batch size."""
+        A constant is recorded under both names, since the node may change it at another batch
+        size."""
         name, source = node.outputs[0], node.inputs[0]
         if source in self.known:
             self.know(name, self.known[source])
@@ -132,8 +134,8 @@ class InferenceState:
 
     def reshape(self, node: Node, shape: Sequence[int], x: str | None = None,
                 outputs: Sequence[str] | None = None) -> str:
-        """Emits a reshape of x, or an alias where the node's own input already has the shape.
-        Returns the output's name."""
+        """Emits a reshape of x, by default the node's first input, and returns the output's name.
+        Where x and outputs are left out and the input has the shape already, it makes an alias."""
         if x is None and outputs is None and self.shapes[node.inputs[0]] == tuple(shape):
             self.alias(node)
             return node.outputs[0]
@@ -147,7 +149,8 @@ class InferenceState:
         return name
 
     def axis(self, node: Node, axis: int, rank: int) -> int:
-        """Returns the axis counted from the start. Raises ModelError when there is none such."""
+        """Returns the axis counted from the first. Raises ModelError where the axis does not
+        exist."""
         if not -rank <= axis < rank:
             raise self.error(node, f"has no axis {axis}: its input has {rank} dimensions")
         return axis % rank

@@ -23,7 +23,7 @@ def weighted_sums(values: ValueFacts, known: ValueFacts, weights: np.ndarray) ->
 
     values: facts of each x[k].
     known: facts of the weights.
-    weights: an array whose first dimension is m and whose others together are k.
+    weights: an array with m along its first dimension and k along all other dimensions together.
     """
     if not weights.size:
         return point(0.0)

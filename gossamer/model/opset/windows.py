@@ -1,4 +1,4 @@
-"""Definition of the op that pools, and the sizes of windows that walk over an image."""
+"""Definition of the pooling op, and the sizes of windows of convolutions and pools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gossamer.model.opset.mixing import keeps_images_apart
 from gossamer.model.opset.state import InferenceState
 
 MOST_TAPS = 2**18
-"""The most elements of a pool's window, each of which is a step of the computation on the host."""
+"""The most elements of a pool's window: the host computes a pool in one step for each element."""
 
 
 def image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
@@ -53,7 +53,7 @@ def window(state: InferenceState, node: Node, kernel: tuple[int, int],
     n, c, *sides = image_shape(state, node)
     size = (sides[0], sides[1])
     pads = _pads(node, size, kernel)
-    # on some devices the padded input takes memory
+    # some devices make a padded copy of the input, which takes memory
     state.check_size(node, (n, c, *(size[axis] + pads[axis] + pads[axis + 2] for axis in range(2))),
                      "float32")
     result = []
@@ -84,8 +84,8 @@ def _pool_shape(state: InferenceState, node: Node) -> None:
 
 
 def _pool_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) -> list[ValueFacts]:
-    """Returns the value facts of a pool's output. Where a window may hold nothing but padding, the
-    facts of the input do not hold for a maximum, which is -inf there."""
+    """Returns the value facts of a pool's output. The maximum of a window that holds only padding
+    is -inf, for which the facts of the input do not hold."""
     if node.attributes["kind"] != "max":
         return [facts[0].same_sign()]
     return [facts[0] if all(_reaches_input(static, node, axis) for axis in range(2)) else REAL]
@@ -97,7 +97,7 @@ def _reaches_input(static: StaticGraph, node: Node, axis: int) -> bool:
     step = a["dilations"][axis]
     starts = (np.arange(static.shapes[node.outputs[0]][2 + axis]) * a["strides"][axis]
               - a["pads"][axis])
-    # the first tap of each window that does not lie before the input
+    # in each window the first tap that does not lie before the input
     taps = np.maximum(-(starts // step), 0)
     size = static.shapes[node.inputs[0]][2 + axis]
     return bool(((taps < a["kernel"][axis]) & (starts + taps * step < size)).all())

@@ -1,8 +1,9 @@
 """Batch norms: folded into the convolution or matrix product before them, or made element-wise.
 
 A batch norm on which a sign depends, with no convolution or product between, is never folded:
-the rounding of the folded weights would flip bits. Nor is one that would make weights of signs
-other numbers, since bits could not compute the layer any more."""
+the rounding of the folded weights would flip bits. Weights that are plus or minus one number a
+channel stay so: a batch norm that would end this is not folded, since algorithms on bits could not
+compute the layer any more."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def fold_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
         layer = producers.get(norm.inputs[0])
         if layer is None or not _foldable(graph, layer, graph.constants[norm.inputs[1]].size):
             continue
-        # its channels are along axis 1, those of a product along the last
+        # the channels of a batch norm are along axis 1, the channels of a product along the last
         if layer.op == "gemm" and (shapes.rank(norm.inputs[0]) or 2) > 2:
             continue
         if _ends_signs(graph, layer, norm):
@@ -67,7 +68,7 @@ def channel_count(layer: Node, weight: np.ndarray) -> int | None:
 
 def output_rows(graph: Graph, layer: Node) -> np.ndarray | None:
     """Returns the weights of a convolution or product with a row for each output channel; None for
-    other nodes, and where they are no constant of float32 or resolve() will refuse them."""
+    other nodes, and where the weights are no float32 constant or resolve() will refuse them."""
     if layer.op not in ("conv2d", "gemm"):
         return None
     weight = graph.constants.get(layer.inputs[1])
@@ -91,8 +92,8 @@ def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
 
 
 def _ends_signs(graph: Graph, layer: Node, norm: Node) -> bool:
-    """Returns whether weights are plus and minus one number a channel, and would not be with a
-    batch norm in them, as by a scale of 0."""
+    """Returns whether the weights of each channel are plus or minus one number, and would not be so
+    with a batch norm folded into them, such as one with a scale of 0."""
     rows = output_rows(graph, layer)
     if rows is None or not are_scaled_signs(rows):
         return False
@@ -145,8 +146,8 @@ def _fold(graph: Graph, names: set[str], layer: Node, norm: Node) -> None:
 
 
 def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turns the other batch norms into (x - mean) * scale + shift, in this order, where shape
-    inference has checked their channels; resolve() does the same with the rest."""
+    """Turns batch norms that were not folded into (x - mean) * scale + shift, in this order, where
+    shape inference has checked their channels; resolve() does the same with all others."""
     names = names_of(graph)
     for node in graph.nodes:
         if node.op != "batch_norm" or not shapes.shapes(node.outputs[0]):

@@ -1,5 +1,5 @@
-"""Concatenations that join what others have joined already, as each layer of a DenseNet does, or
-what was split before."""
+"""Simplifies concatenations of values that an earlier concatenation has joined already, as in each
+layer of a DenseNet, or that an earlier split has made."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from gossamer.model.graph import Graph, Node, names_of, unused_name
 from gossamer.model.passes.batch_norm import readers
 
 _COMPUTING = ("elementwise", "conv2d", "conv_transpose2d", "gemm")
-"""Ops that can compute what an element-wise node makes of their result."""
+"""Ops that can also compute an element-wise node that reads their result."""
 
 Wholes = defaultdict[tuple[str, int], list[tuple[Sequence[str], str]]]
-"""Values that are other values side by side: these and the whole, by the first of them and the
-axis."""
+"""Values that consist of other values side by side: pairs of the parts and the whole, by the first
+part and the axis."""
 
 
 def nest_concatenations(graph: Graph) -> None:
-    """Lets a concatenation read one value in place of several, where these are what an earlier
-    concatenation joins or an earlier split gives, in the same order along the same axis.
+    """Lets a concatenation read one value in place of several parts, where an earlier concatenation
+    joins these parts, or an earlier split makes them, in the same order along the same axis.
 
-    Each of these values is then a part of one other value only, so that it can be written or read
-    where that lies.
+    Each part then belongs to one whole only, so that it can be written or read in the memory of the
+    whole.
     """
     wholes: Wholes = defaultdict(list)
     for node in graph.nodes:
@@ -36,8 +36,8 @@ def nest_concatenations(graph: Graph) -> None:
 
 
 def _nested(node: Node, wholes: Wholes) -> list[str]:
-    """Returns the inputs of a concatenation, some of which are replaced by one value that has them
-    side by side."""
+    """Returns the inputs of a concatenation, with parts replaced by the whole where `wholes` has
+    it."""
     inputs, result, start = node.inputs, list[str](), 0
     while start < len(inputs):
         fitting = [(parts, whole) for parts, whole in wholes[inputs[start],
@@ -52,8 +52,9 @@ def _nested(node: Node, wholes: Wholes) -> list[str]:
 
 
 def move_above_concatenations(graph: Graph) -> None:
-    """Lets the layers whose results are joined compute what an element-wise node makes of the
-    whole, where nothing else reads them, such as the rounding of joined values to integers."""
+    """Moves an element-wise node after a concatenation, such as a rounding to integers, to each
+    input of the concatenation, where no other node reads these values. The layers that make the
+    inputs can then compute it."""
     makers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     gone: set[int] = set()
@@ -77,8 +78,8 @@ def move_above_concatenations(graph: Graph) -> None:
 
 
 def _follower(join: Node, users: dict[str, list[Node]], makers: dict[str, Node]) -> Node | None:
-    """Returns the element-wise node that alone reads a concatenation, and nothing else, where all
-    joined values are computed for this alone; else None."""
+    """Returns the element-wise node that is the only reader of a concatenation and reads no other
+    value, where the concatenation is the only reader of each of its inputs; else None."""
     following = users.get(join.outputs[0], [])
     if len(following) != 1 or following[0].op != "elementwise" or (
             len(following[0].inputs) != 1 or len(following[0].outputs) != 1):

@@ -1,8 +1,8 @@
-"""Removes channels without effect: channels whose filter is zero, and channels that nobody reads.
+"""Removes channels without effect: channels whose filter is zero, and channels that no layer reads.
 
-The output of a filter of zeros is the same number at every pixel: what the layer's epilogue makes
-of 0. That number goes into the biases of the layers that read it. Where such a layer pads its input
-with zeros, the channel is removed only if the number is 0.
+The output of a filter of zeros is the same number at every pixel: the result of the layer's
+epilogue for 0. Its effect goes into the biases of the layers that read the channel. Where such a
+layer pads its input with zeros, the channel is removed only if the number is 0.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.passes.batch_norm import feeds_sign, output_rows, readers
 
 _MULTIPLE = 8
-"""The number of channels that kernels read at a time: if a layer's channels are a multiple of it,
-they still are after channels were removed."""
+"""The number of channels that kernels read at a time. A layer with a multiple of this number of
+channels keeps such a multiple."""
 
 
 @dataclass(frozen=True)
 class _Chain:
-    """A layer, the depthwise convolutions that follow it one after another, and the layers that
-    read the last result."""
+    """A layer, and the layers that change where channels of the layer are removed.
+
+    layer: the layer whose output channels may be removed.
+    depthwise: the depthwise convolutions that follow the layer, one after another.
+    readers: the layers that read the last result.
+    """
 
     layer: Node
     depthwise: tuple[Node, ...]
@@ -32,8 +36,8 @@ class _Chain:
 
 
 def drop_dead_channels(graph: Graph) -> None:
-    """Removes channels without effect of convolutions and products that only such layers read, and
-    adds a note that says how many."""
+    """Removes channels without effect from convolutions and products whose readers are convolutions
+    and products too. Adds a note to the graph that says how many channels were removed."""
     removed: dict[str, int] = {}
     names = names_of(graph)
     changed = True
@@ -58,8 +62,8 @@ def drop_dead_channels(graph: Graph) -> None:
 
 
 def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]]) -> _Chain | None:
-    """Returns the chain that begins with a layer; None where other nodes than such layers read its
-    channels, or a run-time value has an element for each channel."""
+    """Returns the chain that begins with a layer; None where nodes of another kind read its
+    channels, or where a run-time value has an element for each channel."""
     if not _has_constants(graph, layer) or _groups(layer) != 1:
         return None
     depthwise: list[Node] = []
@@ -97,7 +101,7 @@ def _is_depthwise(graph: Graph, node: Node) -> bool:
 
 
 def _columns(graph: Graph, node: Node) -> np.ndarray:
-    """Returns the weights of a layer as (outputs, inputs, taps), which share the array's memory."""
+    """Returns the weights of a layer as (outputs, inputs, taps), a view of the array."""
     rows = output_rows(graph, node)
     assert rows is not None
     return rows.reshape(*rows.shape[:2], -1)
@@ -140,7 +144,7 @@ def _has_jump(node: Node) -> bool:
 
 
 def _epilogue(graph: Graph, node: Node, sums: np.ndarray) -> np.ndarray:
-    """Returns what a layer's epilogue makes of one sum a channel."""
+    """Returns the results of a layer's epilogue for one sum a channel."""
     expression: Expression = node.attributes["epilogue"]
     operands = [graph.constants[name] for name in node.inputs[2:]]
     return np.broadcast_to(expression.evaluate(sums, *operands)[0], sums.shape)
@@ -148,7 +152,8 @@ def _epilogue(graph: Graph, node: Node, sums: np.ndarray) -> np.ndarray:
 
 def _remove(graph: Graph, chain: _Chain, gone: np.ndarray, constants: np.ndarray,
             names: set[str]) -> None:
-    """Removes channels from a chain. constants: for each channel, what its readers get instead."""
+    """Removes channels from a chain. constants: for each channel, the number that its readers get
+    instead."""
     kept = np.flatnonzero(~gone)
     for node in (chain.layer, *chain.depthwise):
         axis = 1 if node.op == "gemm" and not node.attributes["trans_b"] else 0
@@ -167,13 +172,14 @@ def _remove(graph: Graph, chain: _Chain, gone: np.ndarray, constants: np.ndarray
 
 
 def _replace(graph: Graph, node: Node, index: int, array: np.ndarray, names: set[str]) -> None:
-    """Gives a node another constant in the place of one that other nodes may read too."""
+    """Replaces a constant input of a node by another constant. The old constant stays in the graph,
+    since other nodes may read it."""
     node.inputs[index] = add_constant(graph, names, f"{node.inputs[index]}.kept",
                                       np.ascontiguousarray(array))
 
 
 def _add_bias(node: Node, bias: str) -> None:
-    """Adds a constant to the sums of a layer, before what its epilogue makes of them."""
+    """Adds a constant to the sums of a layer, before the other steps of its epilogue."""
     composer = Composer()
     result = node.outputs[0]
     value = composer.apply("add", composer.operand(result), composer.operand(bias))

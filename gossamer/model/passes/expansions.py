@@ -1,5 +1,6 @@
-"""Lets element-wise nodes broadcast what files expand for them, such as a bias or a number that is
-repeated in the shape of a value. Then it can go into the epilogue of the layer before."""
+"""Lets element-wise nodes broadcast values that a file expands for them, such as a bias or a number
+that is repeated to the shape of another value. The element-wise node can then go into the epilogue
+of the layer before it."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 
 
 def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Lets element-wise nodes read a value in place of its expansion, where their result keeps its
-    shape. The expansion stays for other readers."""
-    # what a value repeats, by its name
+    """Lets element-wise nodes read a value in place of its expansion, where their results keep
+    their shapes. The expansion stays for other readers."""
+    # the value that an expansion repeats, by the name of the expansion
     repeated: dict[str, str] = {}
     names = names_of(graph)
     for node in graph.nodes:
@@ -38,8 +39,8 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _value(graph: Graph, node: Node, repeated: Mapping[str, str]) -> np.ndarray | None:
-    """Returns what an element-wise node makes of the constants that its operands repeat; None where
-    they are not all constants of float32, or none is expanded."""
+    """Returns the result of an element-wise node for the constants that its operands repeat; None
+    where an operand is no float32 constant, or no operand is an expansion."""
     arrays = [graph.constants.get(repeated.get(name, name)) for name in node.inputs]
     known = [array for array in arrays if array is not None and array.dtype == np.float32]
     if len(known) < len(arrays) or not repeated.keys() & set(node.inputs):

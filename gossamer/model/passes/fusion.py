@@ -14,17 +14,17 @@ from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.passes.batch_norm import channel_count, readers
 
 MOST_STEPS = 256
-"""Steps of the longest expression that nodes are merged into: every step of it is code of one
-kernel, and more bring nothing."""
+"""The most steps of an expression into which nodes are merged. Every step is code of one kernel,
+and a longer expression brings no further gain."""
 _LAYERS = ("conv2d", "conv_transpose2d", "gemm")
 
 
 @dataclass
 class _Chain:
-    """Element-wise nodes that become one.
+    """Element-wise nodes that become one node.
 
-    nodes: from the last to the first; only the last one's results are read outside.
-    steps: length of their expressions together.
+    nodes: the nodes from the last to the first; only results of the last node are read outside.
+    steps: number of steps of all their expressions together.
     """
 
     nodes: list[Node]
@@ -56,7 +56,8 @@ def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
 
 def _chain_of_readers(node: Node, users: dict[str, list[Node]], chains: dict[int, _Chain],
                       shapes: ShapesByBatch) -> _Chain | None:
-    """Returns the chain that a node may join: the one that all readers of its result belong to."""
+    """Returns the chain to which all readers of a node's result belong, where the node may join it;
+    else None."""
     if len(node.outputs) != 1:
         return None
     (name,) = node.outputs
@@ -71,8 +72,8 @@ def _chain_of_readers(node: Node, users: dict[str, list[Node]], chains: dict[int
 
 
 def _merge(nodes: list[Node]) -> None:
-    """Puts the expressions of a chain's nodes into the expression of its last node, which comes
-    first."""
+    """Puts the expressions of a chain's nodes into the expression of the chain's last node. nodes:
+    the chain's nodes from the last to the first."""
     if len(nodes) == 1:
         return
     composer = Composer()
@@ -87,9 +88,9 @@ def _merge(nodes: list[Node]) -> None:
 
 
 def fuse_epilogues(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Makes an element-wise node that is the only reader of a convolution or product part of its
-    epilogue. The layer moves to that node's place in the order, since the other operands may be
-    computed after its own."""
+    """Moves an element-wise node that is the only reader of a convolution or product into the
+    layer's epilogue. The layer takes the node's place in the order of nodes, since the node's other
+    operands may be computed after the layer's old place."""
     users, names = readers(graph), names_of(graph)
     layers: dict[int, Node] = {}
     moved: set[int] = set()
@@ -106,8 +107,8 @@ def fuse_epilogues(graph: Graph, shapes: ShapesByBatch) -> None:
 
 def _absorbed(graph: Graph, shapes: ShapesByBatch, layer: Node, users: dict[str, list[Node]],
               names: set[str]) -> Node | None:
-    """Fuses the only reader of the layer's result into its epilogue, and returns it; None where
-    that is not possible."""
+    """Fuses the only reader of the layer's result into the layer's epilogue, and returns this
+    reader; None where no fusion is possible."""
     result = layer.outputs[0]
     if len(users.get(result, ())) != 1:
         return None
@@ -178,8 +179,8 @@ def _one_a_channel(array: np.ndarray, channels: int, rank: int, channel_axis: in
 
 def _absorb_bias(graph: Graph, layer: Node, node: Node, channels: dict[str, np.ndarray],
                  names: set[str]) -> bool:
-    """Fuses a bias into a transposed convolution, which takes nothing else, and returns whether
-    that was possible."""
+    """Fuses a node that adds a bias into a transposed convolution, which has no other epilogue.
+    Returns whether the fusion was possible."""
     if len(layer.inputs) > 2 or len(channels) != 1 or node.attributes["expression"] != apply("add"):
         return False
     (bias,) = channels.values()

@@ -50,7 +50,8 @@ def optimise(graph: Graph) -> Graph:
     expand_batch_norms(graph, shapes)
     fuse_chains(graph, shapes)
     drop_straight_through(graph, shapes)
-    # nodes that nobody reads any more would keep layers from the epilogues of those before
+    # nodes whose results are not read any more would count as readers, and prevent fusions into
+    # epilogues
     drop_dead(graph)
     move_scales_into_weights(graph)
     fuse_epilogues(graph, shapes)
@@ -96,7 +97,7 @@ def drop_identities(graph: Graph) -> None:
 
 
 def drop_casts(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Removes casts to the dtype that a value has already, such as those of truth values to
+    """Removes casts to the dtype that a value has already, such as casts of truth values to
     floats."""
     for node in graph.nodes:
         if node.op not in ("cast", "cast_like"):
@@ -116,7 +117,7 @@ def fold_constants(graph: Graph) -> None:
             try:
                 visit(state, node)
             except ModelError:
-                # resolve() will raise it, where the user asks for a batch size
+                # resolve() raises the error when the user asks for a batch size
                 nodes.append(node)
                 continue
             if all(name in state.known for name in node.outputs):
@@ -127,7 +128,7 @@ def fold_constants(graph: Graph) -> None:
 
 
 def inline_scalars(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Makes constants of one element steps of the expressions that read them."""
+    """Turns constants of one element into steps of the expressions that read them."""
     for node in graph.nodes:
         if node.op != "elementwise":
             continue
@@ -163,8 +164,8 @@ def merge_equal(graph: Graph) -> None:
 
 
 def _exact(value: object) -> object:
-    """Returns a key that two attributes share only if they are the same: the repr of an array is no
-    such key, since it rounds numbers and leaves some out."""
+    """Returns a key that two attributes share only if they are equal. The repr of an array is no
+    such key: it rounds numbers, and leaves numbers of a large array out."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     return repr(value)
@@ -200,8 +201,9 @@ def fold_zero_pads(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _image_pads(node: Node, shapes: ShapesByBatch) -> Sequence[int] | None:
-    """Returns the pads of a node that only puts zeros around height and width of an image; None of
-    another one. Exporters compute pads from the image's size, which the batch does not change."""
+    """Returns the pads of a node that only puts zeros round the height and width of images; None
+    for another node. The pads may be computed from the image's size, as exporters write them, since
+    this size does not depend on the batch."""
     node = replace(node, inputs=list(node.inputs), attributes=dict(node.attributes))
     known = {name: array for name in node.inputs[1:]
              if (array := shapes.constant(name)) is not None}

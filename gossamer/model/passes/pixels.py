@@ -1,6 +1,6 @@
-"""Products of matrices whose results become images of one pixel, such as the gates of a
-squeeze-and-excite layer, are made 1x1 convolutions, so that the same layers are the same however a
-file writes them."""
+"""Turns matrix products whose results become images of one pixel, such as the gates of a
+squeeze-and-excite layer, into 1x1 convolutions. A layer then has one form, whichever way a file
+writes it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
 
 
 def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Keeps the height and width of 1 of images that become matrices and images of one pixel again,
-    and returns whether there are such. The values between have no other readers: means of images
-    keep their dimensions, and products with constant matrices become convolutions."""
+    """Keeps images of one pixel as images where they become matrices and then images again: means
+    of images keep their dimensions, and products with constant matrices become convolutions. The
+    values between must not have other readers. Returns whether the graph was changed."""
     producers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     replaced: set[int] = set()
@@ -47,8 +47,9 @@ def _is_pixel(name: str, shapes: ShapesByBatch) -> bool:
 
 def _layers_between(graph: Graph, shapes: ShapesByBatch, node: Node, producers: dict[str, Node],
                     users: dict[str, list[Node]]) -> list[Node]:
-    """Returns the layers from an image to a reshape that makes images of one pixel of a matrix, in
-    order; none where others read a result of them, or where some are of another kind."""
+    """Returns the layers, in order, from an image to a reshape that turns a matrix into images of
+    one pixel. The list is empty where other nodes read a result of the layers, or where
+    keep_pixels() cannot change a layer."""
     layers: list[Node] = []
     rows = [shape[:2] for shape in shapes.shapes(node.outputs[0])]
     name = node.inputs[0]
@@ -74,7 +75,7 @@ def _layers_between(graph: Graph, shapes: ShapesByBatch, node: Node, producers: 
 
 
 def _reduces_image(layer: Node, shapes: ShapesByBatch) -> bool:
-    """Returns whether a reduction takes the height and width of images together."""
+    """Returns whether a reduction is over the height and width of images."""
     axes = layer.attributes.get("axes")
     if any(len(shape) != 4 for shape in shapes.shapes(layer.inputs[0])):
         return False
@@ -91,7 +92,8 @@ def _may_be_convolution(graph: Graph, layer: Node) -> bool:
 
 
 def _pixel_before(name: str, shapes: ShapesByBatch, producers: dict[str, Node]) -> str:
-    """Returns the value of which reshapes, if any, make a matrix."""
+    """Returns the image of one pixel from which reshapes make the value `name`; `name` itself where
+    no reshape makes it."""
     while not _is_pixel(name, shapes) and producers[name].op in _RESHAPES:
         name = producers[name].inputs[0]
     return name

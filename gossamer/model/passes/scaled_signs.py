@@ -1,4 +1,5 @@
-"""Rewrites by which layers become products of signs of -1 and 1 with one magnitude a channel."""
+"""Rewrites that make layers products of signs: the weights of a channel are plus or minus one
+number, and the inputs are -1, 0 or 1."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ _LARGEST_DIFFERENCE = 2.0**-18
 """Largest relative difference of two magnitudes of a channel that count as the same number."""
 _SELECTING = frozenset({"reshape", "flatten", "squeeze", "unsqueeze", "transpose", "identity",
                         "expand", "slice", "split"})
-"""Ops whose outputs hold values of their first input only; pool and pad may be such as well."""
+"""Ops whose outputs hold values of their first input only. For pool and pad, _selects() decides."""
 
 
 def round_scaled_signs(graph: Graph) -> None:
-    """Rounds weights whose magnitudes are nearly equal in each channel, so that they are plus and
-    minus one number a channel.
+    """Rounds weights whose magnitudes are nearly equal in each channel, so that the weights of a
+    channel are plus or minus one number.
 
-    Files hold the sums alpha * sign(w) - w + w in place of alpha * sign(w), where the straight-
-    through estimator of training was computed before they were written.
+    A file holds alpha * sign(w) - w + w in place of alpha * sign(w) where the straight-through
+    estimator of training was computed before the file was written.
     """
     names = names_of(graph)
     rounded: dict[tuple[str, bool], str] = {}
@@ -45,10 +46,10 @@ def round_scaled_signs(graph: Graph) -> None:
 
 
 def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
-    """Returns whether the magnitudes of each channel are the same but for rounding, and differ in
-    some channels."""
+    """Returns whether the magnitudes of each channel are equal but for rounding, and in at least
+    one channel are not exactly equal."""
     rows = weight.reshape(len(weight), -1)
-    # the first weights decide this for most weights that are no signs
+    # most weights that are no signs are found by their first channel
     for part in (rows[:1], rows):
         magnitudes = np.abs(part)
         low, high = magnitudes.min(axis=1), magnitudes.max(axis=1)
@@ -59,11 +60,11 @@ def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
 
 
 def move_scales_into_weights(graph: Graph) -> None:
-    """Makes -1, 0 and 1 of the values -a, 0 and a that a quantiser gives to convolutions and
-    products of scaled signs, and multiplies their weights by a. Other readers get the values as
-    they are."""
+    """Replaces the values -a, 0 and a, which a quantiser gives to convolutions and products of
+    scaled signs, by -1, 0 and 1, and multiplies the weights of these layers by a. Other readers get
+    the values as they are."""
     users, names = readers(graph), names_of(graph)
-    # the values that keep their scale
+    # the number a, by the names of the values -a, 0 and a that stay
     scales: dict[str, float] = {}
     nodes = []
     for node in graph.nodes:
@@ -88,7 +89,8 @@ def move_scales_into_weights(graph: Graph) -> None:
 
 
 def _with_signs(name: str, taken: Sequence[Node], names: set[str], source: str) -> list[Node]:
-    """Lets nodes read the signs of a value in its place, and returns the node that makes these."""
+    """Lets the nodes in `taken` read the signs of a value in place of the value, and returns the
+    node that makes the signs."""
     if not taken:
         return []
     signs = unused_name(names, f"{name}.signs")
@@ -99,14 +101,14 @@ def _with_signs(name: str, taken: Sequence[Node], names: set[str], source: str) 
 
 
 def _scale(node: Node) -> float | None:
-    """Returns the a other than 1 where the values of a node are two or three of -a, 0 and a; None
-    for other nodes."""
+    """Returns the number a where the values of a node are two or three of -a, 0 and a; None for
+    other nodes, and where a is 1."""
     if node.op != "elementwise" or len(node.outputs) != 1:
         return None
     expression = node.attributes["expression"]
     functions = [step.function for step in expression.steps]
-    # without a step function the values are many, and where a step function is the last step the
-    # values have no scale
+    # without a discontinuous function there are more values, and where such a function is the last
+    # step the values have no scale
     if not DISCONTINUOUS.intersection(functions[:-1]):
         return None
     (known,) = expression_facts(expression, [REAL] * expression.inputs)
@@ -154,8 +156,8 @@ def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, na
 
 
 def _stay_scaled_signs(rows: np.ndarray, scale: float) -> bool:
-    """Returns whether weights are plus and minus one number a channel, both before and after they
-    are multiplied by a scale."""
+    """Returns whether the weights of each channel are plus or minus one number, both before and
+    after they are multiplied by a scale."""
     scaled = rows.reshape(len(rows), -1)[:, :1] * np.float64(scale)
     with np.errstate(over="ignore"):
         return are_scaled_signs(rows) and are_scaled_signs(scaled.astype(np.float32))

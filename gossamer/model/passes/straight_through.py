@@ -1,7 +1,7 @@
 """Takes the straight-through estimators of training out of expressions.
 
 Frameworks write the sign q of x as (q - x) + x, so that its gradient is the gradient of x, and
-exporters keep these sums. They are q but for rounding.
+exporters keep these sums. The sums equal q but for rounding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gossamer.model.opset.expression_facts import expression_facts
 
 def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
     """Replaces (q - x) + x, x + (q - x), x - (x - q), (q + x) - x and q + (x - x) in expressions by
-    q, where q has few possible values and x more than one."""
+    q, where q has few possible values and x has more than one."""
     for node in graph.nodes:
         if node.op != "elementwise" or shapes.dtype(node.outputs[0]) != "float32":
             continue
@@ -51,8 +51,8 @@ def _estimated(expression: Expression) -> dict[int, int]:
 
 
 def _parts(expression: Expression, index: int) -> tuple[int, int] | None:
-    """Returns the indices of q and x where a value is a sum of theirs that equals q, such as
-    (q - x) + x; None where it is no such sum."""
+    """Returns the indices of q and x where a value is a sum of q and x that equals q, such as
+    (q - x) + x; None for other values."""
     function, arguments = _step(expression, index)
     if function not in ("add", "sub"):
         return None

@@ -9,8 +9,8 @@ from gossamer.model.graph import Graph
 
 
 def warn_of_broken_weights(graph: Graph) -> None:
-    """Adds a warning for each constant that holds NaN, or infinities in more than one element: a
-    single infinite bound is in order."""
+    """Adds a warning for each constant that holds NaN, or infinity and more than one element. A
+    constant of one element may be infinite: it may be a bound."""
     readers = {name: node.source for node in reversed(graph.nodes) for name in node.inputs}
     for name, array in graph.constants.items():
         if array.dtype.kind != "f" or name not in readers or np.isfinite(array).all():

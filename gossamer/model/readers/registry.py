@@ -1,4 +1,4 @@
-"""READERS: the table from kinds of model files to the readers that make graphs of them."""
+"""READERS: the table of the kinds of model files, with readers that make graphs of the files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FurtherFile:
-    """A file that a model of some kind needs beside the one that names it.
+    """A file that a model needs beside its first file.
 
-    content: what it holds, for messages: "weights".
-    suffix: how its name ends. It is looked for under the name of the first file with this suffix
-    where nobody says where it is.
+    content: name of the file's content, for messages: "weights".
+    suffix: end of the file's name. Where the caller does not name the file, it is looked for under
+    the name of the first file with this suffix.
     """
 
     content: str
@@ -31,15 +31,16 @@ class FurtherFile:
 class Reader:
     """A kind of model file, and what can be done with it.
 
-    kind: what a file is called, with its article, for messages: "an ONNX file".
-    suffixes: how the names of such files end, in small letters.
+    kind: name of the kind with its article, for messages: "an ONNX file".
+    suffixes: ends of the names of such files, in small letters.
     read: function that takes the path of the file and the paths of the further files, in their
     order, and returns the graph. It imports the reader's module, so that a kind of file that is
-    never read costs nothing. Raises InputError, ModelError and UnsupportedError that name the file.
+    never read costs nothing. It raises InputError, ModelError and UnsupportedError, which name the
+    file.
     further: the other files that a model consists of.
-    read_onnx: function that takes the path and returns the file's content as ONNX with all its
-    weights, so that weights can be changed and the rest is written as it was; None for kinds of
-    files that are not ONNX.
+    read_onnx: function that takes the path and returns the file's content as an ONNX model with all
+    its weights, so that a program can change weights and write all else unchanged; None for kinds
+    of files that are not ONNX.
     """
 
     kind: str
@@ -47,8 +48,8 @@ class Reader:
     read: Callable[..., Graph]
     further: tuple[FurtherFile, ...] = ()
     chooses_outputs: bool = False
-    """Whether `read` takes the names of the outputs that are wanted as `outputs` (None for all), so
-    that what only others need is not even read."""
+    """Whether `read` takes the names of the wanted outputs as `outputs` (None for all), so that
+    nodes which only other outputs need are not even read."""
     read_onnx: Callable[[Path], onnx.ModelProto] | None = None
 
     @property
@@ -59,9 +60,9 @@ class Reader:
                 f"{f' with its {further}' if further else ''})")
 
     def files(self, path: Path, further: Sequence[Path]) -> list[Path]:
-        """Returns all files of a model: the further ones are those given, or lie beside the first.
-        Raises InputError for too many files, or for an absent one. The reader says so where the
-        first one is."""
+        """Returns all files of a model. Further files that are not given are looked for beside the
+        first. Raises InputError for too many files, or for an absent further file; where the first
+        file is absent, the reader raises the error."""
         if len(further) > len(self.further):
             count = 1 + len(self.further)
             raise InputError(f"{path}: {1 + len(further)} files are given, expected {count} for "
@@ -104,12 +105,12 @@ READERS: tuple[Reader, ...] = (
            read_onnx=_onnx_model),
     Reader("a Darknet network", (".cfg",), _darknet_graph, (FurtherFile("weights", ".weights"),)),
 )
-"""All kinds of model files; where suffixes of several fit a name, the longest counts."""
+"""All kinds of model files. Where suffixes of several kinds fit a name, the longest counts."""
 
 
 def reader_of(path: str | Path) -> Reader | None:
-    """Returns the reader of a file, by its name in small or capital letters; None where no reader
-    takes it."""
+    """Returns the reader of a file by the suffix of its name, in small or capital letters; None
+    where no reader has the suffix."""
     name = str(path).lower()
     fitting = [(len(suffix), reader) for reader in READERS for suffix in reader.suffixes
                if name.endswith(suffix)]

@@ -12,7 +12,7 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyBatchNorm(HostAlgorithm):
-    """Computes in float64, since a mean in float32 is rounded too much where it is far from 0."""
+    """Computes in float64, because a mean in float32 is rounded too much where it is far from 0."""
 
     op = "batch_norm"
 

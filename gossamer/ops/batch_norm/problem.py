@@ -13,21 +13,20 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class BatchNormProblem(Problem):
-    """y = (x - mean) / sqrt(variance + epsilon) * gamma + beta, where mean and variance are those
-    of each channel (dimension 1) over the whole batch, and the variance is the mean square of
-    x - mean.
+    """y = (x - mean) / sqrt(variance + epsilon) * gamma + beta. Each channel (dimension 1) has its
+    own mean and variance over the whole batch; the variance is the mean square of x - mean.
 
-    Its weights are `gamma` and `beta`, with a number for each channel.
+    The weights are `gamma` and `beta`, with a number for each channel. With momentum there are the
+    weights `stored_mean` and `stored_variance`, too, and two more outputs: the new mean,
+    momentum * stored_mean + (1 - momentum) * mean, and the new variance, by the same formula.
 
     input: spec of x, of rank 2 or more.
     epsilon: number that is added to the variance.
-    momentum: share of the stored statistics in the new ones; None where y is the only output. Else
-    there are two outputs more, each with a number for each channel:
-    momentum * stored_mean + (1 - momentum) * mean, and the same with the variance; `stored_mean`
-    and `stored_variance` are weights too.
+    momentum: share of the stored mean and variance in the new ones; None where y is the only
+    output.
 
-    Raises ValueError for an input without channels, one that is not float32, or one without
-    elements whose statistics are an output.
+    Raises ValueError for an input of rank below 2, an input that is not float32, and an input with
+    empty channels where the new mean and variance are outputs.
     """
 
     op: ClassVar[str] = "batch_norm"
@@ -66,7 +65,7 @@ class BatchNormProblem(Problem):
 
     @property
     def flops(self) -> int:
-        # a sum for the mean, a difference, a product and a sum for the variance, then the result
+        # for each element: 1 for the mean, 3 for the variance, 3 for the result
         return 7 * self.input.size
 
     def describe(self) -> str:

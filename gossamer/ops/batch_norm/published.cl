@@ -1,10 +1,10 @@
 /* Batch norm by the statistics of its own input, in two kernels. The input is (outer, channels,
  * inner) in memory, and `count` is the number of elements of a channel, outer * inner.
  *
- *
- * statistics (3, channels): the mean, the rest that rounding took from it, and gamma divided by the
- * standard deviation. Where the mean is far from 0, x - mean is exact, and the rest is subtracted
- * from it. */
+ * The first kernel writes `statistics` (3, channels): the mean, the rest that rounding cut off the
+ * mean, and gamma divided by the standard deviation. The second kernel subtracts the mean and then
+ * the rest from x. Where the mean is far from 0, x - mean is exact, so that only the rest is
+ * missing. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORK_GROUP_SIZE 256 /* work-items of a work-group, a power of two */
@@ -13,7 +13,7 @@
 
 #include "dialect/common.h"
 
-/* Adds up a value of every work-item; all of them get the sum. */
+/* Declares `total` as the sum of the values of all work-items of the work-group. */
 #define ADD_UP(total, value)                                                   \
     partial[item] = value;                                                     \
     BARRIER();                                                                 \
@@ -25,8 +25,9 @@
     float total = partial[0];                                                  \
     BARRIER();
 
-/* A work-group computes the mean and the variance of a channel over the whole batch. The sums of
- * x - mean correct the mean, and the variance of a mean that was rounded. */
+/* A work-group computes the mean and the variance of a channel over the whole batch. The mean of
+ * x - mean would be 0 without rounding: it is the rest, and its square is subtracted from the mean
+ * square of x - mean, which gives the variance. */
 KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void mean_variance(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT gamma,
     GLOBAL float *RESTRICT statistics, int channels, int count, DIVISOR(inner), float epsilon

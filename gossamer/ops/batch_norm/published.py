@@ -1,6 +1,6 @@
-"""Batch norm by the statistics of its own input, as published for convolution in OpenCL: a kernel
-for mean and variance, in which a work-group of 512 computes a channel over the whole batch, and one
-that normalises every element."""
+"""Batch norm by the statistics of its own input, in two kernels as published for convolution in
+OpenCL. In the first kernel a work-group of 512 computes the mean and the variance of a channel over
+the whole batch. The second kernel normalises every element."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from gossamer.tensor import AXES, TensorSpec
 
 _SOURCE = Path(__file__).with_name("published.cl")
 _WORK_GROUPS = (512, 256, 128)
-"""Work-items of a work-group, as published and for devices that allow fewer."""
+"""The possible numbers of work-items of a work-group: the published number, then smaller ones for
+devices that do not allow it."""
 
 
 class PublishedBatchNorm(Algorithm):
@@ -52,8 +53,8 @@ class PublishedBatchNorm(Algorithm):
 
 
 def cannot_run(problem: Problem, device: Device) -> str | None:
-    """Returns the reason why the kernels cannot compute a batch norm, or one of its two steps, on a
-    device; None where they can."""
+    """Returns the reason why a device cannot run these kernels for a problem, which is a batch norm
+    or one of its two steps; None where it can."""
     if (reason := cannot_compile(problem, device)) is not None:
         return reason
     if device.limits.work_group_size < _WORK_GROUPS[-1]:
@@ -62,19 +63,21 @@ def cannot_run(problem: Problem, device: Device) -> str | None:
 
 
 def work_groups(device: Device) -> tuple[int, ...]:
-    """Returns the numbers of work-items of a work-group that a device allows, the published one
-    first."""
+    """Returns the sizes of _WORK_GROUPS that a device allows, the largest first."""
     return tuple(size for size in _WORK_GROUPS if size <= device.limits.work_group_size)
 
 
 def statistics_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int, weights: Weights,
                       device: Device, statistics: Callable[..., Argument],
                       momentum: float | None = None) -> Launch:
-    """Returns the launch of the kernel that writes mean, rest and factor of each channel of input
-    0, whose spec is x, to what stands for (3, channels) statistics in a Launch.
+    """Returns the launch of the kernel that writes the mean, the rest of the mean and the factor of
+    each channel of input 0 as an array (3, channels).
 
-    momentum: share of the stored statistics in the new ones, which are outputs 1 and 2; None where
-    they are none.
+    x: spec of input 0.
+    work_group: number of work-items of a work-group.
+    statistics: function that a Launch calls for the buffer of the array.
+    momentum: share of the stored mean and variance in the new ones, which are outputs 1 and 2; None
+    where there are no such outputs.
     """
     stored: tuple[Argument | Callable[..., Argument], ...] = ()
     if momentum is not None:
@@ -89,8 +92,13 @@ def statistics_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int,
 
 def normalise_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int, weights: Weights,
                      device: Device, statistics: Callable[..., Argument]) -> Launch:
-    """Returns the launch of the kernel that writes every element of input 0, whose spec is x, to
-    output 0, normalised by what stands for (3, channels) statistics in a Launch."""
+    """Returns the launch of the kernel that normalises every element of input 0 and writes it to
+    output 0.
+
+    x: spec of input 0.
+    work_group: number of work-items of a work-group.
+    statistics: function that a Launch calls for the buffer that `statistics_launch` fills.
+    """
     kernel = device.compile(KernelSource.of(_SOURCE, "normalise", {
         "WORK_GROUP_SIZE": work_group, "STORED": 0}))
     elements = problem.input.size

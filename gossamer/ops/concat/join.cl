@@ -1,6 +1,6 @@
-/* Writes tensors side by side: row by row, `size` elements of each of up to four sources one after
- * the other, into the rows of a target. Each tensor begins at its element `first`, and its rows
- * begin `pitch` elements after one another.
+/* Writes tensors side by side: a row of the target gets a row of each of up to four sources, one
+ * after the other. A row of a source has `size` elements. The first row of a tensor begins at its
+ * element `first`, and each further row begins `pitch` elements later.
  *
  * `width` is the sum of the sizes, and `count` the number of elements of all sources. */
 
@@ -15,7 +15,8 @@
 #define SOURCE(n) \
     , const GLOBAL ELEMENT *RESTRICT source##n, int size##n, int first##n, int pitch##n
 
-/* Copies the element if it is one of this source, else counts on from the source's end. */
+/* Copies the element and returns where `column` lies in source n. Else counts `column` from the end
+ * of source n. */
 #define FROM(n)                                                       \
     if (column < size##n) {                                           \
         target[to] = source##n[first##n + row * pitch##n + column];   \

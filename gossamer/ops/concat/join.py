@@ -1,4 +1,4 @@
-"""Launches that write tensors side by side, several in one."""
+"""Launches that write tensors side by side, up to four tensors in one launch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("join.cl")
 _MOST_SOURCES = 4
-"""Inputs that one launch reads at most."""
+"""The most inputs that one launch reads."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """How the rows of a tensor lie in memory: a row has `size` neighbouring elements, the first row
-    begins at element `first`, and each further row begins `pitch` elements later."""
+    """How the rows of a tensor lie in memory.
+
+    size: number of elements of a row, which are contiguous.
+    first: element at which the first row begins.
+    pitch: number of elements from the beginning of a row to the beginning of the next row.
+    """
 
     size: int
     first: int
@@ -30,12 +34,13 @@ class Rows:
 
     @classmethod
     def of(cls, spec: TensorSpec, position: int) -> Rows:
-        """Returns the rows of a tensor, which are its dimensions from a position on in memory."""
+        """Returns the rows of a tensor. In the order of memory, a row has all dimensions from a
+        position on."""
         pitch = math.prod(spec.stored_shape[position:])
         return cls(pitch - sum(spec.format.other_channels), spec.offset, pitch)
 
     def in_units(self, factor: int) -> Rows:
-        """Returns the same rows in units of several elements."""
+        """Returns these rows, counted in units of `factor` elements."""
         return Rows(self.size // factor, self.first // factor, self.pitch // factor)
 
 
@@ -43,6 +48,7 @@ def join_launches(device: Device, parts: Sequence[TensorSpec], whole: TensorSpec
                   position: int) -> list[Launch]:
     """Returns the launches that concatenate tensors along an axis.
 
+    parts, whole: specs of the inputs and of the output.
     position: position of the axis in the order of memory.
     """
     itemsize, rows = whole.stored_dtype.itemsize, math.prod(whole.stored_shape[:position])
@@ -62,8 +68,13 @@ def join_launches(device: Device, parts: Sequence[TensorSpec], whole: TensorSpec
 
 def _launch(device: Device, element: int, rows: int, pitch: int,
             parts: Sequence[tuple[int, Rows, int]]) -> Launch:
-    """Returns the launch for some neighbouring inputs: the index and the rows of each, and where
-    the first of these rows belongs in the target."""
+    """Returns the launch that copies some neighbouring inputs.
+
+    element: bytes of the elements that the kernel copies.
+    rows: number of rows of every input and of the target.
+    pitch: pitch of the target's rows.
+    parts: for each input, its index, its rows, and the target's element where its first row begins.
+    """
     width = sum(part.size for _, part, _ in parts)
     kernel = device.compile(KernelSource.of(
         _SOURCE, "join", {"ELEMENT": ELEMENTS[element], "SOURCES": len(parts)}))

@@ -22,8 +22,8 @@ from gossamer.tensor import Format, TensorSpec
 
 
 class PackedConcat(Algorithm):
-    """Copies the words of each part to its slice of the output; along the channels all parts but
-    the last one are whole words."""
+    """Copies the words of each part to the part's slice of the output. Where channels are joined,
+    the channels of all parts but the last one have to fill whole words."""
 
     op = "concat"
     name = "packed"
@@ -64,12 +64,13 @@ class PackedConcat(Algorithm):
 
 
 def _joined(problem: ConcatProblem) -> ValueFacts:
-    """Returns the value facts of all parts together."""
+    """Returns facts that hold for the values of all parts."""
     return functools.reduce(ValueFacts.join, problem.facts) if problem.facts else REAL
 
 
 def _formats(problem: ConcatProblem) -> list[Format]:
-    """Returns the packed formats in which each part begins with a word of the output."""
+    """Returns the packed formats in which each part begins at the beginning of a word of the
+    output."""
     channels = [part.shape[1] for part in problem.parts[:-1]] if problem.axis == 1 else []
     return [format_ for format_ in formats_for(_joined(problem))
             if all(count % (8 * format_.stored_dtype.itemsize) == 0 for count in channels)]

@@ -17,7 +17,7 @@ class ConcatProblem(Problem):
     """The concatenation of tensors along an axis.
 
     parts: specs of the inputs, whose shapes differ only along the axis.
-    axis: index from 0.
+    axis: index of the axis, from 0.
     facts: value facts of each part; empty where nothing is known.
 
     Raises ValueError when the parts do not fit together.

@@ -14,7 +14,7 @@ from gossamer.tensor import AXES
 
 
 class SliceCopies(Algorithm):
-    """Copies all inputs, which have the layout of the output, in one launch for every four."""
+    """Copies all inputs, which have the output's layout. Each launch copies up to four inputs."""
 
     op = "concat"
     name = "slices"

@@ -1,6 +1,7 @@
 /* Transposed convolution: each work-item gathers the inputs that contribute to its output. Inputs
- * and outputs may have any strides (_n, _c, _y, _x), in elements. Weights are (group, r, s, c, m),
- * so that neighbouring output channels read neighbouring words.
+ * and outputs may have any strides (_n, _c, _y, _x), in elements. Weights are (group, r, s, c, m)
+ * with the output channels m innermost, so that neighbouring output channels read neighbouring
+ * weights.
  *
  * CHANNELS_INNERMOST: where it is defined, work-items are numbered in the order (n, y, x, m), else
  * in the order (n, m, y, x). */

@@ -15,7 +15,7 @@ from gossamer.ops.strided import HostAlgorithm, layout_variants
 
 
 class NumpyConvTranspose2d(HostAlgorithm):
-    """Adds the contribution of each filter tap by NumPy."""
+    """Adds up the contributions of the filter's taps; each is one matrix product of NumPy."""
 
     op = "conv_transpose2d"
 

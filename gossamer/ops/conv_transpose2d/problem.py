@@ -15,10 +15,15 @@ class ConvTranspose2dProblem(Problem):
     """The transposed convolution of an (N, C, H, W) float32 tensor with weights (C, out_channels /
     groups, R, S), as ONNX defines it.
 
+    kernel: height and width of the filter, R and S.
+    stride, dilation: strides and dilations along H and W.
     pads: (top, left, bottom, right) numbers of rows and columns that are cut off the result.
-    output_padding: numbers of rows and columns that are added at the end.
-    bias: whether the weights contain `bias`, one value for each output channel.
-    Raises ValueError where channels and groups do not fit, or nothing would be left.
+    output_padding: numbers of rows and columns that are added at the bottom and at the right.
+    groups: number of groups into which input and output channels are divided.
+    bias: whether the weights contain `bias`, with one number for each output channel.
+
+    Raises ValueError where the groups do not divide the channels, and where the pads cut off more
+    than the whole result.
     """
 
     op: ClassVar[str] = "conv_transpose2d"

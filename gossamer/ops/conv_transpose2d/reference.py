@@ -1,5 +1,5 @@
-"""Transposed convolution in NumPy, in float64 for the reference and in float32 for the host. Every
-filter tap scatters the input over the output."""
+"""Transposed convolution in NumPy: in float64 for the reference, in float32 for the host. Every
+tap of the filter scatters the input over the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strided copies: transpose, slice, split, expand, changes of format."""
+"""Strided copies: transposes, slices, splits, broadcasts and changes of format."""
 
 from gossamer.ops.copy.host import NumpyCopy
 from gossamer.ops.copy.packed import PackedCopy

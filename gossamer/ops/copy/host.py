@@ -15,7 +15,7 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyCopy(HostAlgorithm):
-    """Copies by a strided view of the input."""
+    """Copies a strided view of the input."""
 
     op = "copy"
 

@@ -1,21 +1,23 @@
 /* Conversion of floats into packed values and back, and between packed formats.
  *
- * Words of 64 bits are read and written as two of 32 bits, the lower one first, as they lie in the
- * memory of a little-endian device. Such a part has one bit for each of 32 channels, and the first
- * channel is the lowest bit. A work-item has a position of the target, paddings included. */
+ * Kernels read and write parts of 32 bits. A word of 64 bits is two parts, the lower one first, as
+ * it lies in the memory of a little-endian device. A part has one bit for each of 32 channels; the
+ * first channel is the lowest bit. Work-items are numbered by the positions of the target: its
+ * images, steps of channels, rows and columns, paddings included. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define SOURCE_PLANES 0 /* bits of a source value: 1 for bits and 2 for trits; 0 for floats */
-#define TARGET_PLANES 1 /* the same of a target value */
+#define TARGET_PLANES 1 /* bits of a target value: 1 for bits and 2 for trits; 0 for floats */
 #define SOURCE_PARTS 1 /* 32-bit parts of a word of the source, 1 or 2 */
-#define TARGET_PARTS 1 /* the same of the target */
+#define TARGET_PARTS 1 /* 32-bit parts of a word of the target, 1 or 2 */
 #define CHANNELS 4 /* number of channels that a work-item of unpack computes, 1, 4 or 32 */
-#define FOURS 0 /* 1 where pack loads four floats at a time, else 0 */
-/* the index, of i0 to i3 in the order of the float tensor's memory, that is the image */
+#define FOURS 0 /* 1: pack loads four floats at a time; 0: it loads single floats */
+/* The indices i0 to i3 of a position follow the order of the float tensor's memory. The next four
+ * macros name the index of the image, of the step along the channels, of the row and the column. */
 #define IMAGE i0
-#define STEP i1 /* the one that is the part of 32 channels (unpack: of CHANNELS channels) */
-#define ROW i2 /* the one that is the row */
-#define COLUMN i3 /* the one that is the column */
+#define STEP i1 /* a step is 32 channels, for unpack CHANNELS channels */
+#define ROW i2
+#define COLUMN i3
 #define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
 #endif
 
@@ -34,19 +36,21 @@
     int i0 = (int)QUOTIENT(rest, n1); \
     int i1 = (int)rest - i0 * n1;
 
-/* Declares the row and column without the target's border. */
+/* Declares the row y and the column x, counted from where the tensor begins behind the target's
+ * border. */
 #define PIXEL int y = ROW - top, x = COLUMN - left;
 #define INSIDE (y >= 0 && y < height && x >= 0 && x < width)
 
-/* The index of the first plane's part; rows and columns count from where the tensor begins. */
+/* The index of a part of the first plane in a packed tensor. `start` is the index for the first
+ * image, step, row and column. */
 #define PART_AT(start, step, row, column, parts, image_step, word_step, y_step, x_step) \
     ((start) + IMAGE * image_step + (step) / (parts) * word_step + (step) % (parts) \
      + (row) * y_step + (column) * x_step)
 #define TARGET_AT \
     PART_AT(0, STEP, ROW, COLUMN, TARGET_PARTS, to_image, to_word, to_y, to_x)
 
-/* Sets `nonzero` and `positive` to the planes of the channels that begin at 32 * part; with one
- * plane every channel differs from 0. */
+/* Sets `nonzero` and `positive` to the bits of the 32 channels from 32 * part on. With one plane
+ * all channels that exist are nonzero. */
 #define LOAD_PLANES(part) { \
     int at = PART_AT(start, part, y, x, SOURCE_PARTS, from_image, from_word, from_y, from_x); \
     int count_here = channels - 32 * (part); \
@@ -80,7 +84,7 @@ KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT targe
             }
 #else
             int last = channels - STEP * 32 - 1;
-            /* no load depends on a condition, so that all of them are under way together */
+            /* no load depends on a condition, so that all loads are in flight together */
             UNROLL
             for (int k = 0; k < 32; k++) {
                 float value = LOAD_REAL(pixel, (k < last ? k : last) * from_channel);
@@ -95,7 +99,7 @@ KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT targe
     }
 }
 
-/* Each warp packs one position, and reads its 32 channels at once. */
+/* Each warp packs one position, whose 32 channels it reads at once. */
 KERNEL void pack_position_by_vote(
     const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target, int count, POSITION,
     int channels, int height, int width, int start, int from_image, int from_channel, int from_y,
@@ -122,8 +126,9 @@ KERNEL void pack_position_by_vote(
         STORE_PLANES(TARGET_AT, nonzero, positive)
 }
 
-/* A warp reads 32 neighbouring channels at once, for channels that are contiguous in memory. Each
- * of its work-items keeps and writes one of 32 neighbouring positions. */
+/* Each warp packs 32 neighbouring positions, one after another; it reads the 32 channels of a
+ * position at once. Each of its work-items keeps and writes one of the positions. Meant for
+ * channels that are contiguous in memory. */
 KERNEL void pack_by_vote(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target,
                          int count, POSITION, int channels, int height, int width,
                          int start, int from_image, int from_channel, int from_y, int from_x,
@@ -161,7 +166,7 @@ KERNEL void pack_by_vote(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRI
     }
 }
 #elif TARGET_PLANES == 0
-/* The value of a channel whose bits are these of `nonzero` and `positive`. */
+/* The value of a channel by its bit in `nonzero` and in `positive`. */
 #define VALUE_OF(bit) (nonzero >> (bit) & 1u ? (positive >> (bit) & 1u ? 1.0f : -1.0f) : 0.0f)
 
 KERNEL void unpack(const GLOBAL uint *RESTRICT source, GLOBAL REAL *RESTRICT target, int count,

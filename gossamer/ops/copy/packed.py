@@ -22,20 +22,20 @@ _PART_BITS = 32
 _DTYPES = ("bits", "trits")
 _PACK = {0: "pack", 1: "pack_position_by_vote", 32: "pack_by_vote"}
 """Name of the kernel that packs, by the config's `vote`: the number of parts of words that a warp
-packs by votes, 0 where each work-item packs a part without them."""
+packs by ballots; 0 where each work-item packs a part without ballots."""
 _FEW_VALUES = 2**20
-"""The largest number of values for which one warp for each part is expected to be the fastest.
-It was chosen on an H200; on another device the order of three kernels follows from it."""
+"""The largest number of values for which vote=1 is expected to be the fastest. The number was
+chosen on an H200; on another device it only decides the order in which the variants are listed."""
 
 
 class PackedCopy(Algorithm):
     """Packs, unpacks or repacks by one launch.
 
-    A part of a word has 32 bits, those of 32 channels. To pack with vote=0, a work-item reads these
-    channels, four at a time where they lie side by side. With vote=1 each of the 32 lanes of a warp
-    reads one channel, and a ballot of the warp makes the part, as in the published kernels of
-    binary convolution; with vote=32 a warp makes 32 parts in this way, one after another. To
-    unpack, a work-item writes one, four or 32 channels.
+    A part of a word has 32 bits, one for each of 32 channels. There are three ways to pack. With
+    vote=0 a work-item reads the 32 channels of a part, four at a time where they are contiguous.
+    With vote=1 each of the 32 lanes of a warp reads one channel, and a ballot of the warp makes the
+    part, as in the published kernels of binary convolution. With vote=32 a warp makes 32 parts by
+    ballots, one after another. To unpack, a work-item writes one, four or 32 channels.
     """
 
     op = "copy"
@@ -105,20 +105,20 @@ class PackedCopy(Algorithm):
 
 
 def _moves_fours(spec: TensorSpec) -> bool:
-    """Whether each four neighbouring channels of floats lie side by side in memory, at a multiple
-    of their size."""
+    """Whether each four neighbouring channels of floats are contiguous in memory, at an address
+    that is a multiple of their size."""
     if spec.strides[1] != 1:
         return False
     return not any(step % 4 for step in (spec.offset, spec.strides[0], *spec.strides[2:]))
 
 
 def _stored_channels(spec: TensorSpec) -> int:
-    """The channels of floats in memory, paddings included."""
+    """The number of channels that a tensor of floats has in memory, padding included."""
     return rounded_up(spec.shape[1], spec.format.channel_multiple)
 
 
 def _may_pack(problem: CopyProblem) -> bool:
-    """Whether the target can hold whatever the source holds."""
+    """Whether the target's format can hold all values that the source may have."""
     target = problem.output.format
     if any(can_hold(target, facts) for facts in problem.facts) or not target.is_packed:
         return True
@@ -128,8 +128,8 @@ def _may_pack(problem: CopyProblem) -> bool:
 
 def _addresses(prefix: str, spec: TensorSpec,
                defines: dict[str, object]) -> tuple[int, tuple[int, ...]]:
-    """Returns the offset and the strides by which a kernel addresses a tensor, and adds the macros
-    that say how it is packed."""
+    """Returns the offset and the strides by which a kernel addresses a tensor. Adds the macros that
+    say how the tensor is packed to `defines`; their names begin with `prefix`."""
     if not spec.format.is_packed:
         defines[f"{prefix}_PLANES"] = 0
         return spec.offset, spec.strides
@@ -141,9 +141,11 @@ def _addresses(prefix: str, spec: TensorSpec,
 def _positions(source: TensorSpec, target: TensorSpec,
                steps: int) -> tuple[list[int], dict[str, str]]:
     """Returns the sizes of the axes along which work-items are numbered, and the macros for the
-    indices along these axes. The axes are images, steps of channels, rows and columns of the
-    target, in the order in which they lie in the float tensor's memory, so that neighbouring
-    work-items access neighbouring floats."""
+    indices along these axes.
+
+    The axes are images, steps of channels, rows and columns of the target. Their order is the order
+    of the float tensor's memory, so that neighbouring work-items access neighbouring floats.
+    """
     floats = source if target.format.is_packed else target
     order = AXES.get(floats.layout, AXES["NCHW"])
     n, _, height, width = target.shape

@@ -1,4 +1,4 @@
-"""Strided copies: transpose, slice, split, expand and changes of layout."""
+"""Strided copies: transposes, slices, splits, broadcasts and changes of format."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ class CopyProblem(Problem):
     """A strided copy: output[i0, i1, ...] = input[starts + steps * i], where each output dimension
     walks along one input dimension.
 
-    dims: for each output dimension, the input dimension along which it walks, or None where it
-    repeats the input.
-    steps: for each output dimension, the distance in the input of neighbouring outputs; it may be
-    negative.
-    starts: for each input dimension, its position at output index 0.
+    input, output: specs of the tensors. Where one of them is not in the default format, the copy
+    changes the format, and sets the paddings of the output to zero.
+    dims: for each output dimension, the input dimension along which it walks; None where the output
+    dimension repeats the input.
+    steps: for each output dimension, the number of input positions between neighbouring outputs; it
+    may be negative.
+    starts: for each input dimension, the input position that output index 0 copies.
     facts: value facts of the input; empty where nothing is known.
-    Specs that are not in the default format describe a change of format, whose paddings are set to
-    zero. float32, float16 and packed dtypes are converted into each other; other dtypes stay the
-    same.
-    Raises ValueError when a position outside of the input would be read.
+
+    A copy converts between float32, float16 and packed dtypes, and keeps other dtypes. Raises
+    ValueError where it would read a position outside of the input.
     """
 
     op: ClassVar[str] = "copy"
@@ -98,7 +99,7 @@ class CopyProblem(Problem):
 
     @property
     def is_free_of_layout(self) -> bool:
-        """True if the copy may use any layout, because its specs are the default ones."""
+        """True if the copy may use any layout, because both specs are in the default format."""
         return all(not spec.format.is_packed and spec == default_spec(spec.shape, spec.dtype)
                    for spec in (self.input, self.output))
 
@@ -108,8 +109,11 @@ class CopyProblem(Problem):
 
 def convert(source: TensorSpec, target: TensorSpec,
             facts: tuple[ValueFacts, ...] = ()) -> CopyProblem:
-    """Returns the copy of a tensor to another format, of whose values the facts are known. Raises
-    ValueError where the shapes differ, and for dtypes between which nothing converts."""
+    """Returns the copy of a tensor to another format. Raises ValueError where the shapes differ,
+    and for dtypes that are not converted into each other.
+
+    facts: value facts of the tensor; empty where nothing is known.
+    """
     rank = len(source.shape)
     if source.shape != target.shape:
         raise ValueError(f"a change of layout keeps the shape, got {source} -> {target}")

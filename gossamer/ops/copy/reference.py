@@ -19,6 +19,6 @@ def reference(problem: CopyProblem, inputs: Sequence[np.ndarray],
     origin = x[tuple(slice(start, None) for start in problem.starts)]
     # the problem has checked that every position lies in the input
     view = np.lib.stride_tricks.as_strided(origin, problem.output.shape, strides)
-    # float16 values are unchanged in any wider type
+    # a conversion of float16 to a wider dtype changes no value
     return [view.astype(np.float16) if problem.converts and problem.output.dtype == "float16"
             else view.copy()]

@@ -1,7 +1,8 @@
-/* Strided copies of up to six dimensions, outermost first: sizes n, source strides s and target
- * strides t are in elements. With BOUNDED, an element is copied where low <= index < high along
- * every dimension, and `fill` is written elsewhere; the source offset is then the offset of index
- * 0. */
+/* Strided copies of up to six dimensions, outermost first. The sizes n, source strides s and target
+ * strides t are in elements. `from` and `to` are the offsets of index 0 in source and target.
+ *
+ * With BOUNDED, an element is copied where low <= index < high along every dimension, and `fill` is
+ * written elsewhere. The offset `from` may then lie outside of the source. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ELEMENT int /* type of the elements */
@@ -45,7 +46,7 @@
 #define READ(offset) AT(offset)
 #endif
 
-/* Splits the index of one dimension off `rest` and advances both offsets by it. */
+/* Splits the index along one dimension off `rest`, and advances both offsets by that index. */
 #define WALK(d) { \
     uint next = QUOTIENT(rest, n##d); \
     int i = (int)(rest - next * (uint)n##d); \

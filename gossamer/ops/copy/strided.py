@@ -25,19 +25,23 @@ from gossamer.tensor import ROW_MAJOR, TensorSpec, rounded_up
 
 _SOURCE = Path(__file__).with_name("strided.cl")
 ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
-"""The type with which kernels copy elements, by the bytes of an element."""
+"""The C type by which kernels copy an element, by the element's number of bytes."""
 _TILE = 32
 _LEAST_TILE = 8
-"""Smallest size of both dimensions at which a tiled copy is offered: by a rule of thumb an untiled
-one is faster below it."""
+"""The smallest number of elements of both tiled dimensions at which a copy uses tiles. It is a rule
+of thumb: in smaller dimensions most of a tile is empty, and a copy without tiles is faster."""
 
 
 @dataclass(frozen=True)
 class StridedLoops:
-    """A nest of loops that copies a source to a target. Strides and offsets are in elements.
+    """A nest of loops that copies a source to a target.
 
-    bounds: for each dimension (low, high). Where low <= index < high in all dimensions, the element
-    at the source's offset plus (index - low) strides is copied; zero is written elsewhere.
+    sizes: numbers of iterations along each dimension.
+    source_strides, target_strides: strides along each dimension, in elements.
+    source_offset, target_offset: offsets of the first elements, in elements.
+    bounds: (low, high) for each dimension, or None. An element is copied where low <= index < high
+    in all dimensions; zero is written elsewhere. The index `low` of each dimension reads the source
+    at the source's offset.
     """
 
     sizes: tuple[int, ...]
@@ -54,7 +58,8 @@ def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
     """Returns the launches (none or one) that execute the loops.
 
     itemsize: bytes of an element.
-    into: "float16" or "float32" where elements of the other type are converted to that type.
+    source, target: the kernel's arguments for the two tensors.
+    into: "float16" to convert from float32, "float32" to convert from float16, "" to copy bytes.
     Raises ValueError for more than six dimensions that cannot be merged.
     """
     if 0 in walk.sizes:
@@ -92,8 +97,9 @@ class _Loop:
 
 
 def _move_tiles_last(loops: list[_Loop]) -> bool:
-    """Returns whether source and target have different contiguous dimensions, so that the copy uses
-    tiles. If so, moves the source's contiguous dimension to the last place but one."""
+    """Returns whether the copy uses tiles, because source and target have different contiguous
+    dimensions. If so, moves the loop along the source's contiguous dimension to the last place but
+    one."""
     if len(loops) < 2 or loops[-1].target != 1 or loops[-1].source in (0, 1):
         return False
     for index, loop in enumerate(loops[:-1]):
@@ -105,7 +111,8 @@ def _move_tiles_last(loops: list[_Loop]) -> bool:
 
 def _widen(itemsize: int, offsets: tuple[int, int],
            loops: list[_Loop]) -> tuple[int, tuple[int, int], list[_Loop]]:
-    """Merges several contiguous elements to one of up to 16 bytes, where all addresses allow it."""
+    """Returns itemsize, offsets and loops with several contiguous elements merged into one of up to
+    16 bytes, where all sizes, strides and offsets allow it."""
     if not loops or loops[-1].source != 1 or loops[-1].target != 1:
         return itemsize, offsets, loops
     strides = [stride for loop in loops[:-1] for stride in (loop.source, loop.target)]
@@ -118,10 +125,10 @@ def _widen(itemsize: int, offsets: tuple[int, int],
 
 
 def widest_element(itemsize: int, counts: Iterable[int]) -> int:
-    """Returns the bytes of the widest element of which all these are whole numbers of elements.
+    """Returns the bytes of the widest element in which all counts are still whole numbers.
 
     itemsize: bytes of an element of the tensors.
-    counts: sizes, strides and offsets in elements.
+    counts: sizes, strides and offsets in elements of the tensors.
     """
     common = math.gcd(*counts) * itemsize
     return max(nbytes for nbytes in ELEMENTS if nbytes >= itemsize and common % nbytes == 0)
@@ -153,8 +160,8 @@ def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int
 
 
 def copy_variants(problem: CopyProblem) -> list[Variant]:
-    """Returns one variant for the specs of the problem; one for each layout where these are the
-    default ones."""
+    """Returns the variants of a copy: one for each layout and precision where the problem's specs
+    are in the default format, else one for these specs."""
     if problem.converts or not problem.is_free_of_layout:
         halves = "float16" in (problem.input.dtype, problem.output.dtype)
         return [Variant((), problem.inputs, problem.outputs, "fp16" if halves else "fp32")]
@@ -165,7 +172,7 @@ def copy_variants(problem: CopyProblem) -> list[Variant]:
 
 
 def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> StridedLoops:
-    """Returns the loops over the stored positions of the target, paddings included."""
+    """Returns the loops over all positions of the target in memory, paddings included."""
     strides = source.strides
     froms = [0 if dim is None else step * strides[dim]
              for dim, step in zip(problem.dims, problem.steps, strict=True)]
@@ -183,7 +190,8 @@ def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> S
 
 
 class StridedCopy(Algorithm):
-    """One launch, which uses tiles in shared memory where the contiguous dimension changes."""
+    """One launch. It uses tiles in shared memory where source and target have different contiguous
+    dimensions."""
 
     op = "copy"
     name = "strided"

@@ -1,4 +1,4 @@
-"""Element-wise arithmetic: a whole expression at once."""
+"""Element-wise arithmetic: all steps of an expression in one problem."""
 
 from gossamer.ops.elementwise.fused import FusedElementwise
 from gossamer.ops.elementwise.host import NumpyElementwise

@@ -5,8 +5,9 @@
 #define VECTOR 1 /* consecutive outputs that a work-item computes, 1 or 4 */
 /* operand pointers a<i>, output pointers y<i>, sizes, and strides of operands */
 #define PARAMETERS const GLOBAL float *a0, GLOBAL float *y0
-#define COORDINATES /* computes offsets o<i> of operands that lie otherwise than the output */
-#define LOADS VALUE v0[VECTOR]; v0[0] = a0[index]; /* loads each operand to VALUE v<i>[VECTOR] */
+/* computes offsets o<i> of the operands whose elements are not in the output's order in memory */
+#define COORDINATES
+#define LOADS VALUE v0[VECTOR]; v0[0] = a0[index]; /* loads each operand into v<i>[VECTOR] */
 #define RESULTS VALUE r0[VECTOR]; /* declares r<i> */
 #define COMPUTE r0[k] = v0[k]; /* computes the results r<i>[k] from v<i>[k] */
 #define STORES y0[index] = r0[0]; /* stores the results */

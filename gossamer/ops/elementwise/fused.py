@@ -65,11 +65,11 @@ class FusedElementwise(Algorithm):
         variants = layout_variants(problem)
         own = problem.formats[0] if problem.is_conversion else None
         if own is not None and own.dtype in ("float32", "float16"):
-            # first is what may be read where it lies
+            # the first variant keeps the format, so that the input may be read where it lies
             spec = TensorSpec(problem.shape, own)
             variants.insert(0, Variant((), (spec,), (spec,)))
-        # comparisons of rounded operands would be wrong, not less precise, and large integers
-        # do not fit float16
+        # fp16 only for float32 results of floats, bytes and booleans: comparisons of rounded
+        # operands would be wrong, not less precise, and large integers do not fit float16
         operands = {spec.dtype for spec in problem.operands}
         if set(problem.dtypes) == {"float32"} and not operands & {
                 "int32", "int64", "int16", "uint16"}:
@@ -121,7 +121,7 @@ def _constant(weights: Weights, problem: ElementwiseProblem, index: int,
 
 
 def _operand_specs(problem: ElementwiseProblem, variant: Variant) -> list[TensorSpec]:
-    """Returns the spec of each operand as memory holds it, constants among them."""
+    """Returns the spec of each operand in memory, including operands that are constants."""
     output, run_time = variant.outputs[0], iter(variant.inputs)
     return [_constant_spec(operand, output.layout, len(output.shape))
             if index in problem.constants else next(run_time)
@@ -143,8 +143,9 @@ def _loops(problem: ElementwiseProblem,
 
 
 def _vector(sizes: tuple[int, ...], walks: list[Strides], offsets: list[int]) -> int:
-    """Returns how many consecutive elements a work-item computes: 4 where the innermost dimension,
-    all strides and all offsets are multiples of 4, else 1."""
+    """Returns how many consecutive elements a work-item computes. It is 4 where the innermost size,
+    all offsets, and the outer strides of operands with contiguous elements are multiples of 4, so
+    that vectors are aligned; else 1."""
     if not sizes or sizes[-1] % 4 or any(offset % 4 for offset in offsets):
         return 1
     aligned = all(stride % 4 == 0 for walk in walks if walk[-1] == 1 for stride in walk[:-1])
@@ -155,8 +156,11 @@ def _vector(sizes: tuple[int, ...], walks: list[Strides], offsets: list[int]) ->
 class _Generator:
     """The generator of one kernel's macros.
 
-    offsets: at which element of its memory each operand begins. numbers: values of the kernel's
-    integer parameters.
+    sizes: sizes of the merged dimensions of the outputs, outermost first.
+    walks: strides of each operand along these dimensions.
+    offsets: for each operand, the number of elements in memory before its first element.
+    vector: number of consecutive elements that a work-item computes.
+    numbers: values of the kernel's integer parameters.
     """
 
     problem: ElementwiseProblem
@@ -253,7 +257,7 @@ class _Generator:
             if dtype == "bool":
                 return f"(uchar)({value} != ZERO)"
             if dtype in _NARROW:
-                # those that do not fit wrap round
+                # integers that do not fit the dtype wrap round
                 return f"({kind})(int){value}"
             return f"({'float' if kind == 'HALF' else kind}){value}"
 
@@ -277,7 +281,7 @@ def _one(kind: str, pointer: str, place: str) -> str:
 
 
 def _four(kind: str, pointer: str, place: str) -> str:
-    """Returns the C text that loads four neighbours, the first at a multiple of four."""
+    """Returns the C text that loads four neighbours; the index of the first is a multiple of 4."""
     if kind == "HALF":
         return f"LOAD_HALF4({pointer}, {place})"
     return f"*(const GLOBAL {_VECTORS[kind]} *)({pointer} + {place})"
@@ -288,8 +292,8 @@ def _c_integer(value: float) -> str:
 
 
 def _without_division_faults(expression: Expression) -> Expression:
-    """Returns integer arithmetic without divisions that trap on some processors: a division by 0
-    returns the dividend, and one by -1, which can overflow, negates."""
+    """Returns an integer expression without the divisions that trap on some processors. A division
+    by 0 returns the dividend. A division by -1, which can overflow, becomes a negation."""
     steps: list[ExpressionStep] = []
     results = list(range(expression.inputs))
 

@@ -1,8 +1,9 @@
-/* Packs the results of an expression that are -1, 0 or 1. A work-item reads 32 channels of a pixel,
- * applies the expression to each, and writes the bits of the results: a part of a word. */
+/* Evaluates an expression whose results are -1, 0 or 1, and packs the results. A work-item reads 32
+ * channels of a pixel, evaluates the expression for each, and writes the bits of the results, which
+ * are one 32-bit part of a word. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-#define FOURS 0 /* 1: each part has all of its 32 channels, which lie side by side */
+#define FOURS 0 /* 1: each part has 32 channels, without padding, that are contiguous in memory */
 #define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
 #endif
 
@@ -11,7 +12,7 @@
 #include "ops/epilogue.h"
 #include "ops/packed_bits.h"
 
-/* Adds the bits of four values. */
+/* Evaluates the expression for four channels and sets their bits in `nonzero` and `positive`. */
 #define ADD_FOUR(four, k) { \
     EPILOGUE4(four, first + (k), 0) \
     nonzero |= FOUR_BITS(four, != 0.0f) << (k); \
@@ -49,7 +50,7 @@ KERNEL void pack_results(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRI
             }
 #else
             int last = channels - first - 1;
-            /* no load depends on a condition, so that all of them are under way together */
+            /* no load depends on a condition, so that all loads are in flight together */
             UNROLL
             for (int k = 0; k < 32; k++) {
                 int own = k < last ? k : last;

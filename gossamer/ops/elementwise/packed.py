@@ -1,5 +1,5 @@
-"""Signs, and other results of -1, 0 and 1, of a tensor and of numbers a channel, written as packed
-words."""
+"""Evaluates an expression with the results -1, 0 and 1, such as a sign, and packs the results. Its
+inputs are one tensor and constants with one number for each channel."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _WORDS = ("packed64", "packed32")
 
 
 class PackedElementwise(Algorithm):
-    """One kernel that reads a tensor once and writes packed words, in place of one that writes
-    results and one that packs them."""
+    """One kernel that reads a tensor once and writes packed words. It replaces two kernels: a first
+    one that writes the results as floats, and a second one that packs these."""
 
     op = "elementwise"
     name = "packed"
@@ -89,7 +89,8 @@ class PackedElementwise(Algorithm):
 
 
 def _is_of_channels(shape: tuple[int, ...], channels: int, rank: int) -> bool:
-    """Whether a constant has one number, or one a channel of a tensor of this rank."""
+    """Whether a constant has a single number, or one number for each channel of a tensor of a
+    rank."""
     padded = (1,) * (rank - len(shape)) + shape
     return padded[1] in (1, channels) and all(
         size == 1 for axis, size in enumerate(padded) if axis != 1)

@@ -24,12 +24,12 @@ class ElementwiseProblem(Problem):
     operands: spec of each input of the expression.
     constants: indices of the operands that are constants, stored in the weights as `operand<i>`;
     the others are run-time inputs, in order.
-    dtypes: dtype of each output of the expression; a conversion to bool tests for nonzero, one of
-    floats to integers truncates.
-    formats: for each run-time input the one format in which every variant reads it, such as the
-    bytes of photos as callers give them; None where it may have any. Empty where all may.
+    dtypes: dtype of each output of the expression. A conversion to bool tests for nonzero; a
+    conversion of floats to integers truncates.
+    formats: for each run-time input, the format in which every variant reads the input, such as
+    bytes of photos in NHWC; None for an input that may have any format. Empty where all inputs may.
     facts: value facts of each run-time input; empty where nothing is known.
-    result: value facts of the one output where it has few different values; else REAL.
+    result: value facts of the only output where it has few different values; else REAL.
 
     The arithmetic is float32 where an operand is a float, else int64 where an operand is int64,
     else int32.
@@ -80,18 +80,19 @@ class ElementwiseProblem(Problem):
 
     @property
     def is_conversion(self) -> bool:
-        """Whether it only changes the format of one tensor."""
+        """Whether the problem only changes the format of one tensor."""
         return bool(self.formats) and len(self.operands) == 1 and self.expression.is_identity
 
     def in_formats(self, specs: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Returns the specs of the run-time inputs, those with a format of their own in that."""
+        """Returns the specs of the run-time inputs in the formats of `formats`; an input whose
+        format there is None keeps its spec."""
         if not self.formats:
             return tuple(specs)
         return tuple(spec if own is None else TensorSpec(spec.shape, own)
                      for spec, own in zip(specs, self.formats, strict=True))
 
     def reading(self, variant: Variant) -> Variant:
-        """Returns a variant with the formats in which the problem says that inputs are read."""
+        """Returns a variant that reads the inputs in the formats of `formats`."""
         return replace(variant, inputs=self.in_formats(variant.inputs))
 
     @property

@@ -1,5 +1,5 @@
-"""The leaky rectifier as it was published for convolution in OpenCL: a kernel over every element,
-with work-groups of 512."""
+"""The leaky ReLU as it was published for convolution in OpenCL: a kernel in which a work-item
+computes one element, with work-groups of 512."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _WORK_GROUP = 512
 
 
 class PublishedLeaky(Algorithm):
-    """A leaky rectifier that is not fused with anything. Work-groups are smaller where the device
-    allows fewer work-items."""
+    """A leaky ReLU that is not fused with other steps. Work-groups have fewer than 512 work-items
+    where the device does not allow 512."""
 
     op = "elementwise"
     name = "published"

@@ -4,7 +4,7 @@
 
 #include "dialect/common.h"
 
-/* The leaky rectifier: a work-item computes one element. */
+/* The leaky ReLU: a work-item computes one element. */
 KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void leaky_relu(
     const GLOBAL float *RESTRICT x, GLOBAL float *RESTRICT y, int elements, float slope)
 {

@@ -1,4 +1,5 @@
-"""Element-wise arithmetic in NumPy, in float64 for the reference, else in the problem's own."""
+"""Element-wise arithmetic in NumPy: in float64 for the reference of float32 arithmetic, in the
+problem's own dtype for the host and for integers."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def reference(problem: ElementwiseProblem, inputs: Sequence[np.ndarray],
 
 def compute(problem: ElementwiseProblem, inputs: Sequence[np.ndarray],
             weights: Mapping[str, np.ndarray], arithmetic: str) -> list[np.ndarray]:
-    """Returns the outputs, computed in the dtype `arithmetic`, which float outputs keep."""
+    """Returns the outputs, computed in the dtype `arithmetic`. Outputs that the problem states as
+    float32 keep that dtype where it is a float."""
     remaining = iter(inputs)
     operands = [weights[f"operand{index}"] if index in problem.constants else next(remaining)
                 for index in range(len(problem.operands))]

@@ -1,5 +1,5 @@
-/* Computes output[outer, i, inner] = data[outer, indices[i], inner]. ELEMENT is the type of the
- * elements, INDEX the type of the indices. */
+/* Computes output[outer, i, inner] = data[outer, indices[i], inner]. Negative indices count from
+ * the end; out-of-range indices take the nearest slice. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ELEMENT float /* type of the elements */

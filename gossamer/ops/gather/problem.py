@@ -16,11 +16,12 @@ from gossamer.tensor import TensorSpec, default_spec
 class GatherProblem(Problem):
     """The gathering output[a..., i..., b...] = data[a..., indices[i...], b...] along an axis.
 
-    axis: index from 0.
-    indices: spec of the indices, int32 or int64; negative ones count from the end. Out-of-range
-    ones select the nearest slice on devices, which cannot say so; the host refuses them.
-    constants: numbers of the operands, data (0) and indices (1), that are constants, stored in the
-    weights as `operand0` and `operand1`.
+    data: spec of the tensor from which slices are taken.
+    indices: spec of the indices, int32 or int64. Negative indices count from the end. For an index
+    out of range the host raises an error; kernels cannot raise errors, and take the nearest slice.
+    axis: index of the axis, from 0.
+    constants: numbers of the operands that are constants: 0 for data, 1 for indices. The weights
+    hold them as `operand0` and `operand1`.
     Raises ValueError for an invalid axis or dtype, and for slices of an empty axis.
     """
 

@@ -1,4 +1,4 @@
-"""Parts of a network that ONNX Runtime computes on the host, since nothing else does."""
+"""Nodes of an ONNX file that gossamer does not compute: ONNX Runtime computes them on the host."""
 
 from gossamer.ops.onnx_part.host import OnnxRuntimePart
 from gossamer.ops.onnx_part.problem import OnnxPartProblem

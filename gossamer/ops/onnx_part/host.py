@@ -1,4 +1,4 @@
-"""ONNX Runtime on the host."""
+"""The algorithm that computes nodes of an ONNX file by ONNX Runtime on the host."""
 
 from __future__ import annotations
 
@@ -51,8 +51,13 @@ class OnnxRuntimePart(HostAlgorithm):
 
 def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,
                optimised: bool = True, shaped: bool = True) -> Session:
-    """Returns the session of a part, for the shapes of the problem where it is shaped, else for
-    any. Raises UnsupportedError where ONNX Runtime has none."""
+    """Returns the session that runs a part. Raises UnsupportedError where ONNX Runtime cannot run
+    the part.
+
+    threads: number of threads of an operator.
+    optimised: whether ONNX Runtime may rewrite the model.
+    shaped: whether the session takes inputs of the problem's shapes only, else of any shapes.
+    """
     constants = {index: weights[f"operand{index}"] for index in problem.constants}
     return Session(weights[MODEL].tobytes(), constants,
                    shapes=[spec.shape for spec in problem.operands] if shaped else (),
@@ -61,8 +66,8 @@ def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, t
 
 
 def checked(problem: OnnxPartProblem, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Returns the outputs. Raises InputError where one does not have the shape that the plan was
-    made for."""
+    """Returns the outputs of a session as a list. Raises InputError where an output does not have
+    the shape that the problem states."""
     for spec, output in zip(problem.outputs, outputs, strict=True):
         if output.shape != spec.shape:
             raise InputError(f"ONNX Runtime makes a result of shape {list(output.shape)}, expected "

@@ -1,4 +1,4 @@
-"""Nodes of an ONNX file as one problem."""
+"""The problem of nodes of an ONNX file that ONNX Runtime computes together."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from gossamer.ops.algorithm import Problem
 from gossamer.tensor import TensorSpec
 
 MODEL = "model"
-"""The name of the constant that holds the part's ONNX model, as bytes."""
+"""The name of the constant that holds the ONNX model of these nodes, as bytes."""
 
 
 @dataclass(frozen=True)
 class OnnxPartProblem(Problem):
     """Nodes of an ONNX file that are computed together.
 
-    operands: spec of each input of the part's model.
-    constants: numbers of the operands that are constants, stored in the weights as `operand<i>`;
-    the model lies there as MODEL.
+    operands: spec of each input of the model, constants included.
     results: spec of each output.
-    model_bytes, digest: size and SHA-256 hash of the model.
-    nodes: the file's nodes, as messages name them, each with the reason why gossamer does not
-    compute it.
+    constants: indices of the operands that are constants, stored in the weights as `operand<i>`.
+    The weights hold the model itself, too, under the name MODEL.
+    model_bytes: number of bytes of the model.
+    digest: SHA-256 hash of the model.
+    nodes: for each node, its name in messages and the reason why gossamer does not compute it.
     """
 
     op: ClassVar[str] = "onnx_part"

@@ -1,5 +1,5 @@
-"""The reference of parts: ONNX Runtime without rewrites of the model, since no other library at
-hand computes every operator."""
+"""The reference of nodes of an ONNX file: ONNX Runtime without rewrites of the model, because no
+other library that gossamer needs computes every ONNX operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime's sessions: models that are written from a checked graph, and run on the host."""
+"""Sessions of ONNX Runtime, which run ONNX models on the host."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ from gossamer.errors import InputError, UnsupportedError, first_line, one_line
 _LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
 """Operators that may run for ever, or for very long."""
 _INEXACT = ["ConvMulFusion"]
-"""Rewrites of ONNX Runtime that round sums of integers: the scales behind convolutions would become
-factors of the weights."""
+"""Rewrites of ONNX Runtime that would make exact sums of integers inexact: they multiply a
+convolution's weights by the scales that follow it."""
 _LARGE = 1024
-"""Bytes of a constant that no operator takes as a shape, an axis or another setting."""
+"""Number of bytes from which on a constant is surely data: no operator takes it as a shape, an axis
+or another setting."""
 
 
 def version_on(device: Device) -> str:
-    """Returns the version of ONNX Runtime where it computes for a device; "" where it does not."""
+    """Returns the version of ONNX Runtime on the host; "" where it is not installed, and on other
+    devices."""
     if device.compiles or not host_library.is_installed():
         return ""
     return str(host_library.onnxruntime().__version__)
 
 
 class ComputingError(InputError):
-    """What ONNX Runtime cannot compute of the values that it was given.
+    """Raised where ONNX Runtime cannot run a model with the values of its inputs.
 
-    node: the name of the model's node that cannot compute them; "" where it is not known.
+    node: the name of the model's node that failed; "" where it is not known.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -52,14 +54,14 @@ class Session:
     """A model that is ready to run with ONNX Runtime on the host.
 
     model: the model's bytes.
-    constants: values of inputs of the model that are the same in each call, by the inputs' numbers.
-    shapes: shapes of all inputs, where they are the same in each call.
-    threads: threads of an operator; 0 lets ONNX Runtime choose.
+    constants: values of the model's inputs that are the same in each run, by the inputs' indices.
+    shapes: shapes of all inputs of the model; empty where they may differ between runs.
+    threads: number of threads of an operator; with 0 ONNX Runtime chooses the number.
     optimised: whether ONNX Runtime may rewrite the model.
-    spinning: whether threads keep their processors while they wait for work, also between runs.
-    profiled: whether times of nodes are taken.
-    inputs, outputs: how many values a run takes and gives.
-    Raises UnsupportedError that says why ONNX Runtime does not run it.
+    spinning: whether threads spin while they wait for work, also between runs.
+    profiled: whether the times of nodes are taken.
+    inputs, outputs: numbers of the values that a run takes and returns.
+    Where ONNX Runtime cannot run the model, raises UnsupportedError that says why.
     """
 
     def __init__(self, model: bytes, constants: Mapping[int, np.ndarray], *,
@@ -68,13 +70,13 @@ class Session:
         onnxruntime = host_library.onnxruntime()
         proto = _checked(model)
         inputs = list(proto.graph.input)
-        # operators that are functions of others are taken apart by their shapes
+        # ONNX Runtime expands an operator that is an ONNX function for the shapes of its inputs
         for info, shape in zip(inputs, shapes, strict=False):
             info.type.tensor_type.ClearField("shape")
             info.type.tensor_type.shape.SetInParent()
             for size in shape:
                 info.type.tensor_type.shape.dim.add(dim_value=size)
-        # large constants stay where they are, without a copy
+        # large constants are not copied: the session reads them where they lie
         self._constants = {}
         for index, array in constants.items():
             name = inputs[index].name
@@ -107,13 +109,13 @@ class Session:
             self._session = onnxruntime.InferenceSession(
                 proto.SerializeToString(), options, providers=["CPUExecutionProvider"],
                 disabled_optimizers=_INEXACT,
-                # it would print an error, and try the same again
+                # the fallback would print an error and start the same session again
                 enable_fallback=0)
         except (EncodeError, ValueError):
             raise UnsupportedError("takes more than 2 GiB, which no ONNX model in memory may"
                                    ) from None
         except Exception as error:
-            # ONNX Runtime's errors have no class of their own in common
+            # the exceptions of ONNX Runtime have no common class but Exception
             raise UnsupportedError(f"ONNX Runtime does not compute it either: {_why(error)}"
                                    ) from None
         self._names = [info.name for info in kept]
@@ -123,8 +125,11 @@ class Session:
         self._options = _run_options()
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Returns the outputs for the inputs that are no constants, in the model's order. Ctrl-C
-        ends it, within loops too. Raises ComputingError."""
+        """Runs the model and returns its outputs in order. Ctrl-C ends the run, also within loops
+        of the model. Raises ComputingError where the run fails.
+
+        inputs: values of the model's inputs that are no constants, in order.
+        """
         feeds = dict(zip(self._names, inputs, strict=True))
         try:
             if not self._may_last or threading.current_thread() is not threading.main_thread():
@@ -134,15 +139,16 @@ class Session:
             raise ComputingError(error) from None
 
     def node_times(self) -> list[tuple[str, float]]:
-        """Returns the names of nodes, and the microseconds that each took, in the order of all runs
-        so far. The session must take these times; it takes none from then on."""
+        """Returns the name and the microseconds of each execution of a node, in the order of all
+        runs so far. The session must be `profiled`. It takes no more times after this call."""
         events = json.loads(Path(self._session.end_profiling()).read_text())
         ending = "_kernel_time"
         return [(event["name"].removesuffix(ending), float(event["dur"])) for event in events
                 if event.get("cat") == "Node" and event["name"].endswith(ending)]
 
     def _run_beside(self, feeds: Mapping[str, Any], options: Any) -> list[Any]:
-        """Runs the model in another thread, so that this one can end it."""
+        """Runs the model in another thread, so that the main thread receives Ctrl-C and can end the
+        run."""
         future: Future[list[Any]] = Future()
 
         def run() -> None:
@@ -156,7 +162,7 @@ class Session:
         try:
             return future.result()
         except BaseException:
-            # an error of the model itself, or Ctrl-C
+            # the run failed, or Ctrl-C was pressed
             options.terminate = True
             thread.join()
             raise
@@ -169,8 +175,8 @@ def _run_options() -> Any:
 
 
 def _checked(model: bytes) -> onnx.ModelProto:
-    """Returns the model. Raises UnsupportedError for one that names another file, since anybody may
-    have written a saved plan."""
+    """Returns a model that was read from bytes. Raises UnsupportedError for a model that names
+    another file: a saved plan may come from anybody, and must not make ONNX Runtime read files."""
     try:
         proto = onnx.load_model_from_string(model)
     except DecodeError:
@@ -182,7 +188,7 @@ def _checked(model: bytes) -> onnx.ModelProto:
 
 
 def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yields the nodes of a model, those of functions and of inner graphs included."""
+    """Yields the nodes of a model, including nodes of its functions and of subgraphs."""
     waiting = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
     while waiting:
         node = waiting.pop()
@@ -192,7 +198,7 @@ def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yields the tensors of a model, those of functions and of inner graphs included."""
+    """Yields the tensors of a model, including tensors of its functions and of subgraphs."""
     graphs = [proto.graph]
     for node in _nodes(proto):
         for attribute in node.attribute:
@@ -207,7 +213,8 @@ def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def _why(error: Exception) -> str:
-    """Returns ONNX Runtime's reason without its number and the place in its source."""
+    """Returns the reason that an error of ONNX Runtime states, without the error's number and the
+    place in ONNX Runtime's source."""
     text = one_line(str(error).strip()).rpartition("Status Message: ")[2]
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", text)
     text = re.sub(r"^/\S+:\d+ [^()]*\(.*?\)(?: (?:const|\[with [^\]]*\]))* ", "", text)

@@ -1,12 +1,13 @@
 /* Padding of up to six dimensions, outermost first, with sizes n of the output and m of the input,
- * source strides s, and pads `before`; negative pads crop. The output is contiguous.
+ * source strides s in elements, and the numbers of elements `before` that are added before each
+ * dimension; negative numbers crop. The output is contiguous.
  *
- * CONSTANT, REFLECT or EDGE: defined for the mode that fills the pads. */
+ * One of CONSTANT, REFLECT and EDGE is defined: the mode that fills the pads. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ELEMENT int /* type of the elements */
 #define RANK 4 /* dimensions in use, 2, 4 or 6; the last ones are used */
-#define CONSTANT 1 /* defined where a constant is padded; else REFLECT or EDGE is */
+#define CONSTANT 1 /* the mode: the pads are filled with the constant `value` */
 #endif
 
 #include "dialect/common.h"

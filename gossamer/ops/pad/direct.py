@@ -28,8 +28,8 @@ _ELEMENTS = {1: ("uchar", np.uint8), 2: ("unsigned short", np.uint16), 4: ("int"
              8: ("INT64", np.int64)}
 
 Loop = tuple[int, int, int, int]
-"""For one dimension the output size, the input size, the source stride and the number of elements
-added before."""
+"""Four numbers of a dimension: the output size, the input size, the source stride, and the number
+of elements that are added before the dimension."""
 
 
 class DirectPad(KernelAlgorithm):
@@ -65,7 +65,8 @@ class DirectPad(KernelAlgorithm):
 
 
 def _loops(problem: PadProblem, variant: Variant) -> list[Loop]:
-    """Returns the dimensions in memory order, with neighbours that have no pads merged."""
+    """Returns the dimensions in the order of memory. Neighbouring dimensions without pads are
+    merged."""
     source, target = variant.inputs[0], variant.outputs[0]
     order = memory_order(target)
     pads = list(zip(source.shape, problem.low, problem.high, strict=True))

@@ -1,4 +1,4 @@
-"""A constant around packed values, which stay packed."""
+"""Padding of packed values with a constant. The values stay packed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _SOURCE = Path(__file__).with_name("packed.cl")
 
 
 class PackedPad(Algorithm):
-    """Puts words of -1, 0 or 1 around the rows and columns of values that the facts of the problem
-    prove to be plus or minus 1, or -1, 0 or 1; negative pads crop."""
+    """Puts words of the constant around the rows and columns; negative pads crop. By the problem's
+    value facts, all values and the constant have to be plus or minus 1, or -1, 0 or 1."""
 
     op = "pad"
     name = "packed"
@@ -80,13 +80,13 @@ class PackedPad(Algorithm):
 
 
 def _formats(problem: PadProblem) -> list[Format]:
-    """Returns the packed formats that hold the input and the constant."""
+    """Returns the packed formats that can hold both the input and the constant."""
     known = problem.facts[0] if problem.facts else REAL
     return formats_for(known.join(point(problem.value)))
 
 
 def _pad(problem: PadProblem, x: np.ndarray, y: np.ndarray, spec: TensorSpec) -> None:
-    """Computes the words of the output."""
+    """Writes the words of the output y for the words of the input x, whose spec is `spec`."""
     words = constant_words(problem.value, spec)
     y.reshape(*y.shape[:4], words.shape[1])[...] = words[:, None, None, :]
     of_x, of_y = zip(*map(
@@ -95,6 +95,10 @@ def _pad(problem: PadProblem, x: np.ndarray, y: np.ndarray, spec: TensorSpec) ->
 
 
 def _common(size: int, low: int, high: int) -> tuple[slice, slice]:
-    """Returns what remains of a dimension of the input, and where it lies in the output."""
+    """Returns the part of an input dimension that is not cropped, and its place in the output.
+
+    size: size of the input dimension.
+    low, high: numbers of elements that are added before and after it; negative ones crop.
+    """
     first, end = max(0, -low), size + min(0, high)
     return slice(first, end), slice(first + low, end + low)

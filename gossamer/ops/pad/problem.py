@@ -17,10 +17,12 @@ MODES = ("constant", "reflect", "edge")
 class PadProblem(Problem):
     """Padding or cropping of a tensor.
 
-    pads: numbers of elements added before each dimension, then after each; negative ones crop.
-
-    mode: "constant" adds `value`, "reflect" mirrors without repeating the border, and "edge"
-    repeats the border. The latter two read the input before it is cropped, as ONNX Runtime does.
+    pads: numbers of elements that are added before each dimension, then the numbers that are added
+    after each dimension; negative numbers crop.
+    mode: "constant" adds `value`, "reflect" mirrors the input without repeating its border, and
+    "edge" repeats the border. "reflect" and "edge" read the input before it is cropped, as ONNX
+    Runtime does.
+    value: the constant of mode "constant".
     facts: value facts of the input; empty where nothing is known.
     Raises ValueError for pads that do not fit the input.
     """

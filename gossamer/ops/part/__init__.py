@@ -1,4 +1,4 @@
-"""Parts of a network, or the whole of it, that a library for whole networks computes."""
+"""Parts of a network, or a whole network, that a library for whole networks computes."""
 
 from gossamer.ops.op import Op
 from gossamer.ops.part.host import OnnxRuntime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +16,8 @@ _SAME = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "
          "tanh": "Tanh", "sin": "Sin", "cos": "Cos", "tan": "Tan", "atan": "Atan", "erf": "Erf",
          "floor": "Floor", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "relu": "Relu",
          "clip": "Clip"}
-"""Functions that ONNX has as operators, whose further inputs are the constants."""
+"""The ONNX operator of each function that ONNX has, with the function's constants as its last
+inputs."""
 _WITH_ATTRIBUTES = {"leaky_relu": ("LeakyRelu", ("alpha",)),
                     "hard_sigmoid": ("HardSigmoid", ("alpha", "beta"))}
 _COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
@@ -23,28 +25,82 @@ _COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater
 _LOGIC = {"and": "And", "or": "Or", "not": "Not"}
 _OF_INTEGERS = frozenset(("add", "sub", "mul", "min", "max", "neg", "abs", "where", "constant",
                           *_COMPARISONS, *_LOGIC))
-"""Functions that ONNX Runtime computes of integers as gossamer does."""
+"""Functions of integers for which ONNX Runtime and gossamer have the same results."""
 
 Shape = tuple[int, ...]
 
 
 def write_expression(writer: ModelWriter, expression: Expression, values: Sequence[str],
-                     shapes: Sequence[Shape], dtype: str, shape: Shape) -> list[str]:
-    """Adds the nodes of an expression, and returns the names of its outputs, all of one shape.
+                     shapes: Sequence[Shape], dtype: str, shape: Shape,
+                     constants: frozenset[int] = frozenset()) -> list[str]:
+    """Adds the nodes of an expression, and returns the names of its outputs.
 
-    values, shapes: names and shapes of its inputs, which are of this dtype.
+    values, shapes: names and shapes of the expression's inputs.
+    dtype: dtype of the inputs, in which the expression is computed.
+    shape: shape of all outputs.
+    constants: numbers of the inputs that are constants.
     Raises UnsupportedError for a function that ONNX Runtime does not compute in the dtype.
     """
     names, known = list(values), list(shapes)
     for step in expression.steps:
+        known.append(np.broadcast_shapes(*(known[a] for a in step.arguments)))
+    norms = _batch_norms(expression, known, constants) if dtype == "float32" else {}
+    inside = {index - back for index in norms for back in (1, 2)}
+    for index, step in enumerate(expression.steps):
         if dtype != "float32" and step.function not in _OF_INTEGERS:
             raise UnsupportedError(f"{step.function} of {dtype}: has no ONNX form")
         arguments = [names[argument] for argument in step.arguments]
-        names.append(_step(writer, step, arguments, [known[a] for a in step.arguments], dtype))
-        known.append(np.broadcast_shapes(*(known[a] for a in step.arguments)))
+        if index in inside:
+            names.append("")
+        elif index in norms:
+            names.append(_batch_norm(writer, [names[value] for value in norms[index]],
+                                     known[expression.inputs + index][1]))
+        else:
+            names.append(_step(writer, step, arguments, [known[a] for a in step.arguments], dtype))
     return [names[output] if known[output] == shape else
             writer.node("Expand", [names[output], writer.integers(shape)])
             for output in expression.outputs]
+
+
+def _batch_norms(expression: Expression, shapes: Sequence[Shape],
+                 constants: frozenset[int]) -> dict[int, tuple[int, ...]]:
+    """Returns the batch norms in an expression, each by the number of its last step: the values x,
+    mean, scale and shift of (x - mean) * scale + shift.
+
+    shapes: the shapes of all values. Mean, scale and shift are constants, with a number for each
+    channel, along axis 1 of x.
+    """
+    norms: dict[int, tuple[int, ...]] = {}
+    reads = Counter(expression.outputs)
+    for step in expression.steps:
+        reads.update(step.arguments)
+    for index in range(2, len(expression.steps)):
+        steps = expression.steps[index - 2:index + 1]
+        if [step.function for step in steps] != ["sub", "mul", "add"]:
+            continue
+        (x, mean), (difference, scale), (product, shift) = (step.arguments for step in steps)
+        first, operands = expression.inputs + index - 2, (mean, scale, shift)
+        if ((difference, product) == (first, first + 1)
+                and reads[difference] == reads[product] == 1
+                and constants.issuperset(operands)
+                and all(_is_of_channels(shapes[value], shapes[x]) for value in operands)):
+            norms[index] = (x, *operands)
+    return norms
+
+
+def _is_of_channels(shape: Shape, images: Shape) -> bool:
+    """Whether an array that is broadcast to images holds a number for each of their channels."""
+    rank = len(images)
+    return 2 <= rank >= len(shape) and (1,) * (rank - len(shape)) + shape == (
+        1, images[1], *(1,) * (rank - 2))
+
+
+def _batch_norm(writer: ModelWriter, names: Sequence[str], channels: int) -> str:
+    """Adds a batch norm, which ONNX Runtime computes in the layout of convolutions; a difference, a
+    product and a sum would have their operands converted from it."""
+    x, mean, scale, shift = (names[0], *(writer.reshaped(name, [channels]) for name in names[1:]))
+    variance = writer.constant(np.ones(channels), "float32")
+    return writer.node("BatchNormalization", [x, scale, shift, mean, variance], epsilon=0.0)
 
 
 def _step(writer: ModelWriter, step: ExpressionStep, arguments: list[str],
@@ -53,7 +109,7 @@ def _step(writer: ModelWriter, step: ExpressionStep, arguments: list[str],
     if function == "constant":
         return writer.constant(step.constants[0], dtype)
     if function == "mul" and arguments[0] == arguments[1] and dtype == "float32":
-        # the form in which ONNX Runtime recognises a layer norm
+        # ONNX Runtime recognises a layer norm only where its squares are Pow nodes
         return writer.node("Pow", [arguments[0], writer.constant(2, dtype)])
     if function in _SAME:
         return writer.node(_SAME[function], [*arguments, *(
@@ -69,7 +125,7 @@ def _step(writer: ModelWriter, step: ExpressionStep, arguments: list[str],
             return writer.node("PRelu", [value, slope])
         negative = writer.node("Less", [value, writer.constant(0, dtype)])
         return writer.node("Where", [negative, writer.node("Mul", [value, slope]), value])
-    # the truth values of expressions are numbers
+    # truth values are numbers in expressions, and booleans in ONNX
     if function in _COMPARISONS:
         return writer.cast(writer.node(_COMPARISONS[function], arguments), dtype)
     if function in _LOGIC:

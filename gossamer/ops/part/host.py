@@ -21,14 +21,15 @@ from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.weights import Weights
 
 _MOST_BYTES = 2**31 - 2**24
-"""The most bytes of constants of a model in memory: 2 GiB, less some room for its nodes."""
+"""The most bytes of constants that a part may have: the 2 GiB of an ONNX model in memory, less
+16 MiB for its nodes."""
 
 
 class OnnxRuntime(Algorithm):
     """Runs the problems of a part as one model of ONNX Runtime.
 
-    Where the part is not the whole network, threads that wait for work sleep instead of spinning,
-    since other layers need the processors meanwhile.
+    Threads of ONNX Runtime that wait for work spin where the part is the whole network. Else they
+    sleep, because other layers need the processors between two runs.
     """
 
     op = "part"
@@ -76,8 +77,8 @@ class Ready:
 
 
 class SessionMemory(Buffer):
-    """The memory that a session has for constants, as a packed form of a part's weights: all
-    contexts share it."""
+    """A session and the memory of its constants, as a packed form of a part's weights. All contexts
+    share it."""
 
     def __init__(self, device: Device, session: Session, nbytes: int) -> None:
         self.device = device
@@ -90,14 +91,18 @@ class SessionMemory(Buffer):
 
 def made_session(problem: PartProblem, weights: Mapping[str, np.ndarray], variant: Variant, *,
                  profiled: bool = False) -> Session:
-    """Returns the session of a part. Raises UnsupportedError where ONNX Runtime has none."""
+    """Returns the session that runs a part. Raises UnsupportedError where ONNX Runtime cannot run
+    the part.
+
+    profiled: whether the session takes the times of nodes.
+    """
     return Session(model_of(problem), constants_of(problem, weights),
                    threads=number_of(variant[THREADS]), spinning=problem.whole, profiled=profiled)
 
 
 @lru_cache(maxsize=1024)
 def _refusal(problem: PartProblem) -> str | None:
-    """Returns why no model of ONNX Runtime computes a part; None where one does."""
+    """Returns the reason why ONNX Runtime cannot compute a part; None where it can."""
     nbytes = sum(4 * int(np.prod(shape)) for shape in problem.weight_shapes.values())
     if nbytes > _MOST_BYTES:
         return "takes more than 2 GiB, which no ONNX model in memory may"

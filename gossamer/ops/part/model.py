@@ -1,7 +1,7 @@
-"""Parts of a network as ONNX models, written from their problems alone.
+"""Parts of a network as ONNX models, written from the problems of a part without its weights.
 
-A model takes what the part reads and then the constants of its problems, in the order of
-`constants_of`, so that it is the same for all weights.
+The inputs of a model are the inputs of the part, then the constants of the part's problems in the
+order of `constants_of`. The model is therefore the same for all weights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gossamer.tensor import AXES, ROW_MAJOR, TensorSpec
 
 _OPSET, _IR_VERSION = 17, 8
 _SEPARATOR = "/"
-"""What stands behind the number of a problem in the names of its nodes."""
+"""Each name of a node begins with the number of its problem and this separator."""
 
 
 @lru_cache(maxsize=16)
@@ -51,22 +51,23 @@ def model_of(problem: PartProblem) -> bytes:
 
 
 def constants_of(problem: PartProblem, weights: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-    """Returns the constants of a part by the numbers of the model's inputs that take them."""
+    """Returns the constants of a part, by the indices of the model's inputs that take them."""
     arrays = [weights_of_part(weights, index)[name] for index, part in enumerate(problem.parts)
               for name in part.weight_shapes]
     return dict(enumerate(arrays, len(problem.entries)))
 
 
 def part_of_node(name: str) -> int | None:
-    """Returns the number of the problem that a node of the model is made for, by the node's name;
+    """Returns the number of the problem to which a node of the model belongs, by the node's name;
     None for a node that ONNX Runtime has added."""
     number, _, rest = name.partition(_SEPARATOR)
     return int(number) if rest and number.isdigit() else None
 
 
 def _entry(writer: ModelWriter, name: str, spec: TensorSpec) -> str:
-    """Adds an input that lies in memory as a spec says, and returns the name of the value in the
-    logical order of its axes. Raises UnsupportedError for memory that ONNX does not describe."""
+    """Adds an input with the format of a spec, and a transpose to the logical order of axes where
+    the layout needs one. Returns the name of the transposed value. Raises UnsupportedError for a
+    format that ONNX cannot describe."""
     order = AXES.get(spec.layout, tuple(range(len(spec.shape))))
     if spec.format.is_packed or sorted(spec.stored_shape) != sorted(spec.shape):
         raise UnsupportedError(f"{spec}: has no ONNX form")

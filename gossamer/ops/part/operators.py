@@ -1,8 +1,8 @@
 """The problems of a part as ONNX nodes: one function for each op, in the table OPERATORS.
 
-Each takes the writer, the problem, the names of the problem's inputs, and the names of its
-constants by what the problem calls them; it returns the names of the outputs. It raises
-UnsupportedError for a problem that ONNX Runtime does not compute as gossamer does.
+Each function takes the writer, the problem, the ONNX names of the problem's inputs, and a mapping
+from the problem's names of its constants to their ONNX names. It returns the ONNX names of the
+outputs. It raises UnsupportedError where ONNX Runtime has no operator with gossamer's results.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ def _gemm(writer: ModelWriter, problem: GemmProblem, inputs: Sequence[str],
 
 
 def _bias(problem: Conv2dProblem | GemmProblem) -> tuple[str | None, Expression]:
-    """Returns the name of the constant that an epilogue adds to each channel before all else, and
-    the expression of the sum; None with the unchanged expression where it has no such constant.
+    """Returns the name of the constant that an epilogue adds to each channel in its first step, and
+    the expression of the remaining steps. Returns None and the unchanged expression where the first
+    step adds no such constant, or later steps read the result before the addition.
     """
     expression, operands = problem.epilogue.expression, problem.epilogue.operands
     steps = expression.steps
@@ -78,11 +79,18 @@ def _bias(problem: Conv2dProblem | GemmProblem) -> tuple[str | None, Expression]
 
 def _epilogue(writer: ModelWriter, problem: Conv2dProblem | GemmProblem, expression: Expression,
               result: str, inputs: Sequence[str], weights: Names, *, spatial: int) -> list[str]:
-    """Adds what follows a product. spatial: how many dimensions come after the channels."""
+    """Adds the nodes of an epilogue, and returns the names of its outputs.
+
+    expression: the steps of the epilogue that are not part of the product's node.
+    result: ONNX name of the product.
+    spatial: number of dimensions that follow the channels.
+    """
     (output,) = problem.outputs[:1]
     tensors = iter(inputs[1:])
     read = {argument for step in expression.steps for argument in step.arguments}
     values, shapes = [result], [output.shape]
+    constants = frozenset(index + 1 for index, kind in enumerate(problem.epilogue.operands)
+                          if kind != "tensor")
     for index, kind in enumerate(problem.epilogue.operands):
         if kind == "tensor":
             values.append(next(tensors))
@@ -91,7 +99,8 @@ def _epilogue(writer: ModelWriter, problem: Conv2dProblem | GemmProblem, express
         name = weights[f"operand{index}"]
         shapes.append((output.shape[1], *(1,) * spatial))
         values.append(writer.reshaped(name, shapes[-1]) if spatial and index + 1 in read else name)
-    return write_expression(writer, expression, values, shapes, "float32", output.shape)
+    return write_expression(writer, expression, values, shapes, "float32", output.shape,
+                            constants)
 
 
 def _elementwise(writer: ModelWriter, problem: ElementwiseProblem, inputs: Sequence[str],
@@ -106,14 +115,14 @@ def _elementwise(writer: ModelWriter, problem: ElementwiseProblem, inputs: Seque
             dtypes[index] = str(next(given).stored_dtype)
     arithmetic = problem.arithmetic
     if problem.expression.is_identity and len(values) == 1:
-        # integers of 64 bits are not exact in float32
+        # a conversion does not go through float32, in which integers of 64 bits are not exact
         arithmetic = dtypes[0]
     values = [value if dtype == arithmetic else writer.cast(value, arithmetic)
               for value, dtype in zip(values, dtypes, strict=True)]
     results: list[str] = []
     for value, dtype in zip(write_expression(
             writer, problem.expression, values, [spec.shape for spec in problem.operands],
-            arithmetic, problem.shape), problem.dtypes, strict=True):
+            arithmetic, problem.shape, frozenset(problem.constants)), problem.dtypes, strict=True):
         if dtype != arithmetic:
             value = writer.cast(value, dtype)
         results.append(writer.node("Identity", [value]) if value in (*inputs, *results) else value)
@@ -129,7 +138,8 @@ def _pool(writer: ModelWriter, problem: PoolProblem, inputs: Sequence[str],
         return [writer.node("AveragePool", inputs, **window, pads=problem.pads,
                             ceil_mode=int(problem.ceil_mode),
                             count_include_pad=int(problem.count_include_pad))]
-    # what lies beyond the padding is no part of a maximum either
+    # A maximum ignores padding. The last window with ceil_mode may exceed the problem's pads;
+    # larger pads have the same results, and need no ceil_mode.
     ends = []
     for axis, size in enumerate((problem.out_height, problem.out_width)):
         span = (problem.kernel[axis] - 1) * problem.dilation[axis] + 1
@@ -170,7 +180,7 @@ def _concat(writer: ModelWriter, problem: ConcatProblem, inputs: Sequence[str],
 
 def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
           weights: Names) -> list[str]:
-    """Adds a slice, a transposition and a broadcast, as far as the copy is one."""
+    """Adds a slice, a transpose, a reshape and a broadcast, those of them that the copy needs."""
     if not problem.is_free_of_layout or problem.converts:
         raise UnsupportedError("a change of format: has no ONNX form")
     walked = [dim for dim in problem.dims if dim is not None]
@@ -185,7 +195,7 @@ def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
             count, step = problem.output.shape[place], problem.steps[place]
         if (start, count, step) != (0, size, 1):
             end = start + step * count
-            # an end of -1 would count from the last one
+            # a negative end would count from the end of the axis; -size - 1 is before index 0
             cut.append((start, -size - 1 if end < 0 else end, dim, step))
         have[dim] = count
     if cut:

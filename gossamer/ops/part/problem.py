@@ -15,9 +15,10 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class ReshapeProblem(Problem):
-    """The same numbers in the same order under another shape, as one of the problems of a part.
+    """A reshape, as one of the problems of a part: the numbers of a tensor in the same order, with
+    another shape.
 
-    No layer of a plan has this problem: a reshape that is no part of a part does no work.
+    No layer of a plan has this problem, because a reshape outside of a part does no work.
     """
 
     op: ClassVar[str] = "reshape"
@@ -52,18 +53,18 @@ class ReshapeProblem(Problem):
 
 @dataclass(frozen=True)
 class PartProblem(FusionProblem):
-    """Any number of problems, connected by the values between them, that a library for whole
-    networks computes in one step.
+    """Problems that are connected by the values between them, and that a library for whole networks
+    computes in one step.
 
-    whole: whether they are all problems of their network, so that nothing else wants a processor
-    meanwhile.
+    whole: whether the part has all problems of its network, so that no other layer needs the
+    processors.
     """
 
     op: ClassVar[str] = "part"
     whole: bool = False
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Draws inputs as the problems that read them do."""
+        """Draws each input of the part as the problem that reads the input draws its own inputs."""
         arrays = super().example_inputs(rng)
         drawn = {part: part.example_inputs(rng) for part, _ in map(self.reader, self.entries)
                  if type(part).example_inputs is not Problem.example_inputs}

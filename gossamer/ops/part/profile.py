@@ -1,4 +1,4 @@
-"""How long ONNX Runtime takes for each problem of a part, by its own profile."""
+"""The time that ONNX Runtime takes for each problem of a part, by ONNX Runtime's own profile."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from gossamer.ops.part.model import part_of_node
 from gossamer.ops.part.problem import PartProblem
 
 _RUNS, _FIRST = 9, 2
-"""Runs of a profile, and how many of them come before those that count."""
+"""The number of runs of a profile, and how many of them are warm-up runs, which do not count."""
 
 
 def problem_times(problem: PartProblem, weights: Mapping[str, np.ndarray], variant: Variant,
                   inputs: Sequence[np.ndarray]) -> list[float]:
-    """Returns the microseconds that each problem of a part takes, the median of some runs. A
-    problem whose nodes ONNX Runtime has made part of others takes none; what it adds itself, such
-    as changes of layout, counts for none.
+    """Returns the microseconds that each problem of a part takes, as the median of several runs.
 
-    inputs: what the part reads.
+    A problem takes 0 microseconds where ONNX Runtime has fused its nodes into those of another
+    problem. Nodes that ONNX Runtime adds, such as changes of layout, count for no problem.
+
+    inputs: the inputs of the part.
     """
     session = made_session(problem, weights, variant, profiled=True)
     for _ in range(_RUNS):

@@ -1,4 +1,4 @@
-"""Parts in float64: their problems one after another."""
+"""The reference of parts: the references of their problems, one after another, in float64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gossamer.ops.part.problem import PartProblem, ReshapeProblem
 
 def reference(problem: PartProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    # the registry imports this package
+    # imported here, because the registry imports this package
     from gossamer.ops.registry import OPS
 
     last_use = {source: index for index, sources in enumerate(problem.sources)
@@ -26,7 +26,7 @@ def reference(problem: PartProblem, inputs: Sequence[np.ndarray],
             results = OPS[part.op].reference(part, arrays, weights_of_part(weights, index))
         values.update({(index, output): array for output, array in enumerate(results)})
         for source in dict.fromkeys(sources):
-            # what no later problem reads need not stay in memory
+            # a value that no later problem reads need not stay in memory
             if last_use[source] == index and source not in problem.exits:
                 del values[source]
     return [values[source] for source in problem.exits]

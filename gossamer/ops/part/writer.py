@@ -1,4 +1,4 @@
-"""An ONNX graph that grows node by node."""
+"""ModelWriter, which collects the nodes, inputs and constants of an ONNX graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ModelWriter:
         self._count = 0
 
     def begin(self, prefix: str) -> None:
-        """Sets the letters with which the names of later nodes begin."""
+        """Sets the letters with which the names of all later nodes and constants begin."""
         self._prefix = prefix
 
     def node(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
@@ -31,19 +31,19 @@ class ModelWriter:
         return name
 
     def input(self, name: str, shape: Sequence[int], dtype: np.typing.DTypeLike) -> str:
-        """Adds an input of the graph, and returns its name."""
+        """Adds an input of the graph, and returns the input's name."""
         self.inputs.append(helper.make_tensor_value_info(
             name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape))
         return name
 
     def constant(self, value: Any, dtype: np.typing.DTypeLike) -> str:
-        """Adds a constant, and returns its name."""
+        """Adds a constant, and returns the constant's name."""
         name = self._new_name()
         self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
     def integers(self, values: Sequence[int]) -> str:
-        """Adds a list of whole numbers, such as a shape, and returns its name."""
+        """Adds a constant list of int64, such as a shape, and returns the constant's name."""
         return self.constant(list(values), np.int64)
 
     def cast(self, value: str, dtype: np.typing.DTypeLike) -> str:

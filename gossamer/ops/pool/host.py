@@ -12,7 +12,7 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyPool(HostAlgorithm):
-    """Pools by one NumPy operation for each window position."""
+    """Pools by one NumPy operation on whole tensors for each position in the window."""
 
     op = "pool"
 

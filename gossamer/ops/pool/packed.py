@@ -1,4 +1,4 @@
-"""Maximum pooling of packed values, which stay packed."""
+"""Maximum pooling of packed values. The values stay packed."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _SOURCE = Path(__file__).with_name("packed.cl")
 
 
 class PackedPool(Algorithm):
-    """Maxima as bit operations on the words of many channels: for values that the facts of the
-    problem prove to be plus or minus 1, or -1, 0 or 1."""
+    """Computes maxima by bit operations on words, which hold many channels. The value facts of the
+    problem have to prove that all values are plus or minus 1, or that they are -1, 0 or 1."""
 
     op = "pool"
     name = "packed"
@@ -89,7 +89,8 @@ def _known(problem: PoolProblem) -> ValueFacts:
 
 
 def _pool(problem: PoolProblem, x: np.ndarray, y: np.ndarray, planes: int) -> None:
-    """Computes the words of the output, as the kernel does, one window position after another."""
+    """Writes the words of the output y for the words of the input x by the kernel's bit operations,
+    one position in the window after another."""
     x, y = (words.reshape(*words.shape[:4], planes) for words in (x, y))
     positive, source = y[..., -1], x[..., -1]
     positive[...] = 0

@@ -14,11 +14,15 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class PoolProblem(Problem):
-    """Pooling of kind "max" or "average" of an (N, C, H, W) float32 input, as ONNX defines it.
+    """Pooling of an (N, C, H, W) float32 input, as ONNX defines it.
 
-    pads: (top, left, bottom, right) numbers of added rows and columns. A maximum ignores them; an
-    average counts them as zeros where count_include_pad is set. With ceil_mode the last window may
-    exceed the padding, but may not start in the padding at the end.
+    kind: "max" or "average".
+    kernel: height and width of the window.
+    stride, dilation: strides and dilations along H and W.
+    pads: (top, left, bottom, right) numbers of added rows and columns. A maximum ignores them.
+    ceil_mode: whether the last window along an axis may exceed the padding. It may not start in the
+    padding at the end.
+    count_include_pad: whether an average counts the padding as zeros; else it ignores the padding.
     facts: value facts of the input; empty where nothing is known.
     Raises ValueError for an input smaller than the window, and for invalid attributes.
     """

@@ -1,5 +1,5 @@
-"""Pooling in NumPy, one window position after another, in float64 for the reference and in float32
-for the host."""
+"""Pooling in NumPy, one position in the window after another: in float64 for the reference, in
+float32 for the host."""
 
 from __future__ import annotations
 
@@ -38,8 +38,12 @@ def pool(problem: PoolProblem, x: np.ndarray) -> np.ndarray:
 
 
 def taps_along(problem: PoolProblem, axis: int, tap: int) -> tuple[slice, slice]:
-    """Returns the outputs along an axis, 0 for height and 1 for width, for which a window position
-    lies in the input, and the inputs there."""
+    """Returns the outputs along an axis for which a tap of the window lies in the input, and the
+    inputs at which the tap lies for these outputs.
+
+    axis: 0 for height, 1 for width.
+    tap: position in the window along the axis.
+    """
     out = problem.outputs[0].shape[2 + axis]
     size, stride = problem.input.shape[2 + axis], problem.stride[axis]
     origin = tap * problem.dilation[axis] - problem.pads[axis]
@@ -52,8 +56,8 @@ def taps_along(problem: PoolProblem, axis: int, tap: int) -> tuple[slice, slice]
 
 
 def counts_along(problem: PoolProblem, axis: int) -> np.ndarray:
-    """Returns the number of window positions along an axis that each output's average counts:
-    those in the input, and with count_include_pad those in the padding."""
+    """Returns for each output along an axis the number of taps that its average counts: taps in the
+    input, and with count_include_pad also taps in the padding."""
     out = problem.outputs[0].shape[2 + axis]
     before, after = problem.pads[axis], problem.pads[2 + axis]
     low, high = (-before, after) if problem.count_include_pad else (0, 0)

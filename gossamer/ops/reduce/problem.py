@@ -16,9 +16,9 @@ DTYPES = ("float32", "int32", "int64")
 class ReduceProblem(Problem):
     """A reduction over some dimensions.
 
-    kind: "mean", "max" or "sum"; the mean of integers is truncated.
-    axes: reduced dimensions, from 0 and without repetition.
-    keepdims: whether a reduced dimension stays with size 1.
+    kind: "mean", "max" or "sum"; a mean of integers is truncated towards 0.
+    axes: indices of the reduced dimensions, from 0, each once.
+    keepdims: whether reduced dimensions are kept with size 1, else they are dropped.
 
     Raises ValueError for invalid axes or dtypes, and for a mean or maximum of no elements.
     """

@@ -1,5 +1,5 @@
-"""Reductions in NumPy, in float64 for the reference and in float32 for the host; integers are
-exact."""
+"""Reductions in NumPy: in float64 for the reference, in float32 for the host. Reductions of
+integers are exact in both."""
 
 from __future__ import annotations
 

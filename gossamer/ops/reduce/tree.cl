@@ -1,14 +1,14 @@
-/* Reductions to a sum, mean or maximum. Each result is computed by LANES work-items, each of which
- * reduces every LANES-th element; they combine their values in a tree in shared memory.
+/* Reductions to a sum, mean or maximum. LANES work-items compute a result together. Each of them
+ * reduces every LANES-th element; then their values are combined in a tree in shared memory.
  *
- * There are up to four kept dimensions (sizes k, source strides p, target strides q) and four
- * reduced ones (sizes r, source strides e), outermost first; unused ones come first and have size
- * 1. With SIMPLE only the last reduced dimension is used.
+ * There are four kept dimensions (sizes k, source strides p, target strides q) and four reduced
+ * dimensions (sizes r, source strides e), outermost first. Unused dimensions come first and have
+ * size 1. With SIMPLE only the last reduced dimension is used.
  *
- * VALUE: the type of the arithmetic. With HALVES it is float and the tensors are 16-bit floats.
- * MAX or MEAN: defined for the maximum or the mean; without either the sum is computed.
- * ACROSS: where it is defined, neighbouring work-items compute neighbouring results (the innermost
- *     dimension is kept), else they reduce neighbouring elements of one result. */
+ * VALUE: the type of the arithmetic. With HALVES it is float, and the tensors are 16-bit floats.
+ * MAX or MEAN: defined for the maximum or the mean; the sum is computed where neither is defined.
+ * ACROSS: defined where the innermost dimension is kept. Neighbouring work-items then compute
+ *     neighbouring results; else they reduce neighbouring elements of one result. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LANES 64 /* work-items that compute a result together */

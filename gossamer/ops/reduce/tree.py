@@ -1,5 +1,5 @@
-"""Reductions on a device, where several work-items compute a result, combined in a tree in shared
-memory."""
+"""Reductions on a device. Several work-items compute a result together, and combine their values in
+a tree in shared memory."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _TYPES = {"float32": ("float", "(-INFINITY)"), "int32": ("int", "(-2147483647 - 
           "int64": ("INT64", "(-9223372036854775807 - 1)")}
 
 Dimensions = list[tuple[int, ...]]
-"""For each dimension its size and its strides in one or two tensors."""
+"""For each dimension, its size and its strides in one or two tensors."""
 
 
 class TreeReduce(KernelAlgorithm):
-    """One launch, whose work-items each reduce a share of the elements of a result."""
+    """One launch. Each work-item reduces a share of the elements of one result."""
 
     op = "reduce"
     name = "tree"
@@ -72,9 +72,16 @@ class TreeReduce(KernelAlgorithm):
 
 
 def _lanes(count: int, results: int, neighbours: int) -> int:
-    """Returns the number of work-items that compute a result: a full work-group only for few and
-    long sums. Otherwise there are enough to read full cache lines; where many neighbouring results
-    are contiguous, these fill the lines."""
+    """Returns the number of work-items that compute a result together.
+
+    Few results of many elements each take a full work-group. Else the work-items of a result are
+    enough to read full cache lines together. They are fewer where neighbouring results read
+    neighbouring elements, which fill the cache lines.
+
+    count: number of elements of a result.
+    neighbours: number of neighbouring results that read neighbouring elements; 0 where results do
+    not.
+    """
     if neighbours >= 16:
         return 8
     if count > 256 and results < 1024:
@@ -83,8 +90,8 @@ def _lanes(count: int, results: int, neighbours: int) -> int:
 
 
 def _dimensions(problem: ReduceProblem, variant: Variant) -> tuple[Dimensions, Dimensions]:
-    """Returns the merged kept dimensions as (size, source stride, target stride) and the reduced
-    ones as (size, source stride), in the input's memory order."""
+    """Returns the kept dimensions as (size, source stride, target stride), and the reduced ones as
+    (size, source stride). Both are merged, and in the order of the input's memory."""
     source, target = variant.inputs[0], variant.outputs[0]
     order = memory_order(source)
     kept = [dim for dim in order if dim not in problem.axes]

@@ -1,4 +1,4 @@
-"""Resizing of H and W, nearest or linear."""
+"""Resizing of H and W by the nearest element or by linear interpolation."""
 
 from gossamer.ops.op import Op
 from gossamer.ops.resize.host import NumpyResize

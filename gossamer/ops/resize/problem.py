@@ -1,4 +1,4 @@
-"""Resizing of H and W, nearest or linear."""
+"""Resizing of H and W by the nearest element or by linear interpolation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ NEAREST_MODES = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 
 @dataclass(frozen=True)
 class ResizeProblem(Problem):
-    """Resizing of (N, C, H, W) to (N, C, *size) as ONNX Resize defines it. A tensor of rank 3 has a
-    unit dimension added.
+    """Resizing of (N, C, H, W) to (N, C, *size) as ONNX Resize defines it. Tensors of rank 3 are
+    given to it with an added dimension of size 1.
 
-    scales: scale factors of H and W, the ratio of output to input where sizes were given.
+    size: height and width of the output.
+    scales: scale factors of H and W; the ratios of output to input where the file states sizes.
     mode: "nearest" or "linear".
-    coordinates: the mapping of an output position to a position in the input.
-    nearest_mode: the rounding of that position for mode "nearest".
+    coordinates: one of COORDINATES, the rule that maps output positions to input positions.
+    nearest_mode: one of NEAREST_MODES, how mode "nearest" rounds the input position.
     Raises ValueError for unknown modes, and for a nonempty output of an empty input.
     """
 

@@ -1,6 +1,6 @@
 /* Resizing of a tensor seen as (outer, height, width, inner), inner contiguous: NCHW is
- * (N C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N). Tables hold, for each output row
- * and column, its input position, and with LINEAR also the next position and its weight.
+ * (N C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N). Tables hold the input position of
+ * each output row and column, and with LINEAR also the next input position and its weight.
  *
  * A work-item computes LANES neighbours along `inner`, or PIXELS along the width; one of the two
  * may be 4. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and out_width % 4 == 0.

@@ -1,5 +1,5 @@
-"""Resizing on a device. Tables of input positions are computed once, so that the kernel needs no
-code for the coordinate modes."""
+"""Resizing on a device. Tables of input positions are computed once on the host, so that the kernel
+needs no code for the coordinate modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax in NumPy, in float64 for the reference and in float32 for the host."""
+"""Softmax in NumPy: in float64 for the reference, in float32 for the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gossamer.ops.softmax.problem import SoftmaxProblem
 def reference(problem: SoftmaxProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     with np.errstate(invalid="ignore"):
-        # a row of -inf is NaN
+        # the softmax of a row of -inf is NaN, without a warning
         return [softmax(problem, np.asarray(inputs[0], np.float64))]
 
 

@@ -1,5 +1,5 @@
-"""Softmax on a device, where several work-items compute a sum and combine their parts in a tree in
-shared memory."""
+"""Softmax on a device. Several work-items compute a sum together, and combine their values in a
+tree in shared memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GROUP = 256
 
 
 class TreeSoftmax(KernelAlgorithm):
-    """One launch, whose work-items each reduce and write a share of the elements of a sum."""
+    """One launch. Each work-item reduces, and later writes, a share of the elements of one sum."""
 
     op = "softmax"
     name = "tree"
@@ -32,7 +32,7 @@ class TreeSoftmax(KernelAlgorithm):
         length = spec.shape[problem.axis]
         across = inner >= 16
         sums = spec.size // length
-        # on a processor each step of the tree costs all work-items of the group
+        # on a processor one core runs all work-items of a group in turn at each step of the tree
         lanes = 8 if across or length <= 64 or device.on_processors else 256
         if across and sums >= 2**16:
             lanes = 1

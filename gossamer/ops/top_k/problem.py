@@ -15,14 +15,16 @@ DTYPES = ("float32", "int32", "int64")
 @dataclass(frozen=True)
 class TopKProblem(Problem):
     """The first `count` elements along one dimension in descending or ascending order, and their
-    places along it in int64. Of equal ones that with the lower place comes first; NaN comes last.
+    places along this dimension, in int64. Among equal elements the one with the lower place comes
+    first; NaN comes last.
 
     axis: index of the dimension, from 0.
-    largest: whether the order is descending.
-    places_only: whether the places are the only output, else they are the second one.
+    count: number of elements that are taken.
+    largest: whether the order is descending, else it is ascending.
+    places_only: whether the places are the only output, else they are the second output.
 
-    Raises ValueError for another dtype than DTYPES, an axis that the input does not have, and for
-    more elements than there are along it.
+    Raises ValueError for a dtype that is not in DTYPES, an axis that the input does not have, and a
+    count that is larger than the dimension.
     """
 
     op: ClassVar[str] = "top_k"

@@ -1,10 +1,11 @@
 /* The first `count` elements of each row in descending order, and their places. Rows lie along
- * `length` of a tensor seen as (outer, length, inner). In each round LANES work-items look for the
- * first of the elements that follow the one found last; each of them looks at every LANES-th.
+ * `length` of a tensor seen as (outer, length, inner). Each round finds one element: the next in
+ * order after the element that the round before found. LANES work-items search a row together; each
+ * of them reads every LANES-th element.
  *
  * ACROSS: where it is defined, neighbouring work-items take neighbours along `inner`, else along
  *     `length`.
- * SMALLEST: defined for ascending order.
+ * SMALLEST: defined for ascending order in place of descending order.
  * PLACES_ONLY: defined where the elements themselves are not written. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */

@@ -1,4 +1,4 @@
-"""The greatest or smallest elements on a device; each round finds the next one."""
+"""The greatest or smallest elements on a device. They are found in rounds, one element a round."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SOURCE = Path(__file__).with_name("rounds.cl")
 _GROUP = 256
 _TYPES = {"float32": "float", "int32": "int", "int64": "INT64"}
 MOST_ELEMENTS = 64
-"""The most elements that are taken, each of which costs a reading of the input."""
+"""The most elements that the kernel takes along a dimension. Each costs one pass over the input."""
 
 
 class RoundsTopK(KernelAlgorithm):
-    """One launch. Its rounds, one for each element that is asked for, search for the element that
-    follows the one found before."""
+    """One launch with a round for each element that is taken. A round searches for the element that
+    follows, in order, the element that the round before found."""
 
     op = "top_k"
     name = "rounds"
@@ -34,7 +34,7 @@ class RoundsTopK(KernelAlgorithm):
         return cannot_compile(problem, device)
 
     def variants(self, problem: TopKProblem, device: Device) -> Iterable[Variant]:
-        # rounded numbers would have another order, which is wrong, not less precise
+        # no fp16: rounded numbers may have another order, so that places would be wrong
         return [Variant((), problem.inputs, problem.outputs)]
 
     def kernel_launch(self, weights: Weights, problem: TopKProblem, variant: Variant,

@@ -1,4 +1,5 @@
-"""Matrix products by cuBLASLt: their description, the algorithms that it offers, and the call."""
+"""Matrix products by cuBLASLt: how a product is described, which algorithms the library offers for
+it, and the call."""
 
 from __future__ import annotations
 
@@ -19,21 +20,22 @@ from gossamer.ops.weights import Weights
 RANKS = 4
 """Number of algorithms requested; cuBLAS lists the best first by its own estimate."""
 ALIGNMENT = 16
-"""Bytes of which every buffer's address is a multiple, including those of other libraries."""
+"""The address of every buffer, also of one from another library, is a multiple of this number of
+bytes."""
 _WORKSPACE_BYTES = 32 * 2**20
 _COMPUTE = {"fp32": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32", "fp16": "COMPUTE_32F"}
 _NOT_SUPPORTED = 15
-# for fp16, splits of the depth may be added in float32 only
+# for fp16, the partial sums of split-K may be added in float32 only
 _REDUCTIONS = {"fp32": "MASK", "tf32": "MASK", "fp16": "COMPUTE_TYPE"}
 
 
 @dataclass(frozen=True)
 class Fused:
-    """An epilogue that cuBLAS applies: additions, followed by a rectifier that turns NaN into 0.
+    """An epilogue that cuBLAS applies: additions, then a ReLU that turns NaN into 0.
 
-    bias: name of the channel operand that is added; empty for none.
+    bias: name of the channel operand that is added; empty where none is added.
     residual: whether a tensor operand is added.
-    relu: whether the rectifier follows.
+    relu: whether a ReLU follows the additions.
     """
 
     bias: str = ""
@@ -42,7 +44,7 @@ class Fused:
 
 
 def fused(epilogue: Epilogue) -> Fused | None:
-    """Returns the epilogue as cuBLAS applies it; None where it cannot apply all of it."""
+    """Returns the epilogue as cuBLAS applies it; None where cuBLAS cannot apply all its steps."""
     bias, residual, relu = "", False, False
     expression = epilogue.expression
     current = 0
@@ -68,7 +70,7 @@ def fused(epilogue: Epilogue) -> Fused | None:
 
 
 def bias_vector(weights: Weights, name: str, channels: int, dtype: str) -> Buffer:
-    """Returns a channel operand as one value for each channel, in the output's dtype."""
+    """Returns device memory of a channel operand with one value for each channel, in a dtype."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.broadcast_to(arrays[name].reshape(-1), (channels,)).astype(dtype)
     return weights.packed(f"{name} {dtype}", pack)
@@ -81,12 +83,16 @@ class Product:
     Matrices are column-major, as in cuBLAS. D and C are (rows, columns), op(A) is (rows, depth) and
     B is (depth, columns).
 
+    precision: one of PRECISIONS.
+    rows, columns, depth: sizes of the matrices.
     transposed: whether A is stored as (depth, rows), else as (rows, depth).
     leading: elements from one column to the next in A, B and D.
     batch: number of products.
-    strides: elements from one member of the batch to the next in A, B and D.
-    alignment: bytes of which every operand's address is a multiple.
-    bias: whether one value for each row of D is added.
+    strides: elements from one product's matrix to the next product's in A, B and D.
+    alignment: every operand's address is a multiple of this number of bytes.
+    bias: whether a vector with one number for each row of D is added.
+    residual: whether C is added.
+    relu: whether a ReLU is applied at the end.
     """
 
     precision: str
@@ -113,15 +119,16 @@ class CublasOffer:
 
 @functools.cache
 def offers(product: Product, device: Device) -> tuple[CublasOffer, ...]:
-    """Returns the algorithms that cuBLAS offers for a product, the best first by its own estimate;
-    there may be none."""
+    """Returns the algorithms that cuBLAS offers for a product, the best first by cuBLAS's own
+    estimate; empty where it offers none."""
     return Multiplication(product, device)._offers()
 
 
 class Multiplication:
     """A product as described to cuBLAS.
 
-    bias: device memory of the vector that is added, in D's dtype.
+    bias: device memory of the vector that is added, in the dtype of D; None while algorithms are
+    only listed, and for a product without a bias.
     """
 
     def __init__(self, product: Product, device: Device, bias: Buffer | None = None) -> None:
@@ -151,7 +158,7 @@ class Multiplication:
             "BIAS" if product.bias else "DEFAULT")
         put(names.EPILOGUE, lt.Epilogue[kind])
         if product.bias:
-            # a product for which algorithms are listed has no vector yet, but needs an address
+            # cuBLAS needs an address also where it only lists algorithms, before there is a vector
             put(names.BIAS_POINTER, 256 if self._bias is None else self._bias.address)
         return int(operation)
 
@@ -195,10 +202,12 @@ class Multiplication:
 
     def multiply(self, offer: CublasOffer, a: int, b: int, d: int, workspace: int, stream: int, *,
                  residual: int | None = None) -> None:
-        """Queues the product of device memory at these addresses on a stream (its handle).
+        """Queues the product on a stream.
 
-        workspace: address of memory for the offer's workspace.
-        residual: address of C.
+        a, b, d: device addresses of A, B and D.
+        workspace: device address of the offer's workspace.
+        stream: handle of the stream.
+        residual: device address of C.
         """
         a_layout, b_layout, d_layout = self._layouts
         beta, c = (ZERO, d) if residual is None else (ONE, residual)
@@ -209,13 +218,13 @@ class Multiplication:
 
 
 def _padded(workspace: int) -> int:
-    """Returns the workspace plus 16 bytes, which cuBLAS may need in addition with a fused epilogue;
-    nvmath-python's own products add them as well."""
+    """Returns the bytes of a workspace plus 16 bytes, which cuBLAS may need for a fused epilogue;
+    nvmath-python adds them to its workspaces, too. A workspace of 0 bytes stays 0."""
     return workspace + 16 if workspace else 0
 
 
 def _put(call: Callable[..., None], dtype_of: Callable[[int], Any], described: int,
          attribute: int, value: int) -> None:
-    """Sets an attribute of an operation, a layout or a preference."""
+    """Sets an attribute of a cuBLAS operation, layout or preference with the handle `described`."""
     array = np.array([value], dtype_of(attribute))
     call(described, attribute, array.ctypes.data, array.nbytes)

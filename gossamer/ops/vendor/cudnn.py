@@ -1,4 +1,5 @@
-"""cuDNN on a CUDA device, through NVIDIA's Python frontend, which is loaded at its first use."""
+"""cuDNN on a CUDA device, through NVIDIA's Python frontend, which is loaded when it is first
+used."""
 
 from __future__ import annotations
 
@@ -15,19 +16,19 @@ from gossamer.ops.vendor.loaded import Loaded
 
 _OLDEST_FRONTEND = (1, 32)
 _OLDEST_LIBRARY = 90200
-"""The first version that reports the workspace of an engine before the engine is built."""
+"""The first version of cuDNN that reports the workspace of an engine before the engine is built."""
 
 _INSTALL = "pip install 'gossamer[vendor]'"
 _LIBRARIES: Loaded[CudnnLibrary] = Loaded()
-"""The library on each device, or why it cannot be used there."""
+"""cuDNN on each device, or the reason why it cannot be used there."""
 _NEEDED_LIBRARIES = ("cudart", "nvrtc", "cublasLt")
 
 
 class CudnnLibrary:
-    """cuDNN with its handles on one device, each of which one thread at a time uses.
+    """cuDNN with its handles on one device. Only one thread at a time uses a handle.
 
-    api: module of the frontend.
-    version: version of the library itself.
+    api: the frontend's module.
+    version: version of cuDNN, not of the frontend.
     failures: exception classes that the frontend's calls raise.
     """
 
@@ -38,7 +39,7 @@ class CudnnLibrary:
         self._device = device
         with device.current():
             self._free: deque[tuple[Any, Any]] = deque([self._created()])
-            """Handles that nobody uses, each with the stream that it has meanwhile."""
+            """Handles that no thread uses now, each with a stream of its own."""
 
     def _created(self) -> tuple[Any, Any]:
         handle, stream = self.api.create_handle(), self._device.create_stream()
@@ -47,22 +48,22 @@ class CudnnLibrary:
 
     @contextlib.contextmanager
     def handle(self) -> Iterator[Any]:
-        """Yields a handle, exclusively for this thread and with the device's context current. What
-        cuDNN does with it to build a plan, or to read one back, is on a stream of its own."""
+        """Yields a handle that no other thread uses, with the device's context current. The handle
+        has its own stream, on which cuDNN works while it builds a plan or reads one back."""
         with self._taken() as (handle, _):
             yield handle
 
     @contextlib.contextmanager
     def handle_on(self, stream: Any) -> Iterator[Any]:
-        """Yields a handle as `handle` does, with its work queued on a stream."""
+        """Yields a handle as `handle` does, but with a given stream in place of its own."""
         with self._taken() as (handle, own_stream):
             self.api.set_stream(handle, self._device.stream_handle(stream))
             try:
                 yield handle
             finally:
-                # to read a plan back the frontend records an execution on the handle's stream: if
-                # that is destroyed the process ends, and what another thread queues there meanwhile
-                # is recorded, too, instead of executed
+                # To read a plan back, the frontend captures an execution on the handle's stream. If
+                # that stream was destroyed, the process ends. If another thread queues work on that
+                # stream meanwhile, the work is captured, too, instead of executed.
                 self.api.set_stream(handle, self._device.stream_handle(own_stream))
 
     @contextlib.contextmanager
@@ -79,13 +80,13 @@ class CudnnLibrary:
 
 
 def unavailable(device: Device) -> str | None:
-    """Returns why cuDNN cannot be used on a device and what to do about it; None where it can."""
+    """Returns why cuDNN cannot be used on a device, and what to do about it; None where it can."""
     library = _on(device)
     return library if isinstance(library, str) else None
 
 
 def library_on(device: Device) -> CudnnLibrary:
-    """Returns cuDNN on a device. Raises DeviceError that says why it cannot be used."""
+    """Returns cuDNN on a device. Where it cannot be used, raises DeviceError that says why."""
     library = _on(device)
     if isinstance(library, str):
         raise DeviceError(f"{device.name}: {library}")
@@ -116,7 +117,8 @@ def _started(device: Device) -> CudnnLibrary | str:
 
 @functools.cache
 def _loaded() -> Any:
-    """Returns the frontend's module, which loads the library, or the reason why it is missing."""
+    """Returns the frontend's module, whose import loads cuDNN. Returns the reason where one of the
+    two is missing, too old or broken."""
     try:
         api = importlib.import_module("cudnn")
     except ModuleNotFoundError as error:
@@ -141,15 +143,16 @@ def _loaded() -> Any:
 
 @functools.cache
 def needed_libraries() -> tuple[str, ...]:
-    """Loads libraries that cuDNN would search in the system's folders from those of pip, and
-    returns the names of those that are there."""
+    """Loads the libraries of _NEEDED_LIBRARIES from the folders where pip installs them, because
+    cuDNN itself looks for them in the system's folders. Returns the names of the libraries that
+    were found."""
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
     except ImportError:
         return ()
     found = []
     for name in _NEEDED_LIBRARIES:
-        # an engine without its library fails later, with its own error
+        # a cuDNN engine that needs a missing library fails later, with its own error
         with contextlib.suppress(Exception):
             load_nvidia_dynamic_lib(name)
             found.append(name)

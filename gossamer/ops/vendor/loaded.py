@@ -1,4 +1,4 @@
-"""Libraries of vendors that are loaded once, by whichever thread asks first."""
+"""Vendor libraries that are loaded once, by the first thread that asks for them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ Library = TypeVar("Library")
 
 
 class Loaded(Generic[Library]):
-    """Libraries by key, such as the device, or why each cannot be used. Only one thread at a time
-    loads; others that ask meanwhile wait and get the same library."""
+    """Libraries by key, such as the device, or the reason why a library cannot be used. Only one
+    thread at a time loads a library; threads that ask for it meanwhile wait and get the same
+    one."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Library | str] = {}
         self._lock = threading.Lock()
 
     def of(self, key: Hashable, load: Callable[[], Library | str]) -> Library | str:
-        """Returns the library of a key, loading it at the first call."""
+        """Returns the library of a key, or the reason why it cannot be used. The first call loads
+        it."""
         known = self._known.get(key)
         if known is not None:
             return known

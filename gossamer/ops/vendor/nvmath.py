@@ -19,18 +19,18 @@ CUBLAS, CUSPARSE = "cuBLAS", "cuSPARSE"
 DATA_TYPES = {"float32": 0, "float16": 2}
 """CUDA's numbers of the dtypes (cudaDataType)."""
 _LIBRARIES: Loaded[NvmathLibrary] = Loaded()
-"""Each library on each device, or why it cannot be used there."""
+"""Each library on each device, or the reason why it cannot be used there."""
 ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 """The scale factors alpha and beta of products, which the libraries read from host memory."""
 
 
 def dtype_of(precision: str) -> str:
-    """Returns the dtype of the tensors in memory for a variant's precision."""
+    """Returns the dtype that tensors have in memory for a variant's precision."""
     return "float16" if precision == "fp16" else "float32"
 
 
 class NvmathLibrary:
-    """One of the libraries with its handle on one device.
+    """cuBLAS or cuSPARSE with its handle on one device.
 
     api: module of the library's bindings.
     handle: handle of the library, for calls inside `calling`.
@@ -44,13 +44,16 @@ class NvmathLibrary:
         self._lock = threading.Lock()
         with device.current():
             self.handle = self.api.create()
-            # cuSPARSE needs a handle for this call, cuBLASLt does not
+            # get_version takes a handle in cuSPARSE and no argument in cuBLASLt
             self.version = str(self.api.get_version(*([self.handle] if name == CUSPARSE else [])))
 
     @contextlib.contextmanager
     def calling(self, what: str) -> Iterator[Any]:
-        """Yields the bindings' module, exclusively for this thread and with the device's context
-        current. Raises DeviceError that names the failed operation and the library's error."""
+        """Yields the bindings' module while no other thread uses it, with the device's context
+        current. Raises DeviceError that names the failed operation and the library's error.
+
+        what: the operation, for the message.
+        """
         with self._lock, self.device.current():
             try:
                 yield self.api
@@ -60,13 +63,13 @@ class NvmathLibrary:
 
 
 def unavailable(name: str, device: Device) -> str | None:
-    """Returns why a library cannot be used on a device, in one line; None where it can."""
+    """Returns one line that says why a library cannot be used on a device; None where it can."""
     library = _on(name, device)
     return library if isinstance(library, str) else None
 
 
 def library_on(name: str, device: Device) -> NvmathLibrary:
-    """Returns the library on a device. Raises DeviceError that says why it cannot be used."""
+    """Returns a library on a device. Where it cannot be used, raises DeviceError that says why."""
     library = _on(name, device)
     if isinstance(library, str):
         raise DeviceError(f"{device.name}: {library}")

@@ -161,9 +161,10 @@ class Assigner:
         return wrong
 
     def assigned(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment of the layers and fusions, or the whole network as one
-        part where the part is faster by more than SLACK. Conversions that were not measured count
-        with the least time that they can take."""
+        """Returns the cheapest assignment: the whole network as one part, or the layers and fusions
+        where they are faster by more than SLACK. Layers and fusions take longer one after another
+        in a network than each takes alone, since threads of several libraries share the processors.
+        Conversions that were not measured count with the least time that they can take."""
         whole = self._as_a_whole(restriction)
         if whole is None:
             return self._of_layers(restriction)
@@ -175,7 +176,7 @@ class Assigner:
             several = self._of_layers(restriction)
         except UnsupportedError:
             return whole
-        return whole if whole.cost_us * (1 + SLACK) < several.cost_us else several
+        return several if several.cost_us * (1 + SLACK) < whole.cost_us else whole
 
     def _as_a_whole(self, restriction: Restriction) -> Assigned | None:
         """Returns the cheapest assignment of the whole network as one part; None where nothing

@@ -134,7 +134,8 @@ def _timed(tasks: Mapping[str, Task], samples: int, most_s: float,
     pending, factor, start = list(tasks), 1, time.monotonic()
     while pending and factor <= _MOST_SAMPLES:
         fresh = interleave([tasks[key] for key in pending], repeats=factor * samples,
-                           sample_us=sample_us, budget_us=factor * _BUDGET_US * len(pending))
+                           sample_us=sample_us, budget_us=factor * _BUDGET_US * len(pending),
+                           apart=True)
         timings.update(zip(pending, fresh, strict=True))
         if time.monotonic() - start >= most_s:
             break

@@ -121,7 +121,7 @@ class Examples:
 def _key(problem: Problem, count: int, seed: int) -> Hashable:
     """Returns a key that is equal for problems with the same first `count` inputs."""
     own = type(problem).example_inputs is not Problem.example_inputs
-    return problem if own else problem.inputs[:count], problem.facts[:count], seed
+    return problem if own else problem.inputs[:count], count, problem.facts[:count], seed
 
 
 def _period(problem: Problem) -> int | None:

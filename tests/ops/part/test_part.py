@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 
 from gossamer.device.registry import find
 from gossamer.errors import UnsupportedError
 from gossamer.expression import Expression, ExpressionStep, apply
+from gossamer.model.opset.normalisation import AFFINE
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import CopyProblem, expand, slice_, transpose
@@ -52,9 +54,20 @@ def chain(*problems: Problem) -> PartProblem:
     return PartProblem(problems, tuple(sources), ((len(problems) - 1, 0),))
 
 
+NORM_OF_SUM = Epilogue(Expression(6, (
+    ExpressionStep("add", (0, 1)), ExpressionStep("sub", (2, 3)), ExpressionStep("mul", (7, 4)),
+    ExpressionStep("add", (8, 5)), ExpressionStep("add", (6, 9)))),
+    ("channel", "tensor", "channel", "channel", "channel"))
+_CHANNELS = default_spec((4, 1, 1))
+BATCH_NORM = ElementwiseProblem((IMAGE, _CHANNELS, _CHANNELS, _CHANNELS),
+                                AFFINE.then(apply("relu")), constants=(1, 2, 3))
+
 MORE: Sequence[Problem] = [
+    BATCH_NORM, replace(BATCH_NORM, constants=(1, 2)),
+    replace(BATCH_NORM, operands=(default_spec((3, 4)), *[default_spec((4,))] * 3)),
     Conv2dProblem(2, 4, 7, 6, 6, (3, 3), (2, 1), (1, 0, 1, 2), (1, 1), 2, BIAS_AND_SUM),
     Conv2dProblem(1, 3, 5, 5, 4, (3, 2), dilation=(2, 1), epilogue=SCALE_AND_BIAS),
+    Conv2dProblem(2, 3, 5, 6, 4, (1, 1), epilogue=NORM_OF_SUM),
     GemmProblem(3, 5, 7, BIAS_AND_SUM), GemmProblem(3, 5, 7, SCALE_AND_BIAS),
     GemmProblem(1, 5, 7, BIAS_TWICE),
     *(PoolProblem(IMAGE, kind, (3, 3), (2, 2), pads, ceil_mode=True, count_include_pad=counts)
@@ -137,6 +150,22 @@ def test_what_has_no_form_is_refused_by_name() -> None:
     assert OP.algorithms[0].supports(
         alone(ElementwiseProblem((integers, integers), apply("div"), ("int64",))), HOST) == (
         "div of int64: has no ONNX form")
+
+
+@pytest.mark.parametrize(("problem", "operators"), [
+    (BATCH_NORM, ["Reshape", "Reshape", "Reshape", "BatchNormalization", "Relu"]),
+    (replace(BATCH_NORM, constants=(1, 2)), ["Sub", "Mul", "Add", "Relu"]),
+    (replace(BATCH_NORM, operands=(IMAGE, *[default_spec((1, 6))] * 3)),
+     ["Sub", "Mul", "Add", "Relu"]),
+    (replace(BATCH_NORM, operands=(default_spec((3, 4)), *[default_spec((4,))] * 3)),
+     ["Reshape", "Reshape", "Reshape", "BatchNormalization", "Relu"]),
+    (Conv2dProblem(2, 3, 5, 6, 4, (1, 1), epilogue=NORM_OF_SUM),
+     ["Conv", *["Reshape"] * 6, "BatchNormalization", "Add"]),
+])
+def test_a_batch_norm_of_images_is_one_node(problem: Problem,
+                                            operators: list[str]) -> None:
+    model = onnx.load_from_string(model_of(alone(problem)))
+    assert [node.op_type for node in model.graph.node] == operators
 
 
 def test_each_problem_has_a_time_of_its_own() -> None:

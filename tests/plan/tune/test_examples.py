@@ -15,6 +15,8 @@ from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.fused.problem import entry
+from gossamer.ops.part.problem import PartProblem
 from gossamer.plan.tune import examples as tune_examples
 from gossamer.plan.tune.examples import Examples
 from gossamer.tensor import Format, TensorSpec, default_spec, unpack
@@ -54,6 +56,16 @@ def test_layers_with_the_same_input_share_its_memory() -> None:
     np.testing.assert_array_equal(host_array(second, spec), y.transpose(1, 2, 3, 0))
     examples.forget()
     assert examples.buffer(one, 0, spec) is not first
+
+
+def test_inputs_of_one_shape_have_their_own_memory_where_a_problem_draws_them() -> None:
+    add = added((2, 3), (2, 3))
+    problem = PartProblem((add,), ((entry(0), entry(1)),), ((0, 0),))
+    assert type(problem).example_inputs is not Problem.example_inputs
+    examples = Examples(HOST)
+    for index, (array, spec) in enumerate(zip(examples.of(problem), problem.inputs, strict=True)):
+        np.testing.assert_array_equal(
+            host_array(examples.buffer(problem, index, spec), spec), array)
 
 
 def test_a_fusion_reads_the_numbers_of_its_first_part() -> None:

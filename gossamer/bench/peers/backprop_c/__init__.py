@@ -42,8 +42,10 @@ class _Work(ctypes.Structure):
 class Lessons:
     """Training samples in the form that the C code takes.
 
-    x: inputs (n, inputs) and targets: (n, outputs), both float32. listed: whether each sample's
-    nonzero inputs are listed, so that the code works on these alone.
+    x: inputs (n, inputs) in float32.
+    targets: wanted outputs (n, outputs) in float32.
+    rate: learning rate.
+    listed: whether each sample's nonzero inputs are listed, so that the code works on these alone.
     """
 
     def __init__(self, x: np.ndarray, targets: np.ndarray, rate: float,
@@ -68,10 +70,12 @@ class Lessons:
 class CNetworks:
     """Networks in the memory of the C code.
 
-    sizes: units of each layer, inputs first. parameters: those before training (networks, count)
-    in float32. All threads share a single network; of several networks each thread trains one
-    after the other. Raises AbsentError where the code cannot be built, or MemoryError where memory
-    or threads are missing.
+    sizes: units of each layer, inputs first.
+    parameters: parameters before training (networks, count) in float32.
+    threads: number of threads. All threads share a single network; where there are several
+    networks, each thread trains one network after the other.
+    Raises AbsentError where the code cannot be built, or MemoryError where memory or threads are
+    missing.
     """
 
     def __init__(self, sizes: Sequence[int], parameters: np.ndarray, lessons: Lessons,
@@ -130,7 +134,8 @@ class PlainNetworks:
                 else self._transposed(self._parameters, by_input=False))
 
     def _transposed(self, parameters: np.ndarray, by_input: bool) -> np.ndarray:
-        """A copy with transposed weights, which lie input by input, or again unit by unit."""
+        """Returns a copy with the weights of each layer transposed: they then lie input by input,
+        or unit by unit again."""
         result, start = np.array(parameters, np.float32), 0
         for before, units in pairwise(map(int, self._sizes)):
             end = start + units * before

@@ -8,7 +8,7 @@
  * input by input for the outputs, and unit by unit for the errors.
  *
  * The code is built with -fopenmp and needs GNU C: the compiler splits vectors of 16 floats into
- * those that the processor has. */
+ * vectors that the processor has. */
 
 #include <omp.h>
 #include <sched.h>
@@ -27,14 +27,15 @@ typedef struct {
     float *slots;
 } Exchange;
 
-/* Publishes the values of the thread's own units (`own`), and collects those of all units. */
+/* Publishes the values of the thread's own units (`own`), and collects the values of all units
+ * (`all`). */
 static void share(const Exchange *exchange, Worker *worker, const float *own, float *all, int units)
 {
     int threads = exchange->threads;
     if (threads == 1)
         return;
-    /* two slots suffice: to be two exchanges ahead a thread would have to pass the one between,
-     * where it waits for all others */
+    /* two slots suffice: a thread gets two exchanges ahead of another only through the exchange
+     * between, in which it waits for all other threads */
     float *slots = exchange->slots + (worker->turn++ & 1) * threads * exchange->slot;
     for (int n = 0; n < threads; n++) {
         int of = (worker->thread + n) % threads;
@@ -54,9 +55,9 @@ static void share(const Exchange *exchange, Worker *worker, const float *own, fl
     }
 }
 
-/* Works on `count` units of a first layer whose weights are stored unit by unit: applies the weight
- * update of the sample before, whose inputs are `changed` (NULL for none), and in the same sweep
- * over the weights computes the weighted sums for the inputs x (NULL for none). */
+/* Works on `count` units of a first layer whose weights are stored unit by unit. In one sweep over
+ * the weights, it applies the weight update of the sample before, whose inputs are `changed` (NULL
+ * for none), and computes the weighted sums for the inputs x (NULL for none). */
 static inline __attribute__((always_inline)) void
 change_and_weigh(Layer *layer, int first, const int count, const float *restrict changed,
                  const float *restrict x)
@@ -93,8 +94,9 @@ static void first_layer(Layer *layer, const float *changed, const float *x)
         change_and_weigh(layer, j, 1, changed, x);
 }
 
-/* Computes the outputs of all layers for sample s. In a first layer stored unit by unit it also
- * applies the update of sample s - 1, so that its weights are read once a sample. */
+/* Computes the outputs of all layers for sample s. In a first layer whose weights are stored unit
+ * by unit, it also applies the update of sample s - 1, so that these weights are read once a
+ * sample. */
 static void forward(Worker *worker, const Shape *shape, const Work *work, const Exchange *exchange,
                     int s)
 {
@@ -118,7 +120,7 @@ static void forward(Worker *worker, const Shape *shape, const Work *work, const 
     }
 }
 
-/* Computes the errors of all layers times the learning rate, by which the biases change. */
+/* Computes for all layers the errors times the learning rate: the changes of the biases. */
 static void backward(Worker *worker, const Shape *shape, const Work *work, const Exchange *exchange,
                      int s)
 {
@@ -145,8 +147,8 @@ static void backward(Worker *worker, const Shape *shape, const Work *work, const
     }
 }
 
-/* Updates all biases and weights, except the weights of a first layer stored unit by unit, which
- * forward() updates. */
+/* Updates all biases and weights, except the weights of a first layer that are stored unit by unit:
+ * forward() updates these. */
 static void update(Worker *worker, const Shape *shape, const Work *work, int s)
 {
     for (int l = 0; l < shape->layers; l++) {
@@ -180,8 +182,10 @@ static void train(Worker *worker, const Shape *shape, const Work *work, const Ex
         first_layer(first, work->x + (size_t)(work->samples - 1) * WIDE(first->inputs), NULL);
 }
 
-/* count: number of networks. size: number of parameters of one network. workers: those of the first
- * network, then those of the second, and so on. */
+/* count: number of networks.
+ * threads: number of threads.
+ * size: number of parameters of one network.
+ * workers: workers of the first network, then workers of the second network, and so on. */
 typedef struct {
     Shape shape;
     int count, threads;
@@ -200,10 +204,13 @@ void end_networks(Networks *networks)
     free(networks);
 }
 
-/* Allocates networks and copies their parameters. All threads share a single network; of several
- * networks each thread trains one after the other. Returns NULL where memory is missing.
+/* Allocates networks and copies their parameters. All threads share a single network; where there
+ * are several, each thread trains one network after the other. Returns NULL where memory is
+ * missing.
+ *
+ * shape: shape of each network; its sizes are not copied and must outlive the networks.
  * parameters: for each network and each of its layers the weights, unit by unit, and then the
- * biases. The sizes of the shape are not copied and must outlive the networks. */
+ * biases. */
 Networks *begin_networks(const Shape *shape, const float *parameters, int count, int threads)
 {
     Networks *networks = calloc(1, sizeof *networks);

@@ -1,5 +1,5 @@
-/* The same training in plain C: the steps follow one another, each a loop over the weights. Weights
- * are stored input by input, so that the compiler can vectorise over the units. */
+/* The training of backprop.c in plain C: the steps follow one another, each a loop over the
+ * weights. Weights are stored input by input, so that the compiler can vectorise over the units. */
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* The plain program on several cores with OpenMP. An epoch is one parallel fusion, in which the
- * threads divide each loop over a layer's units and wait for each other behind it. Weights are
- * stored unit by unit, so that different threads write to different cache lines. */
+/* The plain program on several cores with OpenMP. An epoch is one parallel region, in which the
+ * threads divide each loop over a layer's units and wait for each other behind the loop. Weights
+ * are stored unit by unit, so that different threads write to different cache lines. */
 
 #include <math.h>
 #include <omp.h>
@@ -8,7 +8,7 @@
 
 #include "plain.h"
 
-/* Trains on one sample; all threads of the parallel fusion call it. */
+/* Trains on one sample; all threads of the parallel region call it. */
 static void step(const Layer *layers, int count, const float *x, const float *target, float rate)
 {
     for (int l = 0; l < count; l++) {

@@ -1,4 +1,4 @@
-/* Products of small vectors and matrices whose rows are padded to 16 floats. */
+/* Products of small vectors and matrices whose rows are padded to a multiple of 16 floats. */
 
 #include <stdint.h>
 #include <string.h>
@@ -82,8 +82,8 @@ static void add_product(float *weight, int width, const float *by_row, int rows,
                   load(weight + (size_t)i * width + j) + by_row[i] * load(by_column + j));
 }
 
-/* Computes the same as weighted() from the list of a sample's nonzero inputs: in[i] is the value of
- * input indices[i]. */
+/* Computes the values of weighted() from the list of a sample's nonzero inputs: in[i] is the value
+ * of input indices[i]. */
 static void weighted_listed(float *values, const float *start, const float *weight, int width,
                             const int *indices, const float *in, int inputs)
 {
@@ -102,7 +102,7 @@ static void weighted_listed(float *values, const float *start, const float *weig
     }
 }
 
-/* Computes the same as add_product() for the listed rows alone. */
+/* Adds a product as add_product() does, to the listed rows alone. */
 static void add_product_listed(float *weight, int width, const int *indices, const float *by_row,
                                int rows, const float *by_column)
 {

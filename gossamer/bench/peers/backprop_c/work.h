@@ -1,16 +1,19 @@
 /* The shape of the networks and the samples that they are trained on.
  *
- * layers: number of layers of weights. sizes: units of each layer, inputs first. listed: whether
- * the samples are lists of their nonzero inputs. */
+ * layers: number of layers of weights.
+ * listed: whether the samples are lists of their nonzero inputs.
+ * sizes: units of each layer, inputs first. */
 typedef struct {
     int layers, listed;
     const int *sizes;
 } Shape;
 
-/* x: rows of sizes[0] inputs, padded with zeros to a multiple of 16. starts, indices, values: where
- * inputs are listed, the numbers and values of sample s's nonzero inputs are elements starts[s] to
- * starts[s + 1] of indices and values. targets: rows of one float for each output. samples: number
- * of samples, which are taken in order. rate: learning rate. */
+/* x: rows of sizes[0] inputs, padded with zeros to a multiple of 16.
+ * starts, indices, values: lists of nonzero inputs. Those of sample s begin at element starts[s] of
+ * indices (their numbers) and values, and end before element starts[s + 1].
+ * targets: rows of one float for each output.
+ * samples: number of samples, which are taken in order.
+ * rate: learning rate. */
 typedef struct {
     const float *x;
     const int *starts, *indices;
@@ -21,5 +24,5 @@ typedef struct {
 } Work;
 
 #define MOST_LAYERS 8
-/* The count padded to whole vectors of 16 floats. */
+/* The count rounded up to whole vectors of 16 floats. */
 #define WIDE(count) (((count) + 15) / 16 * 16)

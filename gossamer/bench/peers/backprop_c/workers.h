@@ -8,16 +8,17 @@
  * stores whose addresses end in the same bits. */
 #define ROW(inputs) (WIDE(inputs) + 16)
 
-/* A thread's part of a layer. The thread owns `count` units from `first` on, and computes errors of
- * back_count units of the layer before from back_first on. Padding is zeros. */
+/* A thread's part of a layer. The thread owns `count` units from number `first` on. It computes the
+ * errors of `back_count` units of the layer before, from number `back_first` on. Padding is
+ * zeros. */
 typedef struct {
     int inputs, units, first, count, back_first, back_count;
     int width, back_width; /* the counts, padded */
     float *weight;         /* inputs x width; stored unit by unit: count x ROW(inputs) */
     float *back;           /* units x back_width */
     float *bias;           /* width */
-    float *out, *own_out;  /* outputs of all units, and of own ones; may be the same array */
-    float *error, *own_error; /* errors times the learning rate, likewise */
+    float *out, *own_out;  /* outputs of all units, and of owned units; may be one array */
+    float *error, *own_error; /* the same for errors times the learning rate */
 } Layer;
 
 /* thread: number of the thread. turn: number of exchanges so far. */
@@ -95,7 +96,7 @@ static int prepare(Worker *worker, const Shape *shape, const float *parameters, 
     return 1;
 }
 
-/* Copies the parameters of the thread's units out. */
+/* Copies the parameters of the thread's units to `parameters`. */
 static void read_part(const Worker *worker, const Shape *shape, float *parameters)
 {
     for (int l = 0; l < shape->layers; l++) {

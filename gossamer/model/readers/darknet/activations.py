@@ -10,8 +10,8 @@ from gossamer.model.readers.darknet.network import DarknetNetwork
 
 
 def activate(network: DarknetNetwork, section: Section, value: str, default: str) -> str:
-    """Returns the value behind a section's activation. default: the activation where the section
-    names none. Raises UnsupportedError for an activation that is not in the table."""
+    """Appends a section's activation, and returns its result. default: the activation where the
+    section names none. Raises UnsupportedError for an activation that is not in the table."""
     name = section.text("activation", default)
     if name == "linear":
         return value
@@ -24,8 +24,8 @@ def activate(network: DarknetNetwork, section: Section, value: str, default: str
 
 
 def _mish(c: Composer, x: int) -> int:
-    """Returns x * tanh(log(1 + exp(x))), where exp takes no positive number, so that nothing
-    overflows."""
+    """Returns x * tanh(log(1 + exp(x))), written so that exp takes no positive number, and cannot
+    overflow."""
     small = c.apply("exp", c.apply("neg", c.apply("abs", x)))
     softplus = c.apply("add", c.apply("relu", x),
                        c.apply("log", c.apply("add", small, c.constant(1))))
@@ -49,7 +49,7 @@ def _selu(c: Composer, x: int) -> int:
 
 
 def _gelu(c: Composer, x: int) -> int:
-    """Returns GELU by the approximation with tanh that Darknet takes."""
+    """Returns GELU by Darknet's approximation with tanh."""
     cube = c.apply("mul", c.apply("mul", x, x), x)
     inner = c.apply("add", c.apply("mul", x, c.constant(0.797885)),
                     c.apply("mul", cube, c.constant(0.035677)))

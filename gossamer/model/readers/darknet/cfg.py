@@ -1,4 +1,4 @@
-"""Parses .cfg files into sections whose options know their lines."""
+"""Parses .cfg files into sections with options, each with its line in the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Option:
-    """The text of an option of a section, and the line of the file where it stands."""
+    """The text of an option of a section, and the option's line in the file, counted from 1."""
 
     text: str
     line: int
@@ -31,9 +31,9 @@ class Section:
 
     file: path of the file.
     kind: name of the section without brackets, such as "convolutional".
-    line: where it begins, counted from 1.
-    index: its number as Darknet counts layers, from 0; the section [net] has -1.
-    options: what it says, by key.
+    line: line of the file where the section begins, counted from 1.
+    index: number of the section as Darknet counts layers, from 0; the section [net] has -1.
+    options: options of the section by key.
     """
 
     file: Path
@@ -51,8 +51,8 @@ class Section:
         return self.options[key].text if key in self.options else default
 
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """Returns the whole number of an option. Raises ModelError where it is none or less than
-        `least`, or is absent and has no default."""
+        """Returns the whole number of an option. Raises ModelError where the option is no whole
+        number, is less than `least`, or is absent without a default."""
         if key not in self.options and default is not None:
             return default
         text = self._required(key)
@@ -66,8 +66,8 @@ class Section:
 
     def number(self, key: str, default: float, low: float = -math.inf,
                high: float = math.inf) -> float:
-        """Returns the number of an option. Raises ModelError where it is none or does not lie from
-        `low` to `high`."""
+        """Returns the number of an option. Raises ModelError where the option is not one number
+        from `low` to `high`."""
         if key not in self.options:
             return default
         (number, *more) = self.numbers(key)
@@ -79,8 +79,8 @@ class Section:
         return number
 
     def numbers(self, key: str) -> list[float]:
-        """Returns the numbers of an option, which commas separate; none where it is absent. Raises
-        ModelError where a part is no finite number."""
+        """Returns the numbers of an option, which commas separate; an empty list where the option
+        is absent. Raises ModelError where a part is no finite number."""
         parts = [part for part in self.text(key).split(",") if part.strip()]
         if not all(re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", part.strip(), re.I)
                    and len(part) < 40 for part in parts) or (key in self.options and not parts):
@@ -88,8 +88,8 @@ class Section:
         return [float(part) for part in parts]
 
     def integers(self, key: str) -> list[int]:
-        """Returns the whole numbers of an option, which commas separate; none where it is absent.
-        Raises ModelError where a part is no whole number."""
+        """Returns the whole numbers of an option, which commas separate; an empty list where the
+        option is absent. Raises ModelError where a part is no whole number."""
         numbers = self.numbers(key)
         if not all(number.is_integer() and abs(number) <= _LARGEST for number in numbers):
             raise self.error(f"{key} is {self.text(key)!r}, expected whole numbers", key)
@@ -106,7 +106,8 @@ class Section:
         return ModelError(self._message(text, key))
 
     def unsupported(self, text: str, key: str = "") -> UnsupportedError:
-        """Returns the error for what Darknet computes and gossamer does not."""
+        """Returns an error about a section or option that Darknet computes and gossamer does
+        not."""
         return UnsupportedError(self._message(text, key))
 
     def _message(self, text: str, key: str) -> str:
@@ -120,13 +121,13 @@ class Section:
 
 
 def read_sections(path: Path) -> list[Section]:
-    """Returns the sections of a .cfg file in order, [net] first. Raises InputError
-    where it cannot be read, and ModelError for a line that is no part of a .cfg file."""
+    """Returns the sections of a .cfg file in order, [net] first. Raises InputError where the file
+    cannot be read, and ModelError for a line that is no part of a .cfg file."""
     data = whole(path)
     if b"\0" in data:
         raise ModelError(f"{path}: is no text, expected sections like [net]")
     sections: list[Section] = []
-    # comments are in any encoding; what counts is ASCII
+    # comments may be in any encoding; sections and options are ASCII
     lines = data.decode("utf-8-sig", errors="replace").splitlines()
     for number, line in enumerate(lines, 1):
         line = re.split("[#;]", line, maxsplit=1)[0].strip()
@@ -150,8 +151,8 @@ def read_sections(path: Path) -> list[Section]:
 
 
 def unknown_keys(sections: Sequence[Section]) -> list[str]:
-    """Returns a warning that names the options which Darknet does not have; none where the section
-    has no such options."""
+    """Returns a list of one warning, which names the options that Darknet does not have; an empty
+    list where the sections have no such options."""
     unknown = [f"{key!r} of [{section.kind}] (line {option.line})"
                + _do_you_mean(key, KEYS[section.kind]) for section in sections
                for key, option in section.options.items()
@@ -163,13 +164,13 @@ def unknown_keys(sections: Sequence[Section]) -> list[str]:
 
 
 def _do_you_mean(key: str, keys: Iterable[str]) -> str:
-    """Returns the question whether another key is meant; empty where none is near."""
+    """Returns the question whether another key is meant; empty where no key is similar."""
     close = difflib.get_close_matches(key.lower(), keys, 1, cutoff=0.8)
     return f", do you mean {close[0]!r}?" if close else ""
 
 
 def _section(path: Path, line: str, number: int, index: int) -> Section:
-    """Returns an empty section. Raises ModelError for one whose name is unknown."""
+    """Returns a section without options. Raises ModelError for a section of unknown name."""
     name = line[1:].split("]")[0].strip()
     kind = SHORT_NAMES.get(name, name)
     if line.endswith("]") and name in NOT_COMPUTED:

@@ -1,4 +1,4 @@
-"""Converters of Darknet's detecting layers: they end the graph, and say how boxes are decoded."""
+"""Converters of Darknet's detecting layers, which end the graph and say how boxes are decoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Anchors = tuple[tuple[float, float], ...]
 
 
 def yolo(network: DarknetNetwork, section: Section) -> Layer:
-    """Notes what goes into a [yolo] layer as an output of the network."""
+    """Notes the input of a [yolo] layer as an output of the network."""
     x = network.image_before(section)
     count = section.integer("num", 1)
     mask = section.integers("mask") or list(range(count))
@@ -27,8 +27,8 @@ def yolo(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def region(network: DarknetNetwork, section: Section) -> Layer:
-    """Notes what goes into a [region] layer as an output of the network. Its anchors count cells of
-    the grid."""
+    """Notes the input of a [region] layer as an output of the network. The anchors of the file are
+    in units of cells."""
     x = network.image_before(section)
     section.refuse("background")
     if "tree" in section.options:
@@ -46,7 +46,7 @@ def region(network: DarknetNetwork, section: Section) -> Layer:
 
 def detector_of(heads: Sequence[Head], letterbox: bool) -> tuple[DetectorMetadata, Anchors]:
     """Returns how the network's outputs are decoded, with the anchors of all heads in one list.
-    Raises ModelError where heads tell different classes apart."""
+    Raises ModelError where heads have different numbers of classes."""
     anchors: list[tuple[float, float]] = []
     shifted = []
     for head in heads:
@@ -69,7 +69,7 @@ def detector_of(heads: Sequence[Head], letterbox: bool) -> tuple[DetectorMetadat
 
 
 def _anchors(section: Section, count: int) -> Anchors:
-    """Returns the anchors of a section, each half a pixel or cell where it lists none."""
+    """Returns the anchors of a section; where it lists none, anchors of half a pixel or cell."""
     numbers = section.numbers("anchors") or [0.5] * (2 * count)
     if len(numbers) % 2 or len(numbers) < 2 * count:
         raise section.error(f"anchors has {len(numbers)} numbers, expected {2 * count} for "
@@ -79,8 +79,8 @@ def _anchors(section: Section, count: int) -> Anchors:
 
 def _noted(network: DarknetNetwork, section: Section, x: Layer, head: DetectionHead,
            anchors: Anchors) -> Layer:
-    """Adds a head to the network. Raises ModelError where its input has another number of channels
-    than it reads."""
+    """Adds a head to the network. Raises ModelError where the head's input does not have the number
+    of channels that the head reads."""
     classes = section.integer("classes", 20)
     channels = len(head.mask) * (5 + classes)
     if x.channels != channels:

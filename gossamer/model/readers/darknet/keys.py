@@ -1,6 +1,6 @@
 """The names of sections and options that Darknet and AlexeyAB's fork of it know.
 
-Most options concern training; a name that is in no table is told to the user.
+Most options concern training. The user is warned of names that are in no table.
 """
 
 from __future__ import annotations
@@ -86,4 +86,4 @@ ALEXEYAB_ONLY = _words("""
     iou_normalizer iou_thresh_kind label_smooth_eps letter_box max_delta mixup mosaic new_coords
     nms_kind obj_normalizer objectness_smooth optimized_memory scale_x_y stride_x stride_y
     workspace_size_limit_MB""")
-"""Options that AlexeyAB's fork alone has, by which its networks are known."""
+"""Options that only AlexeyAB's fork has, by which a network for this fork is recognised."""

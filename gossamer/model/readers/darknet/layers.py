@@ -19,8 +19,8 @@ _EPSILON = 1e-5
 def convolutional(network: DarknetNetwork, section: Section) -> Layer:
     """Appends a convolution with its batch norm or bias, and its activation.
 
-    In the file the biases come first, then scales, means and variances of the batch norm, then the
-    weights.
+    The .weights file has the biases first, then scales, means and variances of the batch norm, then
+    the weights.
     """
     section.refuse("antialiasing", "binary", "xnor", "bin_output", "share_index",
                    "assisted_excitation", "coordconv", "cbn", "dontload", "dontloadscales",
@@ -56,7 +56,8 @@ def convolutional(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def connected(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends a fully connected layer; in the file its batch norm comes after the weights."""
+    """Appends a fully connected layer. In the .weights file its batch norm comes after the
+    weights."""
     section.refuse("dontload", "dontloadscales", "numload")
     x = network.as_matrix(section, network.before(section))
     outputs = section.integer("output", 1)
@@ -76,7 +77,7 @@ def connected(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def maxpool(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends a pool of maxima or, for [local_avgpool], of means of what is not padding.
+    """Appends a max pool or, for [local_avgpool], an average pool, whose means leave padding out.
 
     The padding of both sides together is size - 1 by default. The smaller half of it lies above
     and to the left of the picture.
@@ -107,7 +108,8 @@ def avgpool(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def softmax(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends a softmax, over groups of the numbers where the section asks for several."""
+    """Appends a softmax; where the section asks for several groups, a softmax for each group of
+    numbers."""
     section.refuse("spatial")
     if "tree" in section.options:
         raise section.unsupported("tree=... is not computed: the classes form one group", "tree")
@@ -134,7 +136,8 @@ def softmax(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def crop(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends the centre of the picture with, unless noadjust is set, numbers from -1 to 1."""
+    """Appends the centre of the picture. Unless noadjust is set, numbers from 0 to 1 are scaled to
+    -1 to 1."""
     x = network.image_before(section)
     height, width = section.integer("crop_height", 1), section.integer("crop_width", 1)
     if height > x.height or width > x.width:
@@ -152,8 +155,8 @@ def crop(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def batchnorm(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends the batch norm of a [batchnorm] section. AlexeyAB's fork writes its biases to the
-    file; the original Darknet does not, and computes with biases of 0."""
+    """Appends the batch norm of a [batchnorm] section. AlexeyAB's fork writes the biases of the
+    batch norm to the file; the original Darknet does not, and computes with biases of 0."""
     x = network.image_before(section)
     biases = (network.weights.take(section, x.channels) if network.weights.revision
               else np.zeros(x.channels, np.float32))
@@ -168,20 +171,20 @@ def activation(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def unchanged(network: DarknetNetwork, section: Section) -> Layer:
-    """Returns the layer before: what dropout, cost and empty layers give when nothing is
-    trained."""
+    """Returns the layer before the section, which is the result of dropout, cost and empty layers
+    when nothing is trained."""
     return network.before(section)
 
 
 def _strides(section: Section) -> tuple[int, int]:
-    """Returns the steps down and to the right."""
+    """Returns the strides (vertical, horizontal)."""
     stride = section.integer("stride", 1)
     return section.integer("stride_y", stride), section.integer("stride_x", stride)
 
 
 def _window(section: Section, x: Layer, axis: int, size: int, padding: int, stride: int) -> int:
     """Returns the height (axis 0) or width (axis 1) of the result of a window that moves over the
-    picture. Raises ModelError where it does not fit."""
+    picture. Raises ModelError where the window does not fit."""
     room = x.image[axis] + padding - size
     if room < 0:
         raise section.error(f"size={size} does not fit an input of {x.height}x{x.width}", "size")
@@ -197,7 +200,8 @@ def _norm(network: DarknetNetwork, section: Section, channels: int) -> list[np.n
 
 def _normalised(network: DarknetNetwork, section: Section, value: str, biases: np.ndarray,
                 norm: list[np.ndarray]) -> str:
-    """Appends a layer's batch norm, and returns its result. Without one it returns the value."""
+    """Appends a layer's batch norm, and returns its result; returns `value` where the layer has no
+    batch norm."""
     if not norm:
         return value
     scales, means, variances = norm

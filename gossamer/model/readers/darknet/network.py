@@ -1,4 +1,4 @@
-"""DarknetNetwork: the graph of a .cfg while its layers are added, and what each of them gives."""
+"""DarknetNetwork: the graph of a .cfg while its layers are added, and the result of each layer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Layer:
     """The result of a layer of Darknet.
 
     value: name of the graph's value.
-    channels, height, width: its sizes.
-    flat: whether the value is a matrix (N, channels), as those of connected layers are.
-    is_head: whether it is what a detecting layer reads, which no other layer may take from there.
+    channels, height, width: sizes of the value, without the batch.
+    flat: whether the value is a matrix (N, channels), like the result of a connected layer.
+    is_head: whether the layer is a detecting one, whose result no later layer may read.
     """
 
     value: str
@@ -45,10 +45,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class Head:
-    """A detecting layer: the output that it reads, how boxes are decoded, and its own anchors.
+    """A detecting layer.
 
+    layer: the output of the network that the detecting layer reads.
+    head: how boxes are decoded; its mask holds indices of `anchors`.
     anchors: width and height, in pixels of the input, of all anchors that the section lists.
-    head: how boxes are decoded; its mask counts these anchors.
+    classes: number of classes.
+    section: section of the .cfg file.
     """
 
     layer: Layer
@@ -59,13 +62,13 @@ class Head:
 
 
 class DarknetNetwork:
-    """A graph to which the layers of a .cfg are appended one by one.
+    """A graph to which the layers of a .cfg are appended one after another.
 
-    build: what makes the graph.
-    weights: the numbers of the layers.
-    input: what the first layer reads.
-    layers: what each layer gives, as Darknet counts them.
-    heads: the detecting layers.
+    build: builder of the graph.
+    weights: numbers of the layers.
+    input: input of the first layer.
+    layers: result of each layer so far, by Darknet's number of the layer.
+    heads: detecting layers so far.
     """
 
     def __init__(self, build: GraphBuilder, weights: WeightsFile, net_input: Layer) -> None:
@@ -76,26 +79,27 @@ class DarknetNetwork:
         self.heads: list[Head] = []
 
     def names(self, section: Section, part: str = "") -> NodeNames:
-        """Returns the names of a node. part: what it computes, for layers of several nodes."""
+        """Returns the names of a node. part: the node's part of the layer, for layers of several
+        nodes."""
         name = f"{section.kind}_{section.index}{'.' if part else ''}{part}"
         return NodeNames(name=name, source=section.source)
 
     def before(self, section: Section) -> Layer:
-        """Returns what the layer before a section gives. Raises ModelError where that is a
-        detecting layer."""
+        """Returns the result of the layer before a section. Raises ModelError where this layer is a
+        detecting one."""
         return self._usable(section, self.layers[-1] if self.layers else self.input,
                             section.index - 1)
 
     def image_before(self, section: Section) -> Layer:
-        """Returns what the layer before a section gives, as images (N, C, H, W)."""
+        """Returns the result of the layer before a section, as images (N, C, H, W)."""
         return self.as_image(section, self.before(section))
 
     def layer(self, section: Section, index: int, key: str) -> Layer:
-        """Returns what a layer gives, as images.
+        """Returns the result of a layer, as images.
 
-        index: its number, or where negative its distance before the section.
-        key: the option that names it.
-        Raises ModelError where no earlier layer has it.
+        index: number of the layer; a negative one is counted back from the section.
+        key: the option that names the layer.
+        Raises ModelError where there is no such layer before the section.
         """
         number = index if index >= 0 else section.index + index
         if not 0 <= number < section.index:

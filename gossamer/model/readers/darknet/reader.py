@@ -33,14 +33,15 @@ _CONVERTERS: dict[str, Callable[[DarknetNetwork, Section], Layer]] = {
 def load_darknet(cfg: Path, weights: Path, names: Path | None = None) -> Graph:
     """Returns the graph of a .cfg file with the numbers of a .weights file.
 
-    A network with [yolo] or [region] layers ends at what goes into them, and its metadata say how
-    boxes are decoded; another one ends at its last layer.
+    The outputs of a network with [yolo] or [region] layers are the inputs of these layers, and its
+    metadata say how boxes are decoded. The output of another network is its last layer.
 
-    names: file with the names of the classes, one a line; by default the one beside the .cfg with
-    the suffix .names, where there is one.
+    names: file with the names of the classes, one a line; by default the file beside the .cfg with
+    the suffix .names, which may be absent.
 
-    Raises InputError where a file cannot be read, ModelError where one is damaged or they do not
-    fit each other, and UnsupportedError for what gossamer does not compute; each names the line.
+    Raises InputError where a file cannot be read, ModelError where a file is damaged or the files
+    do not fit each other, and UnsupportedError for a section or option that gossamer does not
+    compute; the messages name the line.
     """
     net, *sections = read_sections(cfg)
     numbers = WeightsFile(weights)
@@ -74,7 +75,7 @@ def _input(build: GraphBuilder, net: Section) -> Layer:
 
 def _metadata(graph: Graph, network: DarknetNetwork, sections: list[Section],
               names_path: Path) -> ModelMetadata:
-    """Returns what the network's numbers mean, and warns of names that do not fit."""
+    """Returns the meaning of the network's numbers, and warns of class names that do not fit."""
     preprocessing = _preprocessing(network)
     if network.heads:
         detector, anchors = heads.detector_of(network.heads, _letterboxes(network, sections))
@@ -82,15 +83,15 @@ def _metadata(graph: Graph, network: DarknetNetwork, sections: list[Section],
         return ModelMetadata(names, preprocessing=preprocessing, anchors=anchors,
                              detector=detector)
     last = network.layers[-1]
-    # without names of its own, a network of 1000 classes would get ImageNet's in another order
+    # a network of 1000 classes without names would get ImageNet's names, in another order
     names = _names(graph, names_path, last.size) or (
         tuple(f"class {index}" for index in range(last.size)) if last.flat else ())
     return ModelMetadata(names, preprocessing=preprocessing)
 
 
 def _preprocessing(network: DarknetNetwork) -> Preprocessing | None:
-    """Returns how photos become inputs: in RGB or grey with numbers from 0 to 1, stretched for a
-    detector and cropped for other networks; None where no photo fits."""
+    """Returns how photos become inputs: as RGB or grey with numbers from 0 to 1, stretched for a
+    detector and cropped for other networks. Returns None where the input takes no photos."""
     net_input = network.input
     if net_input.flat or net_input.channels not in (1, 3) or max(net_input.image) > LONGEST:
         return None
@@ -99,8 +100,9 @@ def _preprocessing(network: DarknetNetwork) -> Preprocessing | None:
 
 
 def _letterboxes(network: DarknetNetwork, sections: list[Section]) -> bool:
-    """Returns whether photos keep their proportions: as [net] says, else where nothing shows that
-    the network is of AlexeyAB's fork."""
+    """Returns whether photos keep their proportions. The option letter_box of [net] decides this.
+    Without the option, photos keep their proportions unless the files show that the network is of
+    AlexeyAB's fork."""
     if "letter_box" in sections[0].options:
         return sections[0].flag("letter_box")
     return network.weights.revision == 0 and not any(
@@ -108,8 +110,8 @@ def _letterboxes(network: DarknetNetwork, sections: list[Section]) -> bool:
 
 
 def _names(graph: Graph, path: Path, classes: int) -> tuple[str, ...]:
-    """Returns the lines of a .names file; none where there is no such file, or, with a warning,
-    where it has another number of lines."""
+    """Returns the lines of a .names file; empty where the file does not exist, or, with a warning,
+    where the number of its lines is not `classes`."""
     if not path.is_file():
         return ()
     lines = path.read_bytes().decode("utf-8-sig", errors="replace").rstrip().splitlines()

@@ -1,4 +1,4 @@
-"""Converters of Darknet's sections that join layers, or move numbers about."""
+"""Converters of Darknet's sections that join layers or move elements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gossamer.model.readers.darknet.network import DarknetNetwork, Layer
 
 
 def route(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends the concatenation of layers, or of one group of the channels of each of them."""
+    """Appends the concatenation of layers, or of one group of channels of each layer."""
     indices = section.integers("layers")
     if not indices:
         raise section.error("lacks layers=..., the layers that it joins")
@@ -70,9 +70,9 @@ def shortcut(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def scaled(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends the product of another layer and the layer before this one. The layer before has one
-    number for each channel, or with scale_wh one for each pixel; for [sam] it has the other layer's
-    shape."""
+    """Appends the product of another layer and the layer before this section. The layer before has
+    one number for each channel, or with scale_wh one number for each pixel; for [sam] it has the
+    other layer's shape."""
     x = network.image_before(section)
     layer = network.layer(section, section.integer("from", least=-section.index), "from")
     expected = {"sam": layer.shape_text,
@@ -87,7 +87,8 @@ def scaled(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def upsample(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends the picture with every pixel repeated in both directions and times `scale`."""
+    """Appends the picture with every pixel repeated in both directions and multiplied by
+    `scale`."""
     section.refuse("reverse")
     x = network.image_before(section)
     stride, scale = section.integer("stride", 2), section.number("scale", 1.0)
@@ -103,8 +104,8 @@ def reorg(network: DarknetNetwork, section: Section) -> Layer:
     """Appends the input with blocks of pixels moved to channels, or back (reverse).
 
     [reorg] without `reverse` has an odd order: Darknet reads the memory of the input as a picture
-    `stride` times as high and as wide, of fewer channels, and moves the blocks of that. [reorg3d]
-    moves the blocks of the input itself.
+    of fewer channels, `stride` times as high and as wide, and moves the blocks of this picture.
+    [reorg3d] moves the blocks of the input itself.
     """
     section.refuse("extra", "flatten")
     x = network.image_before(section)
@@ -138,8 +139,8 @@ def reorg(network: DarknetNetwork, section: Section) -> Layer:
 
 def _of_size(network: DarknetNetwork, section: Section, layer: Layer, total: Layer,
              position: int) -> Layer:
-    """Returns every n-th pixel of a layer, so that it has the size of another. Raises
-    UnsupportedError where there is no such n."""
+    """Returns every n-th pixel of a layer in both directions, so that the result has the size of
+    the layer `total`. Raises UnsupportedError where no n gives this size."""
     if layer.image == total.image:
         return layer
     step = layer.height // total.height

@@ -15,27 +15,30 @@ from gossamer.io.packed import whole
 from gossamer.model.readers.darknet.cfg import Section
 
 _LARGEST = 2**40
-"""The most numbers that a layer may ask for, beyond which no file goes."""
+"""The most numbers that a layer may ask for; no real file has so many."""
 _MOST_MISSING = 2**24
-"""The most numbers of a layer that are zeros until all missing ones are counted."""
+"""The most numbers of a layer that are replaced by zeros where the file has ended, until all
+missing numbers are counted."""
 _HEADER_START = 12
-"""Bytes of the version, some of which are 0: a file that begins with so much text is no header."""
+"""Bytes of the version numbers. Some of these bytes are 0, so that a file that begins with so many
+printable characters is text."""
 
 
 class WeightsFile:
     """The numbers of a .weights file.
 
-    The header are three int32 (major version, minor version, revision) and the number of photos
-    that were seen in training: 8 bytes from version 0.2 on, 4 bytes before.
+    The header consists of three int32 (major version, minor version, revision) and the number of
+    photos that were seen in training: 8 bytes from version 0.2 on, 4 bytes in older versions.
 
-    Attributes: path; revision, which is 0 in files of the original Darknet and more in those of
-    AlexeyAB's fork; transposed, whether matrices of connected layers are stored the other way
-    round, as very old files say by a version above 1000.
+    path: path of the file.
+    revision: 0 in files of the original Darknet, more in files of AlexeyAB's fork.
+    transposed: whether matrices of connected layers are stored as (inputs, outputs), which very old
+    files say by a version above 1000.
     """
 
     def __init__(self, path: Path) -> None:
-        """Reads a file. Raises InputError where it cannot be read, and ModelError where it is too
-        short for a header, ends within a number, or is text."""
+        """Reads a file. Raises InputError where the file cannot be read, and ModelError where it is
+        too short for a header, ends within a number, or is text."""
         data = whole(path)
         if data and set(data[:_HEADER_START]) <= set(string.printable.encode()):
             raise ModelError(f"{path}: is text, not a .weights file; was a pointer (Git LFS) or a "
@@ -55,9 +58,9 @@ class WeightsFile:
         self._short: Section | None = None
 
     def take(self, section: Section, *shape: int) -> np.ndarray:
-        """Returns the next numbers, float32 of this shape. Behind the end of the file these are
-        zeros, and finish() says how many numbers are missing. Raises ModelError at once where a
-        layer needs very many that are not there."""
+        """Returns the next numbers, float32 of this shape. After the end of the file the numbers
+        are zeros, and finish() says how many are missing. Raises ModelError at once where a layer
+        needs more than _MOST_MISSING numbers and the file ends before the last of them."""
         count = math.prod(shape)
         if count > _LARGEST:
             raise section.error(f"has {count} weights, which no .weights file holds; its sizes are "
@@ -73,8 +76,8 @@ class WeightsFile:
         return self._numbers[start:self._taken].reshape(shape)
 
     def finish(self, cfg: Path, notices: Sequence[str]) -> None:
-        """Raises ModelError unless all numbers were taken, and no more. notices: what was told of
-        the .cfg file, which may be why."""
+        """Raises ModelError unless the layers took all numbers of the file and no more. notices:
+        warnings about the .cfg file, which may name the cause."""
         if self._taken == self._numbers.size:
             return
         if self._short is not None:

@@ -1,1 +1,1 @@
-"""The reader of ONNX files, opset 9 to 21."""
+"""The reader of ONNX files, from opset 7 to the newest opset of the installed onnx."""

@@ -1,4 +1,4 @@
-"""The branch of an If of an ONNX file whose condition is known, in place of the If."""
+"""Replaces an If of an ONNX file by one of its branches, where its condition is known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def known_branch(
     """Returns the condition of an If, and the nodes and initializers that take its place; None
     where the condition is not known, or the branch does not fit into the graph.
 
-    parts: knows the shapes of values; without it only constants are known.
+    parts: source of the shapes of values; where it is None, only conditions that are constants are
+    known.
     taken: names of values outside of the branch.
     Raises ModelError where nodes of the branch form a cycle.
     """
@@ -36,8 +37,8 @@ def known_branch(
 
 
 def guard(node: Node, condition: str, truth: bool, of: str) -> None:
-    """Adds a check to an identity behind a branch: it fails at shapes at which the condition has
-    the other value. of: the If, as messages name it."""
+    """Turns an identity after a branch into a check, which fails at shapes for which the condition
+    has the other value. of: the If, as messages name it."""
     node.op, node.source = "branch", of
     node.inputs.append(condition)
     node.attributes["taken"] = truth
@@ -45,12 +46,12 @@ def guard(node: Node, condition: str, truth: bool, of: str) -> None:
 
 def _branch(node: onnx.NodeProto, truth: bool, taken: Container[str], file: str
             ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]] | None:
-    """Returns the nodes of the branch that an If takes, and behind them one Identity for each
-    output of the If, and the branch's initializers; None where it has names that are already taken,
-    or not as many outputs.
+    """Returns the nodes of the branch that an If takes, followed by one Identity for each output of
+    the If, and the branch's initializers. Returns None where the branch uses names that are already
+    taken, or has another number of outputs than the If.
 
     truth: the condition.
-    taken: names of values outside.
+    taken: names of values outside of the branch.
     """
     name = "then_branch" if truth else "else_branch"
     graph = next((attribute.g for attribute in node.attribute if attribute.name == name), None)

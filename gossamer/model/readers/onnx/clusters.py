@@ -1,4 +1,5 @@
-"""Groups of nodes that are computed together, so that all groups can be computed in some order."""
+"""Groups of nodes that are computed together, such that all groups can be computed one after
+another."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 
 class Clusters:
-    """Groups of steps, each of which can be computed at once.
+    """Groups of steps; each group can be computed as one.
 
     Steps are added in an order in which they can be computed. A group is connected, and no path
-    leads from it through other steps back into it.
+    leads from a group through steps outside of it back into the group.
     """
 
     def __init__(self) -> None:
@@ -26,8 +27,9 @@ class Clusters:
         return number
 
     def join(self, step: int) -> None:
-        """Makes a group of the last step that was added, and joins to it each group whose values
-        the step reads, unless a path leads from one of the two to the other through other steps."""
+        """Makes a group of the last step that was added. Each group whose values the step reads is
+        joined to it, unless a path through steps outside leads from one of these two groups to the
+        other."""
         group = step
         self._group[step], self._members[step] = step, [step]
         for other in dict.fromkeys(self._group_of(name) for name in self._reads[step]):
@@ -47,7 +49,7 @@ class Clusters:
         return sorted(self._members.values())
 
     def maker(self, name: str) -> int | None:
-        """Returns the step that makes a value; None where none does."""
+        """Returns the step that makes a value; None where no step makes it."""
         return self._makers.get(name)
 
     def _group_of(self, name: str) -> int | None:
@@ -55,7 +57,8 @@ class Clusters:
         return None if maker is None else self._group.get(maker)
 
     def _leads(self, first: int, second: int) -> bool:
-        """Returns whether a path leads from a group through other steps to another group."""
+        """Returns whether a path leads from the group `first` through steps outside of both groups
+        to the group `second`."""
         inside = {*self._members[first], *self._members[second]}
         waiting = [maker for member in self._members[second] for maker in self._before(member)
                    if maker not in inside]

@@ -22,11 +22,12 @@ from gossamer.model.graph import Graph
 from gossamer.model.opset.onnx_reference import FOLDED, computed, most_bytes
 
 _MOST_RANK = 32
-"""Most dimensions of a constant, which NumPy 1 had as its limit."""
+"""The most dimensions of a constant: the limit of NumPy 1."""
 
 
 def to_array(tensor: onnx.TensorProto) -> np.ndarray:
-    """Returns the values of a tensor. Raises ValueError that says what is wrong with it."""
+    """Returns the values of a tensor. Raises ValueError that says what is wrong with a damaged
+    tensor."""
     dims = list(tensor.dims)
     if min(dims, default=0) < 0 or len(dims) > _MOST_RANK:
         raise ValueError(f"its shape is {quoted(dims)}, expected at most {_MOST_RANK} sizes of 0 "
@@ -42,8 +43,9 @@ def to_array(tensor: onnx.TensorProto) -> np.ndarray:
 
 
 def load_external_data(model: onnx.ModelProto, path: Path) -> None:
-    """Loads the tensors that lie in files beside the model, of each as many bytes as its shape
-    takes. Raises ValueError that says what is wrong, InputError where they are too large."""
+    """Loads the tensors that lie in files beside the model; of each tensor, as many bytes as its
+    shape takes. Raises ValueError for a damaged tensor, and InputError where the tensors are too
+    large."""
     tensors = filter(uses_external_data, _tensors(model.graph))
     files: dict[str, int] = {}
     total = 0
@@ -71,7 +73,8 @@ def load_external_data(model: onnx.ModelProto, path: Path) -> None:
 
 
 def external_file(model: onnx.ModelProto) -> str | None:
-    """Returns the name of a file in which some of a model's data lie; None where all are in it."""
+    """Returns the name of a file that holds some of a model's data; None where the model itself
+    holds all data."""
     return next((ExternalDataInfo(tensor).location for tensor in _tensors(model.graph)
                  if uses_external_data(tensor)), None)
 
@@ -88,7 +91,8 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def _item_bits(tensor: onnx.TensorProto) -> int:
-    """Returns the bits of a tensor's element. Raises ValueError where it has no size."""
+    """Returns the bits of a tensor's element. Raises ValueError for elements without a fixed
+    size."""
     if tensor.data_type in (TensorProto.STRING, TensorProto.UNDEFINED):
         raise ValueError(f"tensor {quoted(tensor.name)} holds no numbers")
     if tensor.data_type in (TensorProto.INT4, TensorProto.UINT4):
@@ -99,11 +103,12 @@ def _item_bits(tensor: onnx.TensorProto) -> int:
 class ConstantFolder:
     """Computes nodes whose inputs are all constants, with ONNX's reference implementation.
 
-    What all of them keep is bounded before it is computed: see gossamer.io.limits.
+    The bytes of all kept results are limited, and checked before a result is computed: see
+    gossamer.io.limits.
 
     reads: for each value, how many nodes of the file read it.
-    too_large: for each result that the limit keeps from being computed, or that is made of such a
-    one, how many bytes the limit would have to be.
+    too_large: results that are not computed because of the limit, or because they depend on such a
+    result, each with the bytes that the limit would have to be.
     """
 
     def __init__(self, opset: int, reads: Mapping[str, int]) -> None:
@@ -114,8 +119,8 @@ class ConstantFolder:
         self.too_large: dict[str, int] = {}
 
     def fold(self, node: onnx.NodeProto, constants: dict[str, np.ndarray]) -> bool:
-        """Adds the results of a node to the constants where they are known, and drops those that
-        only this node has read. Returns whether it has."""
+        """Adds the results of a node to the constants where they can be computed, and drops earlier
+        results that no further node reads. Returns whether the node was computed."""
         results = self._results(node, constants)
         if results is None:
             return False
@@ -132,8 +137,8 @@ class ConstantFolder:
 
     def _results(self, node: onnx.NodeProto,
                  constants: dict[str, np.ndarray]) -> list[np.ndarray] | None:
-        """Returns the results of a node; None where they are not known, too large, or cannot be
-        computed, which is left to the node's converter and its messages."""
+        """Returns the results of a node; None where they are not constant, too large, or cannot be
+        computed. The node's converter then gives the message."""
         inputs = [name for name in node.input if name]
         if node.op_type not in FOLDED or node.domain not in ("", "ai.onnx"):
             return None
@@ -159,8 +164,8 @@ class ConstantFolder:
         return results
 
     def fold_last(self, graph: Graph) -> None:
-        """Computes the last node of a graph, which a converter has made, where it is element-wise
-        and its inputs are constants; a node whose result would be too large stays."""
+        """Computes the last node of a graph, which a converter has made, where this node is
+        element-wise and its inputs are constants. A node with too large a result stays."""
         node = graph.nodes[-1]
         if node.op != "elementwise" or any(name not in graph.constants for name in node.inputs):
             return

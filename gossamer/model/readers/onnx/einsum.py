@@ -8,12 +8,12 @@ from gossamer.expression import apply
 from gossamer.model.readers.onnx.node import OnnxNode
 
 Term = str
-"""The dimensions of a value, a letter each."""
+"""The dimensions of a value, one letter for each."""
 
 
 def _einsum(node: OnnxNode) -> None:
-    """Converts Einsum: its inputs are multiplied one after another, each dimension is summed over
-    with the last product that has it."""
+    """Converts Einsum. Its inputs are multiplied one after another; the sum over a dimension is
+    taken as soon as neither the result nor a later input has the dimension."""
     terms, result = _parsed(node)
     values = [node.required(index) for index in range(len(terms))]
     value, term = values[0], terms[0]
@@ -25,8 +25,8 @@ def _einsum(node: OnnxNode) -> None:
 
 
 def _parsed(node: OnnxNode) -> tuple[list[Term], Term]:
-    """Returns the dimensions of each input, and of the result. Raises UnsupportedError for a form
-    that is not computed."""
+    """Returns the dimensions of each input, and of the result. Raises UnsupportedError for an
+    equation of a form that gossamer does not compute."""
     equation = node.attribute("equation")
     if not equation:
         raise node.error("attribute equation is missing")
@@ -52,7 +52,8 @@ class _Product:
     """The product of two values of an Einsum.
 
     index: number of the second value, for names.
-    later: the dimensions that the result or later values have, over which it does not sum.
+    later: dimensions of the Einsum's result or of later values, over which the product does not
+    sum.
     """
 
     def __init__(self, node: OnnxNode, index: int, later: Iterable[str]) -> None:
@@ -61,8 +62,8 @@ class _Product:
         self._later = frozenset(later)
 
     def of(self, a: tuple[str, Term], b: tuple[str, Term]) -> tuple[str, Term]:
-        """Emits the product of two values, each with its dimensions, and returns it with its
-        own."""
+        """Emits the product of two values, each given with its dimensions. Returns the name of the
+        product, and its dimensions."""
         a, b = ((name, *_summed(self._node, name, term, self._later.union(other),
                                 self._role(f"sum{side}")))[1:]
                 for side, ((name, term), other) in enumerate(((a, b[1]), (b, a[1]))))
@@ -80,8 +81,9 @@ class _Product:
 
     def _matrices(self, a: tuple[str, Term], b: tuple[str, Term], kept: Term, left: Term,
                   summed: Term, right: Term) -> str:
-        """Emits a product of matrices (left, summed) and (summed, right) for all of the dimensions
-        that are kept. Where several dimensions are one of a matrix, they are put together."""
+        """Emits a product of matrices (left, summed) and (summed, right) for each place along the
+        dimensions `kept`. Where a dimension of a matrix stands for several letters, their
+        dimensions are merged into one."""
         node = self._node
         x = _moved(node, *a, kept + left + summed, self._role("a"))
         y = _moved(node, *b, kept + summed + right, self._role("b"))
@@ -114,8 +116,8 @@ class _Product:
 
 def _summed(node: OnnxNode, value: str, term: Term, kept: Iterable[str], role: str
             ) -> tuple[str, Term]:
-    """Emits the sum of a value over the dimensions that are not kept, and returns it with the
-    dimensions that are."""
+    """Emits the sum of a value over the dimensions that are not in `kept`. Returns the name of the
+    sum, and its dimensions."""
     axes = tuple(axis for axis, letter in enumerate(term) if letter not in kept)
     if not axes:
         return value, term
@@ -124,8 +126,8 @@ def _summed(node: OnnxNode, value: str, term: Term, kept: Iterable[str], role: s
 
 
 def _moved(node: OnnxNode, value: str, term: Term, wanted: Term, role: str | None) -> str:
-    """Emits a value with its dimensions in another order, and returns it. role: None for the
-    node's own output."""
+    """Emits a value with its dimensions in the order `wanted`, and returns the name of the result.
+    role: role of the result in its name; None for the node's own output."""
     if term == wanted:
         return value if role is not None else node.emit("identity", [value])
     return node.emit("transpose", [value], role,
@@ -134,8 +136,9 @@ def _moved(node: OnnxNode, value: str, term: Term, wanted: Term, role: str | Non
 
 def _regrouped(node: OnnxNode, values: list[str], terms: list[Term], groups: list[str],
                role: str) -> str:
-    """Emits the first value with a dimension for each group, of the size of its letters together in
-    the values whose terms are given."""
+    """Emits a reshape of the first value to one dimension for each group of letters. The size of a
+    group is the product of the sizes of its letters, each taken from the first value whose term has
+    the letter."""
     sizes = tuple(tuple(next((index, term.index(letter)) for index, term in enumerate(terms)
                              if letter in term) for letter in group) for group in groups)
     return node.emit("reshape_by", values, role, sizes=sizes)

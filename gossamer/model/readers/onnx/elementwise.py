@@ -25,7 +25,7 @@ TYPES: dict[int, str] = {
 
 
 def _function(node: OnnxNode, name: str) -> None:
-    """Converts an op that is one function of expressions."""
+    """Converts an op that is one function of gossamer.expression."""
     inputs = [node.required(index) for index in range(len(node.inputs))]
     expression = apply(name)
     if len(inputs) != expression.inputs:
@@ -34,7 +34,7 @@ def _function(node: OnnxNode, name: str) -> None:
 
 
 def _composed(node: OnnxNode, formula: Callable[[Composer, list[int], OnnxNode], int]) -> None:
-    """Converts an op that is a formula of several functions."""
+    """Converts an op that is a formula of several functions of gossamer.expression."""
     composer = Composer()
     values = [composer.operand(node.required(index)) for index in range(len(node.inputs))]
     node.emit_expression(composer, formula(composer, values, node))
@@ -116,7 +116,7 @@ def _gelu(c: Composer, values: list[int], node: OnnxNode) -> int:
 
 
 def _softplus(c: Composer, values: list[int], node: OnnxNode) -> int:
-    # exp takes no positive number, so that nothing overflows
+    # exp takes no positive number, so that it cannot overflow
     small = c.apply("exp", c.apply("neg", c.apply("abs", values[0])))
     return c.apply("add", c.apply("relu", values[0]),
                    c.apply("log", c.apply("add", small, c.constant(1))))
@@ -167,8 +167,7 @@ def _hard_sigmoid(node: OnnxNode) -> None:
 
 
 def _clip(node: OnnxNode) -> None:
-    """Converts Clip, whose bounds are attributes before opset 11 and optional inputs from there
-    on."""
+    """Converts Clip, whose bounds are attributes before opset 11, and optional inputs since."""
     composer = Composer()
     value = composer.operand(node.required(0))
     bounds: list[tuple[str, float | str]] = []

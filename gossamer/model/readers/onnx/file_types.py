@@ -1,4 +1,5 @@
-"""The types of a file's values, and the shapes that no data decide, by ONNX's own inference."""
+"""The types of a file's values, and shapes that do not depend on the data, by ONNX's own
+inference."""
 
 from __future__ import annotations
 
@@ -13,14 +14,15 @@ from onnx.shape_inference import infer_shapes
 from gossamer.model.readers.onnx.order import reads
 
 MOST_PARAMETERS = 1024
-"""Elements of the largest constant that inference is told, and that a part's model holds itself."""
+"""Elements of the largest constant that is given to shape inference, and that the model of a part
+holds itself."""
 
 
 class FileTypes:
-    """The types that values have in a file, where they may be others than in gossamer's graph.
+    """The types of values in a file, which may differ from their types in gossamer's graph.
 
     model: the file's model.
-    nodes: those that are needed, in order.
+    nodes: the nodes of the file that are needed, in order.
     """
 
     def __init__(self, model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> None:
@@ -30,7 +32,7 @@ class FileTypes:
 
     @cached_property
     def _inferred(self) -> dict[str, onnx.TypeProto]:
-        """The type of each value of the file, as far as ONNX knows it."""
+        """The type of each value of the file for which ONNX's inference finds one."""
         graph = helper.make_graph([], "types", list(self.model.graph.input), [])
         given = {info.name for info in graph.input}
         for name, tensor in self.initializers.items():
@@ -44,22 +46,22 @@ class FileTypes:
 
     def add(self, nodes: Sequence[onnx.NodeProto], initializers: Sequence[onnx.TensorProto]
             ) -> None:
-        """Adds nodes that take the place of one of the file's, behind all others, and the constants
-        that they read."""
+        """Adds nodes that take the place of a node of the file, and the constants that they read.
+        The new nodes come after all others."""
         self._nodes = [*self._nodes, *nodes]
         self.initializers.update({tensor.name: tensor for tensor in initializers})
         self.__dict__.pop("_inferred", None)
 
     def elem_type(self, name: str) -> int:
-        """Returns ONNX's type of a tensor's elements in the file; 0 where it is not known, and for
-        a number that is no type."""
+        """Returns ONNX's type of a tensor's elements in the file; 0 where the type is not known, or
+        the file has a number that is no type."""
         kind = self._inferred.get(name)
         number = kind.tensor_type.elem_type if kind is not None else 0
         return number if number in TensorProto.DataType.values() else 0
 
     def value_info(self, name: str) -> onnx.ValueInfoProto:
-        """Returns a value with its type in the file, as far as it is known. Of a result the shape
-        is left out, which ONNX Runtime knows better."""
+        """Returns a value with its type in the file, where the type is known. The shape of a node's
+        result is left out: ONNX Runtime infers it better."""
         info = onnx.ValueInfoProto(name=name, type=self._inferred.get(name))
         if info.type.HasField("tensor_type") and all(
                 name != given.name for given in self.model.graph.input):
@@ -68,9 +70,9 @@ class FileTypes:
 
     def outputs_of(self, node: onnx.NodeProto, inputs: Mapping[str, onnx.TypeProto],
                    known: Mapping[str, np.ndarray]) -> dict[str, onnx.TypeProto]:
-        """Returns the types of a node's outputs, as far as they are known.
+        """Returns the types of a node's outputs that are known.
 
-        inputs: types of the values that it reads, with the shapes of one size of the network.
+        inputs: types of the values that the node reads, with shapes at one size of the network.
         known: arrays of the inputs whose values follow from shapes and constants.
         """
         graph = helper.make_graph([node], "node", [], [])
@@ -83,8 +85,8 @@ class FileTypes:
         return {name: inferred[name] for name in node.output if name in inferred}
 
     def tensor(self, name: str, array: np.ndarray) -> onnx.TensorProto:
-        """Returns a value as the file has it: an initializer itself, or a value in the file's
-        type."""
+        """Returns a tensor for the value `name` in the file's type: the initializer of this name
+        where the file has it, else a tensor that holds `array`."""
         if name in self.initializers:
             return self.initializers[name]
         kind = self.elem_type(name)
@@ -93,7 +95,7 @@ class FileTypes:
         return numpy_helper.from_array(array, name)
 
     def keep_constant(self, node: onnx.NodeProto) -> None:
-        """Notes the value of a Constant as the file has it."""
+        """Notes the value of a Constant node as an initializer, in the file's type."""
         for attribute in node.attribute:
             if attribute.name == "value":
                 tensor = onnx.TensorProto()
@@ -102,8 +104,8 @@ class FileTypes:
                 self.initializers[tensor.name] = tensor
 
     def with_graph(self, graph: onnx.GraphProto) -> onnx.ModelProto:
-        """Returns a model of some nodes of the file, with the versions of operators and the
-        functions that the file has."""
+        """Returns a model of some nodes of the file, with the file's operator versions and
+        functions."""
         model = onnx.ModelProto(ir_version=max(self.model.ir_version, 8), producer_name="gossamer")
         model.graph.CopyFrom(graph)
         model.opset_import.extend(self.model.opset_import)
@@ -114,14 +116,14 @@ class FileTypes:
         try:
             inferred = infer_shapes(self.with_graph(graph), data_prop=True)
         except Exception:
-            # onnx raises types of its own for what it cannot infer; ONNX Runtime says what is wrong
+            # onnx raises exceptions of its own classes; ONNX Runtime will say what is wrong
             return {}
         return {info.name: info.type for info in inferred.graph.value_info}
 
 
 def has_float64(graph: onnx.GraphProto) -> bool:
-    """Returns whether values of a graph may be float64: some input, output, constant or attribute
-    is."""
+    """Returns whether values of a graph may be float64, since an input, output, constant or
+    attribute is float64."""
     wanted = TensorProto.DOUBLE
     return any(tensor.data_type == wanted for tensor in graph.initializer) or any(
         info.type.tensor_type.elem_type == wanted
@@ -132,7 +134,8 @@ def has_float64(graph: onnx.GraphProto) -> bool:
 
 
 def known_shape(kind: onnx.TypeProto | None) -> tuple[int, ...] | None:
-    """Returns the shape of a tensor; None where it is not known, or where it is no tensor."""
+    """Returns the shape of a tensor; None where the shape is not known, or the value is no
+    tensor."""
     if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
     dims: Iterable[onnx.TensorShapeProto.Dimension] = kind.tensor_type.shape.dim
@@ -141,7 +144,7 @@ def known_shape(kind: onnx.TypeProto | None) -> tuple[int, ...] | None:
 
 
 def type_text(kind: onnx.TypeProto) -> str:
-    """Returns a type as messages name it: "string", "float16", or "sequence" and the like."""
+    """Returns the name of a type for messages, such as "string", "float16" or "sequence"."""
     if kind.HasField("tensor_type"):
         number = kind.tensor_type.elem_type
         known = number in TensorProto.DataType.values()

@@ -34,14 +34,14 @@ def _scatter_nd(node: OnnxNode) -> None:
 
 
 def _scatter_elements(node: OnnxNode) -> None:
-    """Converts ScatterElements, and Scatter, as it was named before opset 11."""
+    """Converts ScatterElements, which was named Scatter before opset 11."""
     node.only("reduction", "none")
     node.emit("scatter_elements", [node.required(i) for i in range(3)],
               axis=node.attribute("axis", 0))
 
 
 def _arg_first(node: OnnxNode) -> None:
-    """Converts ArgMax and ArgMin, which name the place of the first element in an order."""
+    """Converts ArgMax and ArgMin, which give the place of the greatest or least element."""
     node.only("select_last_index", 0)
     axis = node.attribute("axis", 0)
     keeps = bool(node.attribute("keepdims", 1))
@@ -63,7 +63,7 @@ def _top_k(node: OnnxNode) -> None:
         attributes["count"] = (count,)
     else:
         inputs.append(node.required(1))
-    node.attribute("sorted")  # elements in order are in any order, too
+    node.attribute("sorted")  # where the file allows any order, sorted elements are right too
     outputs = [name or f"{node.outputs[index - 1]}.{index}"
                for index, name in enumerate([*node.outputs, ""][:2])]
     node.emit("top_k", inputs, outputs, axis=node.attribute("axis", -1),

@@ -1,5 +1,6 @@
-"""Sums of products of integers that float32 holds exactly: convolutions and matrix products of
-quantised values, in slices where one sum might be too large."""
+"""Sums of products of integers, computed exactly in float32: convolutions and matrix products of
+quantised values. Where one sum might be too large for float32, it is computed in slices of
+channels."""
 
 from __future__ import annotations
 
@@ -11,25 +12,26 @@ from gossamer.model.compose import Composer
 from gossamer.model.readers.onnx.node import OnnxNode
 
 _LARGEST = 2.0**24
-"""The largest magnitude up to which float32 has all integers."""
+"""The largest magnitude up to which float32 holds all integers exactly."""
 _UNIT = 2.0**12
-"""Units in which the sums of many slices are added: their multiples, and what is left of them."""
+"""The sums of more than two slices are added in two parts: their multiples of this unit, and their
+rests."""
 
 
 def slices(node: OnnxNode, weight: np.ndarray, bounds: tuple[float, float]
            ) -> list[tuple[int, int]]:
-    """Returns the slices of input channels of which each sum, and each part of it in any order, is
-    an integer that float32 holds, whatever the inputs are.
+    """Returns slices of the input channels, such that float32 holds the sum of each slice, and each
+    partial sum in any order, for all inputs within bounds.
 
     weight: integers (rows, channels, ...), a row for each output channel.
-    bounds: of the inputs, among which may be zeros of a padding.
-    Raises UnsupportedError where the products of one channel are too many.
+    bounds: the least and the greatest input; zeros of a padding may occur as well.
+    Raises UnsupportedError where the products of one channel have too large a sum.
     """
     low, high = min(bounds[0], 0.0), max(bounds[1], 0.0)
     rows, channels = weight.shape[:2]
     positive = np.maximum(weight, 0).reshape(rows, channels, -1).sum(axis=2, dtype=np.float64)
     negative = positive - weight.reshape(rows, channels, -1).sum(axis=2, dtype=np.float64)
-    # a sum of all products that raise it, and of all that lower it
+    # the sum of all products that may be positive, and of all products that may be negative
     reached = np.stack([positive * high - negative * low, negative * high - positive * low])
     if not reached.size or reached.sum(axis=2).max() <= _LARGEST:
         return [(0, channels)]
@@ -47,11 +49,11 @@ def slices(node: OnnxNode, weight: np.ndarray, bounds: tuple[float, float]
 
 def sliced_sums(node: OnnxNode, x: str, parts: Sequence[tuple[int, int]], axis: int,
                 sums_of: Callable[[str, slice, str], str]) -> list[str]:
-    """Adds the sums of each slice of channels, and returns their names.
+    """Adds nodes for the sums of each slice of channels, and returns the names of the sums.
 
-    x: what is multiplied, whose channels lie along the axis.
-    sums_of: adds the sums of products with the weights of a slice; its arguments are the name of
-    the slice of x, the slice, and the end of new names.
+    x: the value that is multiplied by the weights, with its channels along `axis`.
+    sums_of: function that adds the nodes for the sums of one slice, and returns their name. Its
+    arguments are the name of the slice of x, the slice, and the end of new names.
     """
     if len(parts) == 1:
         return [sums_of(x, slice(*parts[0]), "sums")]
@@ -64,8 +66,8 @@ def sliced_sums(node: OnnxNode, x: str, parts: Sequence[tuple[int, int]], axis: 
 
 
 def total(c: Composer, sums: Sequence[str]) -> int:
-    """Returns the value of a sum of integers in float32, which is rounded once where it is larger
-    than float32 holds."""
+    """Adds the sum of the values `sums` to the expression `c`, and returns its number in `c`. Where
+    the sum of integers is larger than float32 holds exactly, it is rounded only once."""
     values = [c.operand(name) for name in sums]
     if len(values) <= 2:
         return values[0] if len(values) == 1 else c.apply("add", *values)
@@ -85,7 +87,7 @@ def _added(c: Composer, values: Sequence[int]) -> int:
 
 def give_int32(node: OnnxNode, sums: Sequence[str], output: str) -> str | None:
     """Adds the nodes that give a sum of slices as int32. Returns the name of the float32 value that
-    holds the same integers, None where none does."""
+    holds the same integers; None where there are several slices."""
     if len(sums) == 1:
         node.emit("cast", sums, [output], dtype="int32")
         return sums[0]
@@ -97,9 +99,9 @@ def give_int32(node: OnnxNode, sums: Sequence[str], output: str) -> str | None:
 
 
 def check_depth(node: OnnxNode, depth: int | None, first: float, second: float) -> None:
-    """Raises UnsupportedError where a sum of `depth` products, both of whose factors the data
-    decide, may exceed the integers that float32 holds. first, second: the largest magnitudes of the
-    factors."""
+    """Raises UnsupportedError where a sum of `depth` products may exceed the integers that float32
+    holds. The data decide both factors of each product. first, second: the largest magnitudes of
+    the factors."""
     if depth is None or depth * first * second > _LARGEST:
         raise node.unsupported("adds products of two values that the data decide up to a sum that "
                                "float32 does not hold")

@@ -1,9 +1,9 @@
 """Integers: what the reader of ONNX files knows of quantised values, which are computed as floats.
 
 A quantised value holds integers q of few bits that stand for the numbers (q - zero point) * scale.
-In gossamer's graph it is the float32 value q - zero point: floats hold these integers exactly,
-zeros around an image are the right padding, and rounding is element-wise arithmetic that the layer
-before computes with its results. The integers of the file are made of that where somebody reads
+In gossamer's graph the value is q - zero point in float32. Floats hold these integers exactly,
+zeros round an image are the right padding, and rounding is element-wise arithmetic in the epilogue
+of the layer before. The integers q of the file are made of the float32 value where a node reads
 them.
 """
 
@@ -23,7 +23,7 @@ RANGES = {kind: (float(np.iinfo(kind).min), float(np.iinfo(kind).max))
           for kind in ("int8", "uint8", "int16", "uint16")}
 """The least and the greatest value of the dtypes that files are quantised to."""
 _ANY = (-128.0, 255.0)
-"""Bounds of 8-bit values of which it is not known whether they have a sign."""
+"""Bounds of 8-bit values that may be signed or unsigned."""
 _MOST_INT32 = 2.0**31
 
 
@@ -32,8 +32,8 @@ class Centred:
     """The integers of a quantised value less its zero point.
 
     name: the float32 value or constant in gossamer's graph.
-    zero_point: what was subtracted, an array that broadcasts to the value, or the name of a scalar
-    that the data decide.
+    zero_point: the subtracted zero point, as an array that broadcasts to the value, or the name of
+    a scalar that the data decide.
     dtype: the dtype of the integers in the file.
     """
 
@@ -43,7 +43,7 @@ class Centred:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The least and the greatest value there may be."""
+        """The least and the greatest possible value."""
         low, high = RANGES.get(self.dtype, _ANY if "8" in self.dtype else (
             -_MOST_INT32, _MOST_INT32))
         if isinstance(self.zero_point, str):
@@ -55,7 +55,7 @@ class Centred:
 class Scaled:
     """A float value that is integers times a scale.
 
-    integers: what is scaled; its zero point and dtype are those before.
+    integers: the integers before scaling, less their zero point.
     scale: float32, an array that broadcasts to the value.
     array: the integers where they are constant, else None.
     """
@@ -69,8 +69,9 @@ class Scaled:
 class Sums:
     """A float value that is sums of integers times a scale, and a bias.
 
-    names: the float32 values of which the sums are the sum.
-    scale, bias: arrays that broadcast to the value; None for no bias.
+    names: the float32 values whose sum is multiplied by the scale.
+    scale: an array that broadcasts to the value.
+    bias: an array that broadcasts to the value; None for no bias.
     """
 
     names: Sequence[str]
@@ -81,8 +82,9 @@ class Sums:
 class Integers:
     """The quantised values of a file while it is read.
 
-    centred: by the name of a value of integers the float value that stands for it.
-    scaled, sums: by the name of a float value the integers of which it is made.
+    centred: for each value of integers, by its name, the float value that stands for it.
+    scaled: for each float value that is integers times a scale, by its name, integers and scale.
+    sums: for each float value that is sums of integers times a scale, by its name, these sums.
     probe: the shapes and dtypes of values.
     """
 
@@ -93,19 +95,19 @@ class Integers:
         self.probe = probe
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drops what is known of values whose node is not computed after all."""
+        """Drops all that is known of values whose node gossamer does not compute after all."""
         for name in names:
             self.centred.pop(name, None)
             self.scaled.pop(name, None)
             self.sums.pop(name, None)
 
     def rank(self, name: str) -> int | None:
-        """Returns the number of dimensions of a value; None where that is not known."""
+        """Returns the number of dimensions of a value; None where the number is not known."""
         shape = self.probe.shape(name)
         return None if shape is None else len(shape)
 
     def dtype(self, node: OnnxNode, name: str) -> str | None:
-        """Returns the dtype of a value; None where that is not known."""
+        """Returns the dtype of a value in the file; None where the dtype is not known."""
         if name in self.centred:
             return self.centred[name].dtype
         if name in node.graph.constants:
@@ -113,8 +115,9 @@ class Integers:
         return self.probe.dtype(name)
 
     def learn_constant(self, entry: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> None:
-        """Notes of which integers a constant is made that a DequantizeLinear gives.
+        """Notes the integers and the scale of a constant that a DequantizeLinear makes.
 
+        entry: the DequantizeLinear.
         values: the inputs of the node by name, all constants.
         """
         inputs = [*entry.input, ""]
@@ -136,13 +139,14 @@ class Integers:
 
 def quantisation(node: OnnxNode, integers: Integers, indices: tuple[int, int], value: str,
                  axis: int | None = None) -> tuple[np.ndarray, np.ndarray, str]:
-    """Returns scale and zero point of a quantised value as float32 arrays that broadcast to it, and
-    the dtype of the zero point, or "" without one.
+    """Returns scale and zero point of a quantised value as float32 arrays that broadcast to the
+    value, and the dtype of the zero point, which is "" where there is no zero point.
 
-    indices: those of the inputs that hold scale and zero point.
+    indices: indices of the inputs that hold scale and zero point.
     value: the name of a value of the same shape.
-    axis: the axis along which they may lie; None where they must be one number.
-    Raises ModelError where they are malformed, and UnsupportedError where the data decide them.
+    axis: the axis along which scales and zero points may lie; None where each must be one number.
+    Raises ModelError where scale or zero point is malformed, and UnsupportedError where the data
+    decide them.
     """
     scale = node.constant(indices[0], "the scale")
     if scale.dtype.kind != "f" or not (np.isfinite(scale).all() and (scale > 0).all()):
@@ -175,7 +179,8 @@ def quantisation(node: OnnxNode, integers: Integers, indices: tuple[int, int], v
 
 
 def constant(node: OnnxNode, c: Composer, array: np.ndarray, role: str) -> int:
-    """Returns the value of a constant in an expression: a step of one number, else an operand."""
+    """Adds a constant to the expression `c`, as a step where the constant has one element, else as
+    an operand. Returns its number in `c`."""
     if array.size == 1:
         return c.constant(float(array.reshape(-1)[0]))
     return c.operand(node.add_constant(array.astype(np.float32), role))
@@ -183,7 +188,7 @@ def constant(node: OnnxNode, c: Composer, array: np.ndarray, role: str) -> int:
 
 def centre(node: OnnxNode, integers: Integers, index: int, zero_point: np.ndarray | str,
            role: str) -> Centred:
-    """Returns an input of integers less a zero point, for which nodes are added where need be.
+    """Returns an input of integers less a zero point, and adds nodes that compute it where needed.
 
     zero_point: as for Centred.
     role: the end of new names.
@@ -213,7 +218,8 @@ def centre(node: OnnxNode, integers: Integers, index: int, zero_point: np.ndarra
 
 def _plus(node: OnnxNode, integers: Integers, c: Composer, value: int,
           zero_point: np.ndarray | str, role: str, function: str) -> int:
-    """Returns a value plus or minus a zero point."""
+    """Adds a value plus or minus a zero point to the expression `c`, and returns the result's
+    number in `c`. function: "add" or "sub"."""
     if isinstance(zero_point, str):
         known = integers.centred.get(zero_point)
         name = known.name if known is not None else node.emit(
@@ -224,7 +230,7 @@ def _plus(node: OnnxNode, integers: Integers, c: Composer, value: int,
 
 
 def give(node: OnnxNode, integers: Integers, centred: Centred, output: str) -> None:
-    """Adds the node that makes the integers of the file, and notes what stands for them."""
+    """Adds nodes that make the integers of the file, and notes that `centred` stands for them."""
     c = Composer()
     value = c.operand(centred.name)
     number = _plus(node, integers, c, value, centred.zero_point, "given", "add")
@@ -237,9 +243,9 @@ def requantise(node: OnnxNode, c: Composer, value: int, zero_point: np.ndarray,
                dtype: str, role: str = "centred", *, is_shifted: bool = False) -> Centred:
     """Adds the node that rounds a value to integers of a dtype less their zero point.
 
-    value: the numbers in units of the scale, in c.
-    is_shifted: whether the zero point, one number, has been added to them, so that those in the
-    middle go to where the integer of the file is even.
+    value: number of the value in `c`, in units of the scale.
+    is_shifted: whether the zero point, one number, has been added to the value already. A value
+    half-way between two integers is then rounded to the even integer of the file.
     """
     low, high = RANGES[dtype]
     if is_shifted:
@@ -252,7 +258,8 @@ def requantise(node: OnnxNode, c: Composer, value: int, zero_point: np.ndarray,
     else:
         value = c.apply("max", value, constant(node, c, low - zero_point, "low"))
         value = c.apply("min", value, constant(node, c, high - zero_point, "high"))
-    # bounds are integers, so that rounding last is rounding first, and says what is known
+    # as the bounds are integers, the clip may come before the rounding, and with the rounding last
+    # the value facts of the result are known
     return Centred(node.emit_expression(c, c.apply("round", value), role), zero_point, dtype)
 
 
@@ -267,7 +274,7 @@ def with_scale(node: OnnxNode, integers: Integers, scaled: Scaled, output: str) 
 
 
 def renamed(scaled: Scaled, name: str) -> Scaled:
-    """Returns what another value is that holds the integers of a scaled one."""
+    """Returns a scaled value with the same integers and scale, but the float value `name`."""
     return Scaled(replace(scaled.integers, name=name), scaled.scale)
 
 

@@ -18,8 +18,8 @@ Converter = Callable[[OnnxNode], None]
 
 
 def _spatial_rank(node: OnnxNode, rank: int) -> bool:
-    """Returns whether a window op is 1-D and becomes a 2-D one. Raises UnsupportedError for other
-    ranks than 1 and 2."""
+    """Returns whether a window op is 1-D, so that it becomes a 2-D op. Raises UnsupportedError for
+    ranks other than 1 and 2."""
     if rank not in (1, 2):
         raise node.unsupported(f"has {rank} spatial dimensions; gossamer computes 1 or 2")
     return rank == 1
@@ -149,8 +149,8 @@ def _global_pool(node: OnnxNode, kind: str) -> None:
 
 def _axes(node: OnnxNode) -> tuple[list[str], dict[str, Any], bool]:
     """Returns the inputs of a reduction, its axes as attributes where they are no input, and
-    whether it is the identity because it has none. Axes are an attribute before opset 18
-    (ReduceSum: 13) and an input from there on."""
+    whether the reduction is the identity because it has no axes. Axes are an attribute before opset
+    18 (ReduceSum: 13), and an input since."""
     inputs, attributes = [node.required(0)], {"axes": node.attribute("axes")}
     without_axes_is_identity = bool(node.attribute("noop_with_empty_axes", 0))
     if node.input(1):
@@ -165,8 +165,8 @@ def _axes(node: OnnxNode) -> tuple[list[str], dict[str, Any], bool]:
 def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> None:
     """Converts a reduction.
 
-    before: name of the function of each element that is reduced; "mul" multiplies it by itself.
-    after: name of the function of the result.
+    before: name of a function of each element before the reduction; "mul" squares the element.
+    after: name of a function of the result.
     """
     inputs, attributes, is_identity = _axes(node)
     keepdims = bool(node.attribute("keepdims", 1))
@@ -187,8 +187,8 @@ def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> Non
 
 
 def _log_sum_exp(node: OnnxNode) -> None:
-    """Converts ReduceLogSumExp. The greatest element is taken off before the exponential, which
-    cannot overflow then, and added again."""
+    """Converts ReduceLogSumExp. The greatest element is subtracted before the exponential, which
+    then cannot overflow, and is added again at the end."""
     inputs, attributes, is_identity = _axes(node)
     if is_identity:
         raise node.unsupported("has no axes and noop_with_empty_axes 1; export it with axes")
@@ -211,8 +211,9 @@ def _log_sum_exp(node: OnnxNode) -> None:
 
 
 def _gemm(node: OnnxNode) -> None:
-    """Converts Gemm. alpha is multiplied into a constant b, else it goes into the epilogue; beta is
-    multiplied into a constant c. A c that is not one value a column is added by another node."""
+    """Converts Gemm. alpha is multiplied into b where b is constant, else it goes into the
+    epilogue. beta is multiplied into c where c is constant. Another node adds c, with its factor
+    beta, unless c is a constant of one value a column."""
     alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
     trans_a, trans_b = bool(node.attribute("transA", 0)), bool(node.attribute("transB", 0))
     inputs = [node.required(0), node.required(1)]
@@ -249,8 +250,8 @@ def _matmul(node: OnnxNode) -> None:
 
 
 def _batch_norm(node: OnnxNode) -> None:
-    """Converts BatchNormalization. With training_mode it normalises by the statistics of its input,
-    and its further outputs are mixtures of these and of the stored statistics."""
+    """Converts BatchNormalization. With training_mode it normalises by the statistics of its input;
+    its further outputs are mixtures of these statistics and of the stored statistics."""
     node.only("spatial", 1)
     training = bool(node.only("training_mode", 0, 1))
     momentum = node.attribute("momentum", 0.9)
@@ -274,8 +275,8 @@ def _batch_norm(node: OnnxNode) -> None:
 
 
 def _softmax(node: OnnxNode, log: bool) -> None:
-    """Converts Softmax and LogSoftmax, which before opset 13 take all dimensions from the axis on
-    as one."""
+    """Converts Softmax and LogSoftmax. Before opset 13 they work over all dimensions from the axis
+    on as one dimension."""
     old = node.opset < 13
     node.emit("softmax", [node.required(0)], axis=node.attribute("axis", 1 if old else -1),
               log=log, flatten=old)

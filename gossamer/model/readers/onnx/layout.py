@@ -29,7 +29,7 @@ def _split(node: OnnxNode) -> None:
 
 
 def _slice(node: OnnxNode) -> None:
-    """Converts Slice, whose bounds are attributes before opset 10 and inputs from there on."""
+    """Converts Slice, whose bounds are attributes before opset 10, and inputs since."""
     if node.opset < 10:
         bounds = {name: node.attribute(name) for name in ("starts", "ends", "axes")}
         if bounds["starts"] is None or bounds["ends"] is None:
@@ -81,7 +81,7 @@ def _expand(node: OnnxNode) -> None:
 
 
 def _pad(node: OnnxNode) -> None:
-    """Converts Pad, all of whose parameters but the mode are inputs from opset 11 on."""
+    """Converts Pad. From opset 11 on, its parameters other than the mode are inputs."""
     attributes = {"mode": node.only("mode", "constant", "reflect", "edge")}
     inputs = [node.required(0)]
     if node.opset < 11:
@@ -95,9 +95,9 @@ def _pad(node: OnnxNode) -> None:
 
 
 def _resize(node: OnnxNode) -> None:
-    """Converts Resize and Upsample. Upsample, whose scales are an attribute before opset 9, and the
-    Resize of opset 10 take scales only and measure coordinates from the corner; opset 10 rounds
-    down when enlarging and up when shrinking."""
+    """Converts Resize and Upsample. Upsample and the Resize of opset 10 take scales only, and
+    measure coordinates from the corner. The scales of Upsample are an attribute before opset 9. The
+    Resize of opset 10 rounds coordinates down when it enlarges, and up when it shrinks."""
     mode = node.only("mode", "nearest", "linear", "bilinear", "cubic")
     attributes = {"mode": "linear" if mode == "bilinear" else mode}
     if node.op == "Upsample" or node.opset < 11:
@@ -168,7 +168,7 @@ def _constant_of_shape(node: OnnxNode) -> None:
 
 
 def _range(node: OnnxNode) -> None:
-    node.attribute("stash_type")  # says how float16 is summed up, which is float32 here
+    node.attribute("stash_type")  # the type in which float16 is summed up: float32 is good for all
     node.emit("range", [node.required(i) for i in range(3)])
 
 

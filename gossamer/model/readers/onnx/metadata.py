@@ -1,7 +1,7 @@
-"""The metadata of an ONNX file, which its `metadata_props` hold as text by key.
+"""The metadata of an ONNX file, which the file's `metadata_props` hold as text by key.
 
 classes: JSON list of the names of the classes.
-outputs: "scores" where each class has a score of its own.
+outputs: "scores" where the score of a class does not depend on the other classes.
 picture: JSON object of the grey picture that a row of the input holds: height, width, channels
 ("grey") and the brightness of the pictures that the network was trained on.
 preprocessing: JSON object of the fields of a `Preprocessing` of gossamer.io.images, which says how
@@ -9,10 +9,10 @@ photos are prepared.
 anchors: JSON list of [width, height], in pixels of the input.
 detector: JSON object of the fields of a `DetectorMetadata` of gossamer.model.detector_metadata,
 which says how boxes are decoded from the outputs.
-columns: JSON list of objects, one a column of the table that the network was trained on, with its
-name, the number that fills an empty cell, and the texts (values) that its cells may be.
-names: names of the classes as Ultralytics' exporters write them, a dict or, in older files, a list
-as Python prints it; read where there are no `classes`.
+columns: JSON list with an object for each column of the table that the network was trained on: its
+name, the number that fills an empty cell, and the texts (values) that its cells may hold.
+names: names of the classes as Ultralytics' exporters write them: a dict or, in older files, a list,
+as Python prints it. They are read where there are no `classes`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _Value = TypeVar("_Value")
 
 
 def read(model: onnx.ModelProto) -> ModelMetadata:
-    """Returns the metadata that have the form which entries() writes. Others are ignored, since
-    other programs use the same keys for other things."""
+    """Returns the metadata of a file that have the form which entries() writes. Metadata of another
+    form are ignored, since other programs use the same keys for other things."""
     texts = {entry.key: entry.value for entry in model.metadata_props}
     classes, picture = _parsed(texts.get(CLASSES)), _parsed(texts.get(PICTURE))
     names = classes if isinstance(classes, list) and all(
@@ -86,7 +86,8 @@ def entries(metadata: ModelMetadata) -> Mapping[str, str]:
 
 
 def _shape(picture: Any) -> tuple[int, int] | None:
-    """Returns height and width of a grey picture; None where the value describes none."""
+    """Returns height and width of a grey picture; None where the value describes no grey
+    picture."""
     if not isinstance(picture, dict) or picture.get("channels") != "grey":
         return None
     height, width = picture.get("height"), picture.get("width")
@@ -97,7 +98,7 @@ def _shape(picture: Any) -> tuple[int, int] | None:
 
 def _exported_names(text: str | None) -> list[str]:
     """Returns the names of a dict like {0: 'person', 1: 'bicycle'} or a list like ['person',
-    'bicycle']; none where the text is neither."""
+    'bicycle']; an empty list where the text is neither."""
     try:
         names = ast.literal_eval(text or "")
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -118,8 +119,8 @@ def _parsed(text: str | None) -> Any:
 
 
 def _valid(convert: Callable[[Any], _Value], text: str | None) -> _Value | None:
-    """Returns what a function makes of the value of a JSON text; None where it has another
-    form."""
+    """Returns the result of a function for the value of a JSON text; None where the function raises
+    ValueError, as for a value of a wrong form."""
     try:
         return convert(_parsed(text))
     except ValueError:

@@ -1,5 +1,5 @@
-"""Converters of the operators on quantised values that ONNX Runtime adds to ONNX's (domain
-com.microsoft), in which its quantiser writes networks down."""
+"""Converters of operators on quantised values that ONNX Runtime adds to ONNX (domain
+com.microsoft). The quantiser of ONNX Runtime writes networks with these operators."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from gossamer.model.readers.onnx.quantised import (
 
 def _input(node: OnnxNode, integers: Integers, first: int,
            role: str) -> tuple[Centred, np.ndarray, np.ndarray]:
-    """Returns the integers of an input less their zero point, their scale, and the zero point: the
-    inputs `first` and the two behind it."""
+    """Returns the integers of an input less their zero point, their scale, and the zero point. They
+    are input `first` and the next two inputs of the node."""
     scale, zero, _ = quantisation(node, integers, (first + 1, first + 2), node.required(first))
     return centre(node, integers, first, zero, role), scale, zero
 
 
 def _output(node: OnnxNode, integers: Integers, first: int) -> tuple[np.ndarray, np.ndarray, str]:
-    """Returns scale, zero point and dtype of the output, which input `first` and the one behind it
-    hold. Without a zero point the dtype is the first input's."""
+    """Returns scale, zero point and dtype of the output. Input `first` holds the scale, and the
+    next input the zero point. Without a zero point, the dtype is the dtype of input 0."""
     scale, zero, dtype = quantisation(node, integers, (first, first + 1), node.outputs[0])
     return scale, zero, dtype or integers.dtype(node, node.required(0)) or "uint8"
 
@@ -56,7 +56,7 @@ def _arithmetic(node: OnnxNode, integers: Integers, function: str) -> None:
                         constant(node, c, a_scale * b_scale / scale, "scale"))
         value = c.apply("add", value, constant(node, c, zero, "zero"))
     else:
-        # with the zero points in one number, as ONNX Runtime computes it, ties round alike
+        # like ONNX Runtime, add all zero points as one number, so that ties are rounded alike
         of_a, of_b = a_scale / scale, b_scale / scale
         rest = zero - (of_a * a_zero + of_b * b_zero)
         x, y = (c.apply("mul", c.apply("add", value, constant(node, c, origin, role)),
@@ -95,7 +95,7 @@ def _average(node: OnnxNode, integers: Integers, of: str) -> None:
 
 
 def _concat(node: OnnxNode, integers: Integers) -> None:
-    """Converts QLinearConcat, which begins with scale and zero point of the output."""
+    """Converts QLinearConcat, whose first two inputs are scale and zero point of the output."""
     scale, zero, dtype = quantisation(node, integers, (0, 1), node.outputs[0])
     axis = node.attribute("axis")
     if axis is None or len(node.inputs) % 3 != 2:
@@ -114,7 +114,8 @@ def _concat(node: OnnxNode, integers: Integers) -> None:
 
 
 def _gemm(node: OnnxNode, integers: Integers) -> None:
-    """Converts QGemm, which gives integers where a scale of the output is given, else floats."""
+    """Converts QGemm. Its result is integers where the node has a scale of the output, else
+    floats."""
     a, a_scale, _ = _input(node, integers, 0, "a")
     node.only("transA", 0)
     matrix, transposed = node.constant(3, "the second matrix"), bool(node.attribute("transB", 0))

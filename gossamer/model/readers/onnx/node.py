@@ -35,8 +35,8 @@ _NEWEST_OPSET = onnx.defs.onnx_opset_version()
 
 @functools.cache
 def _definition(op: str, opset: int) -> onnx.defs.OpSchema | None:
-    """Returns ONNX's definition of an op in an opset, or of the nearest one that has the op; None
-    where there is none."""
+    """Returns ONNX's definition of an op in an opset, or in the newest opset that has the op; None
+    where no opset has it."""
     for version in (opset, _NEWEST_OPSET):
         if onnx.defs.has(op, version):
             schema = onnx.defs.get_schema(op, version)
@@ -59,14 +59,15 @@ def _value(attribute: onnx.AttributeProto) -> Any:
 
 
 class OnnxNode:
-    """Reads inputs and attributes of an ONNX node, and appends the nodes that it becomes to a
-    graph.
+    """Gives a converter the inputs and attributes of an ONNX node, and appends the nodes that take
+    the place of the ONNX node to a graph.
 
     finish() raises UnsupportedError for an attribute that the converter did not ask for.
 
     opset: version of ONNX's operators that the file uses.
     used: how often each value is read by a node or is an output of the graph.
-    too_large: constants that the limit on them keeps from being computed, as ConstantFolder says.
+    too_large: constants that are not computed because of the limit on their size, as ConstantFolder
+    says.
     """
 
     def __init__(self, proto: onnx.NodeProto, opset: int, graph: Graph,
@@ -92,8 +93,8 @@ class OnnxNode:
         self._asked: set[str] = set()
 
     def _check_form(self, proto: onnx.NodeProto) -> None:
-        """Raises ModelError where the node has more or fewer inputs or outputs than ONNX's
-        definition of the op allows, or attributes of other types."""
+        """Raises ModelError where the node does not have the number of inputs or outputs, or the
+        types of attributes, that ONNX's definition of the op demands."""
         schema = _definition(self.op, self.opset) if proto.domain in ("", "ai.onnx") else None
         types: dict[str, int] = {}
         if schema is not None:
@@ -138,7 +139,8 @@ class OnnxNode:
         return value
 
     def finish(self) -> None:
-        """Raises UnsupportedError where the node has an attribute that nothing asked for."""
+        """Raises UnsupportedError where the node has an attribute that the converter did not ask
+        for."""
         for name in self._attributes:
             if name not in self._asked:
                 raise self.unsupported(f"attribute {quoted(name)} of opset {self.opset} is not "
@@ -155,8 +157,8 @@ class OnnxNode:
         return self.inputs[index]
 
     def constant(self, index: int, what: str) -> np.ndarray:
-        """Returns the value of an input that must be a constant. what: what the input is, for
-        messages. Raises UnsupportedError where the data decide it."""
+        """Returns the value of an input that must be a constant. what: name of the input's role in
+        messages. Raises UnsupportedError where the data decide the value."""
         name = self.required(index)
         if name in self._too_large:
             needed = self._too_large[name]
@@ -173,7 +175,7 @@ class OnnxNode:
         return self.graph.constants.get(self.input(index))
 
     def only_first_output(self) -> None:
-        """Drops all outputs but the first. Raises UnsupportedError where one of them is used."""
+        """Drops all outputs but the first. Raises UnsupportedError where another output is used."""
         for name in self.outputs[1:]:
             if name in self._used:
                 raise self.unsupported(f"its output {quoted(name)} is used; gossamer computes the "
@@ -181,7 +183,8 @@ class OnnxNode:
         del self.outputs[1:]
 
     def is_only_reader_of(self, name: str) -> bool:
-        """Returns whether no other node reads a value and it is no output of the graph."""
+        """Returns whether this node is the only reader of a value, which is no output of the
+        graph."""
         return self._used[name] == 1
 
     def add_constant(self, array: np.ndarray, role: str) -> str:

@@ -1,4 +1,4 @@
-"""Converters of ONNX's normalisations by the mean and variance of each image, which become
+"""Converters of ONNX's normalisations by the mean and variance of each image. They become
 reductions and element-wise nodes."""
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ Converter = Callable[[OnnxNode], None]
 
 
 def _standardised(node: OnnxNode, x: str, axes: int | str, composer: Composer) -> int:
-    """Emits the mean and the variance of x along axes, and returns the value of (x - mean) /
-    sqrt(variance + epsilon). An int stands for that axis and all after it."""
+    """Emits the mean and the variance of x along axes, adds (x - mean) / sqrt(variance + epsilon)
+    to the expression `composer`, and returns the result's number in `composer`. axes: an int stands
+    for the axis and all axes after it."""
     mean = node.emit("reduce", [x], "mean", kind="mean", axes=axes, keepdims=True)
     centred = node.emit("elementwise", [x, mean], "centred", expression=apply("sub"))
     of_squares = Composer()
@@ -40,7 +41,8 @@ def _layer_norm(node: OnnxNode) -> None:
 
 
 def _rms_norm(node: OnnxNode) -> None:
-    """Converts RMSNormalization: x divided by the root of the mean of its squares, and scaled."""
+    """Converts RMSNormalization: x divided by the root of the mean of its squares, times a
+    scale."""
     node.only("stash_type", 1)
     x = node.required(0)
     of_squares = Composer()
@@ -57,8 +59,8 @@ def _rms_norm(node: OnnxNode) -> None:
 
 
 def _scaled(node: OnnxNode, x: str, outputs: str | None) -> str:
-    """Emits scale and bias for each channel of x, which are the node's inputs 1 and 2: a batch norm
-    by a mean of 0 and a variance of 1 does that at any rank."""
+    """Emits x times a scale plus a bias of each channel, which are the node's inputs 1 and 2. A
+    batch norm with a mean of 0 and a variance of 1 computes this at any rank."""
     scale, bias = node.constant(1, "scale"), node.constant(2, "bias")
     if scale.ndim != 1 or scale.shape != bias.shape:
         raise node.error(f"scale has shape {list(scale.shape)} and bias {list(bias.shape)}, "
@@ -75,8 +77,8 @@ def _instance_norm(node: OnnxNode) -> None:
 
 
 def _group_norm(node: OnnxNode) -> None:
-    """Converts GroupNormalization, whose scale and bias have a number for each group in opset 18
-    and for each channel from 21 on."""
+    """Converts GroupNormalization, whose scale and bias have a number for each group in opset 18,
+    and a number for each channel from opset 21 on."""
     node.only("stash_type", 1)
     x, groups = node.required(0), node.attribute("num_groups")
     if not groups or groups < 1:

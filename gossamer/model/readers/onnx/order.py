@@ -11,8 +11,8 @@ from gossamer.errors import ModelError, quoted
 
 
 def in_order(graph: onnx.GraphProto, outputs: Iterable[str], file: str) -> list[onnx.NodeProto]:
-    """Returns the nodes on which the outputs depend, each behind the nodes whose results it reads.
-    An order in the file that is such an order is kept.
+    """Returns the nodes on which the outputs depend, each after the nodes whose results it reads.
+    The file's order is kept where it is such an order already.
 
     Raises ModelError where two nodes make one value, or where nodes form a cycle.
     """
@@ -40,11 +40,12 @@ def in_order(graph: onnx.GraphProto, outputs: Iterable[str], file: str) -> list[
 
 
 def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> list[int]:
-    """Returns numbers of nodes in an order in which they can be computed, the smallest first where
-    several can. Nodes of a cycle and behind one are left out.
+    """Returns numbers of nodes in an order in which they can be computed; of nodes that can be
+    computed next, the smallest number comes first. Nodes of a cycle, and nodes that depend on a
+    cycle, are left out.
 
     before: for each node, the numbers of the nodes whose results it reads.
-    needed: the nodes that are ordered.
+    needed: the numbers of the nodes that are ordered.
     """
     missing = {index: len(before[index]) for index in needed}
     readers: dict[int, list[int]] = {index: [] for index in missing}
@@ -65,8 +66,8 @@ def stable_order(before: Sequence[Collection[int]], needed: Iterable[int]) -> li
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yields the values that a node reads, those that the graphs of its attributes take from
-    outside included."""
+    """Yields the values that a node reads, and the values from outside that graphs in its
+    attributes read."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
         if attribute.type not in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
@@ -82,5 +83,5 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def source(node: onnx.NodeProto) -> str:
-    """Returns op and name of a node, as messages name it."""
+    """Returns op and name of a node, for messages."""
     return f"{quoted(node.op_type)[1:-1]} {quoted(node.name or next(iter(node.output), ''))}"

@@ -23,18 +23,19 @@ from gossamer.model.readers.onnx.probe import Probe
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains whose operators ONNX Runtime knows."""
 _OTHER_SIZES = {"batch": 2, "open_size": 192}
-"""The sizes that open dimensions have where a condition is looked at once more."""
+"""The sizes of open dimensions at which a condition is evaluated a second time."""
 _FLOAT64 = ("which is float64; give a precision, such as fp32, to have it computed in float32")
-"""The reason that follows the name of a value of float64."""
+"""The end of a reason, after the name of a float64 value."""
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))
-"""Operators that no file may ask for: one names another file, one decodes pictures."""
+"""Operators that no file may ask for: EPContext names another file, ImageDecoder decodes
+pictures."""
 
 
 class Parts:
     """Nodes of a file that are left to ONNX Runtime.
 
-    Neighbours go together, and a value whose shape the data decide stays with all that read it; so
-    does one of float64 where that is kept.
+    Connected nodes form one part where possible. A value whose shape the data decide stays within
+    one part, with all its readers; so does a float64 value where `keeps_float64` is set.
     """
 
     def __init__(self, graph: Graph, types: FileTypes, keeps_float64: bool = False) -> None:
@@ -51,8 +52,8 @@ class Parts:
                            for function in types.model.functions}
 
     def reason(self, node: onnx.NodeProto) -> str:
-        """Returns why a node has to go into the part of the nodes whose values it reads; "" where
-        it need not."""
+        """Returns the reason why a node has to be left to ONNX Runtime because of the values that
+        it reads or makes; "" where there is no such reason."""
         for name in reads(node):
             if name in self._inner:
                 is_float64 = self._inner[name].tensor_type.elem_type == TensorProto.DOUBLE
@@ -70,8 +71,8 @@ class Parts:
             self.probe.known(name) is not None for name in filter(None, node.input))
 
     def truth(self, name: str) -> bool | None:
-        """Returns a condition that follows from shapes and constants, and is the same at two sizes
-        of the dimensions that the file leaves open; None for another condition."""
+        """Returns the value of a condition that follows from shapes and constants, and is the same
+        at two sizes of the dimensions that the file leaves open; None for other conditions."""
         value = self.probe.known(name)
         if value is None or value.size != 1:
             return None
@@ -89,12 +90,12 @@ class Parts:
         self._types.add(nodes, initializers)
 
     def _is_kept(self, name: str) -> bool:
-        """Returns whether a value is float64 and stays so."""
+        """Returns whether a value is float64 and stays float64."""
         return self._keeps and self._types.elem_type(name) == TensorProto.DOUBLE
 
     def may_fold(self, node: onnx.NodeProto) -> bool:
-        """Returns whether the results of a node, whose inputs are constants, may be computed in
-        float32. A constant of float64 stays as it is for parts."""
+        """Returns whether the results of a node whose inputs are constants may be computed in
+        float32. The value of a float64 Constant is also noted in float64, for parts."""
         if not any(map(self._is_kept, node.output)):
             return True
         if node.op_type == "Constant":
@@ -102,7 +103,7 @@ class Parts:
         return node.op_type == "Constant"
 
     def computed(self, node: onnx.NodeProto, nodes: Sequence[Node]) -> None:
-        """Notes what a node has become in gossamer's graph."""
+        """Notes the nodes in gossamer's graph that a node of the file has become."""
         self._converted[self._add(node)] = list(nodes)
 
     def takes(self, node: onnx.NodeProto) -> bool:
@@ -145,8 +146,8 @@ class Parts:
         return self._clusters.add(reads(node), filter(None, node.output))
 
     def finish(self, inputs: Sequence[ValueInfo]) -> None:
-        """Puts the nodes that were left into the graph, as few parts as it allows, and what depends
-        on values that cannot leave their part into its tail.
+        """Adds to the graph, as few parts, the nodes that are left to ONNX Runtime. Nodes that
+        depend on values which cannot leave their part become the graph's tail.
 
         inputs: all inputs of the network. Raises UnsupportedError for a node in the tail that ONNX
         Runtime does not know.
@@ -170,8 +171,10 @@ class Parts:
             self._graph.tail = self._tail(sorted(in_tail), inputs)
 
     def _steps_of_tail(self) -> set[int]:
-        """Returns the steps that read a value which cannot leave its part, directly or through
-        others, and the steps that make such a value."""
+        """Returns the steps that become the tail. A step is in the tail where it makes a value that
+        has readers outside of its part and cannot leave it, where it depends on a step of the tail
+        or on an input that is no tensor of numbers, and where it makes a value that a step of the
+        tail reads and that cannot leave its part."""
         outputs = {info.name for info in self._graph.outputs}
         readers: dict[str, list[int]] = {}
         for step, node in enumerate(self._nodes):
@@ -204,13 +207,15 @@ class Parts:
         return self._clusters.group_of(step) if step in self._left else None
 
     def _reads_of(self, step: int, as_in_file: bool) -> Iterable[str]:
-        """Returns what a step reads: the file's node, or what gossamer has made of it."""
+        """Returns the values that a step reads, either as the file's node or as the nodes of
+        gossamer's graph that took its place."""
         if as_in_file or step in self._left:
             return reads(self._nodes[step])
         return (name for node in self._converted[step] for name in node.inputs)
 
     def _tail(self, steps: Sequence[int], inputs: Sequence[ValueInfo]) -> Tail:
-        """Returns the tail of these steps, and makes what they read outputs of the graph."""
+        """Returns the tail of these steps, and makes the values that they read outputs of the
+        graph."""
         graph = self._graph
         members = []
         for step in steps:
@@ -245,8 +250,8 @@ class Parts:
         return tail
 
     def _typed(self, info: ValueInfo, as_in_file: Container[str]) -> ValueInfo:
-        """Returns an input or output of the network, in the file's dtype where only the tail reads
-        or makes it."""
+        """Returns an input or output of the network; in the file's dtype where only the tail reads
+        or makes the value."""
         kind = self._types.elem_type(info.name)
         if info.name not in as_in_file or kind not in TYPES:
             return info
@@ -254,8 +259,8 @@ class Parts:
                        returned_dtype="")
 
     def _elem_type(self, name: str) -> int:
-        """Returns ONNX's type of a value in the file, or of gossamer's where the file's is not
-        known."""
+        """Returns ONNX's type of a value in the file; where this type is not known, the type of the
+        value in gossamer's graph."""
         if kind := self._types.elem_type(name):
             return kind
         dtype = self.probe.dtype(name) or "float32"
@@ -263,8 +268,8 @@ class Parts:
 
     def _part(self, name: str, members: Sequence[tuple[onnx.NodeProto, str]],
               read: Container[str], names: set[str]) -> Node:
-        """Returns the graph's node that stands for nodes of the file. read: what others read, and
-        the outputs."""
+        """Returns the graph's node that stands for nodes of the file. read: the values that other
+        nodes read, and the graph's outputs."""
         crossing = [value for node, _ in members for value in node.output
                     if value and value in read]
         model, inputs = self._model(name, members, crossing, names)
@@ -275,9 +280,9 @@ class Parts:
     def _model(self, name: str, members: Sequence[tuple[onnx.NodeProto, str]],
                crossing: Sequence[str], names: set[str],
                as_in_file: Container[str] = ()) -> tuple[np.ndarray, list[str]]:
-        """Returns the bytes of the model of some nodes that makes these values, and the names of
-        what it takes. as_in_file: inputs and outputs that have the file's type, not the type that
-        gossamer's graph has."""
+        """Returns the bytes of a model of some nodes whose outputs are the values `crossing`, and
+        the names of the model's inputs. as_in_file: inputs and outputs that have their type in the
+        file, not their type in gossamer's graph."""
         graph = helper.make_graph([], name, [], [])
         made = {value for node, _ in members for value in node.output if value}
         taken = made.union(*(reads(node) for node, _ in members))
@@ -289,7 +294,7 @@ class Parts:
         graph.node.extend(node for node, _ in members)
         for value in crossing:
             if value not in made:
-                # an input of the network that is its output too
+                # an input of the network that is also an output of the network
                 graph.output.append(next(info for info in graph.input if info.name == value))
                 continue
             kind = self._types.elem_type(value)
@@ -327,7 +332,7 @@ class Parts:
                 return []
             graph.input.append(helper.make_tensor_value_info(value, kind, None))
             if dtype != constant.dtype:
-                # others read it in float32
+                # other nodes read the constant in float32
                 value = unused_name(names, f"{value}.as_in_file")
                 names.add(value)
                 self._graph.constants[value] = onnx.numpy_helper.to_array(tensor)
@@ -342,8 +347,8 @@ class Parts:
             inner = unused_name(taken, f"{value}.as_number")
             taken.add(inner)
             graph.node.append(helper.make_node("Cast", [inner], [value], to=kind))
-        # with all shapes ONNX Runtime takes operators apart that are functions of others, and
-        # by the rank it refuses operators that would end the process
+        # with all shapes known, ONNX Runtime replaces operators that are defined as functions of
+        # others by their parts; with the rank, it refuses operators that would end the process
         shape: Sequence[int | None] | None = self.probe.shape(value)
         if shape is not None and not self.probe.is_only_size:
             shape = [None] * len(shape)
@@ -352,7 +357,7 @@ class Parts:
 
 
 def in_reading_order(nodes: Sequence[Node]) -> list[Node]:
-    """Returns the nodes, each behind the nodes whose results it reads."""
+    """Returns the nodes, each after the nodes whose results it reads."""
     makers = {name: index for index, node in enumerate(nodes) for name in node.outputs}
     before = [{makers[name] for name in node.inputs if name in makers} for node in nodes]
     return [nodes[index] for index in stable_order(before, range(len(nodes)))]

@@ -1,4 +1,5 @@
-"""Probe: the shapes of a graph at one size while it is read, which show what gossamer computes."""
+"""Probe: the shapes of a graph at one size while the graph is read, which show whether gossamer
+computes a node."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ from gossamer.model.infer.visit import visit
 from gossamer.model.opset.state import InferenceState, Shape
 
 _OPEN_SIZE = 256
-"""Elements of a dimension that the file leaves open, while its shapes are looked at."""
+"""The size that a probe takes for a dimension that the file leaves open."""
 
 
 class Probe:
-    """The shapes and dtypes of a graph's values at one batch size, as far as they are known.
+    """The known shapes and dtypes of a graph's values at one batch size.
 
-    The batch size is `batch`, or the file's. A value is not known where its node does not fit the
-    sizes that were taken for open dimensions.
+    The batch size is the file's where the file fixes it, else `batch`. A value is not known where
+    its node does not fit the sizes that were taken for open dimensions.
 
-    open_size: the size of dimensions beside the batch that the file leaves open.
-    is_only_size: whether the file leaves no dimension open, but for a batch that it fixes.
+    open_size: the size that is taken for open dimensions other than the batch.
+    is_only_size: whether the file fixes all dimensions, the batch included.
     """
 
     def __init__(self, graph: Graph, batch: int = 1, open_size: int = _OPEN_SIZE) -> None:
@@ -35,8 +36,8 @@ class Probe:
         self._state = InferenceState(replace(graph, inputs=inputs), graph.fixed_batch or batch)
 
     def add(self, nodes: list[Node]) -> None:
-        """Adds nodes of the graph. Raises UnsupportedError for one that gossamer does not compute
-        at any size."""
+        """Adds nodes of the graph. Raises UnsupportedError for a node that gossamer computes at no
+        size."""
         for node in nodes:
             for name in filter(None, node.inputs):
                 self._learn(name)
@@ -47,7 +48,7 @@ class Probe:
             except UnsupportedError:
                 raise
             except GossamerError:
-                # the sizes do not fit, or the file is wrong, which resolve() says
+                # the sizes of this probe do not fit, or the file is wrong: then resolve() says so
                 continue
 
     def add_value(self, name: str, shape: Shape, dtype: str) -> None:
@@ -63,11 +64,11 @@ class Probe:
         return self._state.dtypes.get(name)
 
     def known(self, name: str) -> np.ndarray | None:
-        """Returns a value that follows from shapes and constants; None for others."""
+        """Returns a value that follows from shapes and constants; None for other values."""
         self._learn(name)
         return self._state.known.get(name)
 
     def _learn(self, name: str) -> None:
-        """Adds a constant that the graph has got meanwhile."""
+        """Adds a constant that was added to the graph since the last call."""
         if name not in self._state.shapes and name in self._graph.constants:
             self._state.know(name, self._graph.constants[name])

@@ -1,4 +1,4 @@
-"""Converters of the ops of QONNX, in which Brevitas and other tools write quantised networks down
+"""Converters of the ops of QONNX. Brevitas and other tools write quantised networks with these ops
 (A. Pappalardo et al., "QONNX: representing arbitrary-precision quantized neural networks", arXiv
 2206.07527, 2022)."""
 
@@ -17,8 +17,8 @@ DOMAINS = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
 
 
 def _bipolar(node: OnnxNode) -> None:
-    """Converts BipolarQuant, whose inputs are x and a scale: plus or minus the scale, plus for
-    0."""
+    """Converts BipolarQuant, whose inputs are x and a scale. The result is the scale where x is 0
+    or more, else minus the scale."""
     if len(node.inputs) != 2:
         raise node.error(f"has {len(node.inputs)} inputs, expected 2: x and its scale")
     c = Composer()
@@ -82,7 +82,8 @@ def _ceil(c: Composer, x: int) -> int:
 
 
 def _magnitudes(c: Composer, x: int, rounding: Callable[[Composer, int], int]) -> int:
-    """Returns the values whose magnitudes are rounded."""
+    """Adds x with its magnitudes rounded and its signs kept to the expression `c`, and returns the
+    result's number in `c`."""
     return c.apply("mul", c.apply("sign", x), rounding(c, c.apply("abs", x)))
 
 
@@ -90,7 +91,7 @@ _ROUNDING: dict[str, Callable[[Composer, int], int]] = {
     "ROUND": _nearest, "HALF_EVEN": _nearest, "FLOOR": _floor, "CEIL": _ceil,
     "DOWN": partial(_magnitudes, rounding=_floor), "ROUND_TO_ZERO": partial(
         _magnitudes, rounding=_floor), "UP": partial(_magnitudes, rounding=_ceil)}
-"""How Quant rounds, by the names of its attribute rounding_mode."""
+"""The rounding functions of Quant by the value of its attribute rounding_mode."""
 
 CONVERTERS: dict[tuple[str, str], Converter] = {
     (domain, op): converter for domain in DOMAINS

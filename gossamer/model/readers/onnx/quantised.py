@@ -1,8 +1,8 @@
-"""Converters of ONNX's operators on quantised values, and of layers between values that were
-quantised before (QuantizeLinear and DequantizeLinear around layers of floats).
+"""Converters of ONNX's operators on quantised values, and of layers of floats between
+DequantizeLinear and QuantizeLinear.
 
-Sums are those of integers, without rounding; what is made of them is computed in float32 in the
-order in which ONNX Runtime computes it, so that the same integers come out.
+Sums are sums of integers, without rounding. All arithmetic on these sums is in float32, in the
+order of ONNX Runtime, so that the results are the same integers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from gossamer.model.readers.onnx.layout import LAYOUT
 from gossamer.model.readers.onnx.node import OnnxNode
 
 IntegerConverter = Callable[[OnnxNode, Integers], None]
-"""A converter that also reads and adds what is known of quantised values."""
+"""A converter that also reads and updates `Integers`, the facts known of quantised values."""
 
 _NO_ZERO = np.zeros((), np.float32)
 
@@ -65,7 +65,7 @@ def _quantise(node: OnnxNode, integers: Integers) -> None:
     c = Composer()
     known = integers.scaled.get(x)
     if known is not None and known.array is None and are_same(known.scale, scale):
-        # what is divided by the scale that it was multiplied by is the integers themselves
+        # integers that were multiplied by a scale and are divided by the same scale stay the same
         if known.integers.dtype == dtype and are_same(known.integers.zero_point, zero):
             give(node, integers, known.integers, node.outputs[0])
             return
@@ -98,8 +98,8 @@ def _dequantise(node: OnnxNode, integers: Integers) -> None:
 
 
 def _quantise_dynamically(node: OnnxNode, integers: Integers) -> None:
-    """Converts DynamicQuantizeLinear, whose scale and zero point follow from the least and the
-    greatest value of the input, with 0 among them."""
+    """Converts DynamicQuantizeLinear. Its scale and zero point follow from the least and the
+    greatest value of the input, with 0 counted among the values."""
     x, (output, scale_name, zero_name) = node.required(0), node.outputs
     negated = Composer()
     greatest = node.emit("reduce", [x], "greatest", kind="max", axes=None, keepdims=False)
@@ -136,13 +136,14 @@ def _is_one_a_row(scale: np.ndarray, weight: np.ndarray) -> bool:
 
 
 def _per_channel(array: np.ndarray, rank: int) -> np.ndarray:
-    """Returns one number, or one for each channel, as it broadcasts to an image of a rank."""
+    """Returns an array of one number, or one number a channel, in a shape that broadcasts to images
+    of a rank."""
     return array.reshape(-1, *[1] * (rank - 2)) if array.size > 1 else array.reshape(())
 
 
 def _sums_of_window(node: OnnxNode, x: Centred, weight: np.ndarray) -> list[str]:
-    """Adds a convolution of integers without its bias, and returns the names of the sums of which
-    its result is the sum. weight: integers (M, C/groups, ...)."""
+    """Adds a convolution of integers without its bias, in slices of channels. Returns the names of
+    the slices' results, whose sum is the convolution. weight: integers (M, C/groups, ...)."""
     attributes = convolution_attributes(node, weight)
     parts = slices(node, weight, x.bounds)
     if len(parts) > 1 and attributes["groups"] > 1:
@@ -162,8 +163,8 @@ def _sums_of_window(node: OnnxNode, x: Centred, weight: np.ndarray) -> list[str]
 
 
 def _conv(node: OnnxNode, integers: Integers) -> None:
-    """Converts Conv, which multiplies integers where both of its factors are integers times a
-    scale."""
+    """Converts Conv. Where input and weights are integers times a scale, the convolution multiplies
+    the integers."""
     x, weight = (integers.scaled.get(node.input(index)) for index in (0, 1))
     if x is None or weight is None or weight.array is None or x.scale.size != 1 or (
             not x.integers.name or weight.array.ndim not in (3, 4)) or (
@@ -184,29 +185,30 @@ def _conv(node: OnnxNode, integers: Integers) -> None:
 
 
 def _for_each(scale: np.ndarray, channels: int) -> np.ndarray:
-    """Returns a scale of each channel, as a vector. A single scale of all channels is repeated: as
-    a number in the code of a layer it would keep layers of one shape from sharing kernels."""
+    """Returns a vector with a scale for each channel. A single scale of all channels is repeated: a
+    number in the code of a kernel would prevent layers of one shape from sharing a kernel."""
     return np.broadcast_to(scale.astype(np.float32).reshape(-1), channels)
 
 
 def _scaled_sums(node: OnnxNode, c: Composer, sums: Sums) -> int:
-    """Returns the value of sums of integers times their scale, and their bias."""
+    """Adds sums of integers times their scale, plus their bias, to the expression `c`, and returns
+    the result's number in `c`."""
     value = c.apply("mul", total(c, sums.names), constant(node, c, sums.scale, "scale"))
     return value if sums.bias is None else c.apply(
         "add", value, constant(node, c, sums.bias, "bias"))
 
 
 def _give_scaled(node: OnnxNode, integers: Integers, sums: Sums) -> None:
-    """Adds the node that gives sums of integers times a scale, and notes that its output is these
-    sums."""
+    """Adds the node that computes sums of integers times a scale, and notes the sums of which its
+    output is made."""
     c = Composer()
     node.emit_expression(c, _scaled_sums(node, c, sums))
     integers.sums[node.outputs[0]] = sums
 
 
 def _matrix_product(node: OnnxNode, integers: Integers) -> None:
-    """Converts Gemm and MatMul, which multiply integers where the input and a constant matrix are
-    integers times a scale."""
+    """Converts Gemm and MatMul. Where the input and a constant matrix are integers times a scale,
+    the product multiplies the integers."""
     converter = LAYERS[node.op]
     a, b = (integers.scaled.get(node.input(index)) for index in (0, 1))
     if a is None or b is None or b.array is None or b.array.ndim != 2 or a.scale.size != 1 or (
@@ -239,12 +241,13 @@ def _matrix_product(node: OnnxNode, integers: Integers) -> None:
 
 
 def of_columns(array: np.ndarray) -> np.ndarray:
-    """Returns one number, or one for each column, as it broadcasts to the rows of a matrix."""
+    """Returns an array of one number, or one number a column, in a shape that broadcasts to the
+    rows of a matrix."""
     return array.reshape(-1 if array.size > 1 else ())
 
 
 def _qlinear_conv(node: OnnxNode, integers: Integers) -> None:
-    """Converts QLinearConv, whose bias is in units of the factors' scales."""
+    """Converts QLinearConv, whose bias is in units of the product of both scales."""
     weight = node.constant(3, "the weight")
     if weight.ndim not in (3, 4):
         raise node.unsupported(f"has {weight.ndim - 2} spatial dimensions; gossamer computes 1 or "
@@ -266,8 +269,8 @@ def _qlinear_conv(node: OnnxNode, integers: Integers) -> None:
 
 
 def _check_rows(node: OnnxNode, scale: np.ndarray, zero: np.ndarray, rows: int) -> None:
-    """Raises ModelError where the weights have neither one scale and zero point nor one a channel.
-    """
+    """Raises ModelError unless scale and zero point of the weights are each one number, or one
+    number for each output channel."""
     for what, array in (("scale", scale), ("zero point", zero)):
         if array.size not in (1, rows):
             raise node.error(f"the weight's {what} has {array.size} values, expected one or "
@@ -275,7 +278,7 @@ def _check_rows(node: OnnxNode, scale: np.ndarray, zero: np.ndarray, rows: int) 
 
 
 def bias_of_integers(node: OnnxNode, c: Composer, index: int, channels: int, rank: int) -> int:
-    """Returns the value of a bias of integers in an expression."""
+    """Adds a bias of integers to the expression `c`, and returns its number in `c`."""
     bias = node.constant(index, "the bias")
     if bias.size != channels:
         raise node.error(f"bias {quoted(node.input(index))} has shape {list(bias.shape)}, expected "
@@ -288,8 +291,9 @@ def bias_of_integers(node: OnnxNode, c: Composer, index: int, channels: int, ran
 
 def product(node: OnnxNode, a: Centred, b: Centred | np.ndarray,
              integers: Integers) -> list[str]:
-    """Adds a matrix product of integers, and returns the names of the sums of which it is the
-    sum. b: the constant matrix, or what the data decide."""
+    """Adds a matrix product of integers, in slices of the summed axis. Returns the names of the
+    slices' results, whose sum is the product. b: a constant matrix, or a value that the data
+    decide."""
     if isinstance(b, Centred):
         shape = integers.probe.shape(node.required(0))
         check_depth(node, None if not shape else shape[-1],
@@ -323,8 +327,8 @@ def _qlinear_matmul(node: OnnxNode, integers: Integers) -> None:
 
 def _zero_point(node: OnnxNode, integers: Integers, index: int,
                 of_columns: bool) -> np.ndarray | str:
-    """Returns the zero point of a factor of integers: one number, for columns also one of each, or
-    the name of one that the data decide."""
+    """Returns the zero point of a factor of integers: one number; for columns also one number for
+    each column; or the name of a zero point that the data decide."""
     name = node.input(index)
     if not name:
         return _NO_ZERO
@@ -366,7 +370,7 @@ def _give_sums(node: OnnxNode, integers: Integers, sums: list[str]) -> None:
 
 
 def _cast(node: OnnxNode, integers: Integers) -> None:
-    """Converts Cast, which gives integers to floats as they are computed."""
+    """Converts Cast. A cast of integers to float32 is the float32 value that stands for them."""
     known = integers.centred.get(node.input(0))
     if known is None or TYPES.get(node.attribute("to", 0)) != "float32":
         ELEMENTWISE["Cast"](node)
@@ -378,8 +382,8 @@ def _cast(node: OnnxNode, integers: Integers) -> None:
 
 
 def _selecting(node: OnnxNode, integers: Integers, converter: Callable[[OnnxNode], None]) -> None:
-    """Converts an op whose outputs hold values of its input, which it then takes as integers less
-    their zero point."""
+    """Converts an op whose outputs hold values of its input. Where the input is quantised, the op
+    takes the integers less their zero point."""
     source, outputs = node.input(0), list(node.outputs)
     centred, scaled = integers.centred.get(source), integers.scaled.get(source)
     known = scaled.integers if scaled is not None else centred
@@ -403,7 +407,7 @@ def _selecting(node: OnnxNode, integers: Integers, converter: Callable[[OnnxNode
 
 
 def _max_pool(node: OnnxNode, integers: Integers) -> None:
-    """Converts MaxPool, of integers as floats."""
+    """Converts MaxPool; integers are computed as floats."""
     x = node.input(0)
     if x not in integers.centred and integers.dtype(node, x) in ("int8", "uint8"):
         integers.centred[x] = centre(node, integers, 0, _NO_ZERO, "x")
@@ -411,8 +415,8 @@ def _max_pool(node: OnnxNode, integers: Integers) -> None:
 
 
 def _concat(node: OnnxNode, integers: Integers) -> None:
-    """Converts Concat, of integers where all parts have one zero point and, where they are scaled,
-    one scale."""
+    """Converts Concat. Integers are concatenated where all inputs are integers times the same
+    scale, or integers with the same zero point."""
     scaled = [integers.scaled.get(name) for name in node.inputs]
     centred = [integers.centred.get(name) for name in node.inputs]
     first = scaled[0]
@@ -439,7 +443,8 @@ def _concat(node: OnnxNode, integers: Integers) -> None:
 
 
 def _averaging(node: OnnxNode, integers: Integers, converter: Callable[[OnnxNode], None]) -> None:
-    """Converts an average, which is the average of integers times their scale."""
+    """Converts an average. Where the input is integers times a scale, the result is the average of
+    the integers times the scale."""
     scaled = integers.scaled.get(node.input(0))
     if scaled is None or not scaled.integers.name or scaled.scale.size != 1:
         converter(node)

@@ -47,18 +47,18 @@ from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
 from gossamer.model.readers.onnx.quantised import QUANTISED, IntegerConverter
 
 OLDEST_OPSET = 7
-"""The oldest opset that is read whole. Of files with older opsets the operators are read that are
-the same in this one."""
+"""The oldest opset of which all operators are read. In files with an older opset, only operators
+are read that have the same definition in this opset."""
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 """The newest opset that the installed onnx defines."""
 
 _QUANTISED = ("QLinear", "QAttention", "MatMulIntegerToFloat", "DynamicQuantize")
-"""Beginnings of the names of operators that only networks of integers have."""
+"""Beginnings of the names of operators that only quantised networks have."""
 
 
 
 def _without_integers(converter: Converter) -> IntegerConverter:
-    """Returns a converter that leaves alone what is known of quantised values."""
+    """Returns a converter that ignores `Integers`, the facts known of quantised values."""
     return lambda node, integers: converter(node)
 
 
@@ -80,11 +80,11 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
 
     outputs: names of the outputs that are wanted, in their order; None for all. Nodes that only
     other outputs need are not read.
-    narrows: whether float64 becomes float32, as it does without ONNX Runtime; it stays as it is in
-    parts for ONNX Runtime otherwise.
-    Raises InputError when the file is absent or has no such output; ModelError when it is
-    truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets that
-    gossamer does not compute.
+    narrows: whether float64 becomes float32, as it always does without ONNX Runtime. Otherwise
+    float64 values stay in parts that ONNX Runtime computes.
+    Raises InputError when the file is absent or lacks an output of `outputs`; ModelError when the
+    file is truncated, is not ONNX or is malformed; UnsupportedError for ops, attributes or opsets
+    that gossamer does not compute.
     """
     if isinstance(model, str | Path):
         path = Path(model)
@@ -109,8 +109,8 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
 
 
 def _opset(model: onnx.ModelProto, file: str) -> int:
-    """Returns the opset of ONNX's own operators. Raises ModelError where the file names none, and
-    UnsupportedError where the installed onnx does not know it."""
+    """Returns the opset of ONNX's own operators. Raises ModelError where the file names no opset,
+    and UnsupportedError where the installed onnx does not know the opset."""
     versions = {entry.domain: entry.version for entry in model.opset_import}
     opset = versions.get("", versions.get("ai.onnx", NEWEST_OPSET if versions else 0))
     if opset < 1:
@@ -136,7 +136,7 @@ def read_model(path: Path) -> onnx.ModelProto:
     except InputError:
         raise
     except Exception as error:
-        # onnx raises types of its own here, and OSError
+        # onnx raises exceptions of its own classes, and OSError
         raise ModelError(f"{path}: its external data cannot be read ({first_line(error)}); put the "
                          "data file beside the model") from None
     return model
@@ -153,7 +153,8 @@ def _parsed(data: bytes, file: str) -> onnx.ModelProto:
 
 
 def _checked(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
-    """Returns the model. Raises ModelError where it holds no network or a name is no text."""
+    """Returns the model. Raises ModelError where the model holds no network, or a name is no
+    text."""
     if not model.ir_version or not model.graph.output:
         raise ModelError(f"{file}: holds no network; {_EXPECTED}")
     if (damaged := next(_damaged_texts(model.graph), None)) is not None:
@@ -163,7 +164,7 @@ def _checked(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
 
 def _in_memory(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
     """Returns a model that came without a path. Raises the errors of _checked(), and InputError
-    where data lie in another file, which nothing says where to look for."""
+    where data lie in another file, whose folder is not known."""
     _checked(model, file)
     if (location := external_file(model)) is not None:
         raise InputError(f"{file}: its weights lie in another file, {quoted(location)}; give the "
@@ -172,7 +173,7 @@ def _in_memory(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
 
 
 def _damaged_texts(graph: onnx.GraphProto) -> Iterator[bytes]:
-    """Yields the names in a graph that are no text, which protobuf hands out as bytes."""
+    """Yields the names in a graph that are no UTF-8 text; protobuf returns such names as bytes."""
     named = (graph.initializer, graph.input, graph.output, graph.node,
              *(node.attribute for node in graph.node))
     names = [graph.name, *(entry.name for entries in named for entry in entries)]
@@ -185,7 +186,7 @@ def _damaged_texts(graph: onnx.GraphProto) -> Iterator[bytes]:
 
 def _load_constants(proto: onnx.GraphProto, graph: Graph, keeps: bool) -> None:
     """Adds the file's initializers to the graph, floating-point ones as float32. keeps: whether
-    float64 stays in parts for ONNX Runtime, which take the initializers themselves."""
+    float64 stays in parts for ONNX Runtime, which take the initializers from the file."""
     if proto.sparse_initializer:
         name = proto.sparse_initializer[0].values.name
         raise UnsupportedError(f"{graph.file}: initializer {quoted(name)} is sparse; store it "
@@ -220,8 +221,9 @@ def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str]
     batch.
 
     outputs: as for load_onnx().
-    keeps: whether float64 is left to ONNX Runtime. Returns all inputs: inputs that are no tensors
-    of numbers, which only ONNX Runtime takes, are no inputs of the graph.
+    keeps: whether float64 is left to ONNX Runtime.
+    Returns all inputs of the network. Inputs that are no tensors of numbers, which only ONNX
+    Runtime takes, are not added to the graph.
     """
     seen = set(graph.constants)
     inputs = []
@@ -251,7 +253,7 @@ def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str]
 
 def _is_of_numbers(value: onnx.ValueInfoProto, keeps: bool) -> bool:
     """Returns whether a value is a tensor of numbers that gossamer computes with. keeps: whether
-    float64 is none of them."""
+    float64 is left to ONNX Runtime."""
     kind = value.type.tensor_type.elem_type or TensorProto.FLOAT
     return value.type.HasField("tensor_type") and kind in TYPES and not (
         keeps and kind == TensorProto.DOUBLE)
@@ -272,7 +274,7 @@ def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str, keeps: bool
         return ValueInfo(value.name, shape, "float64", labels) if is_float64 else (
             ValueInfo(value.name, (), type_text(value.type)))
     if kind == TensorProto.FLOAT16:
-        # numbers are float32 within the network, and as in the file outside
+        # float16 inputs and outputs are float32 within the network, and float16 for callers
         return (ValueInfo(value.name, shape, "float32", labels, InputFormat("float16"))
                 if what == "input" else ValueInfo(value.name, shape, "float32", labels,
                                                   returned_dtype="float16"))
@@ -293,7 +295,7 @@ def _warn_of_narrowed(proto: onnx.GraphProto, graph: Graph) -> None:
 
 
 def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
-    """Returns the value with its first dimension open, where that is the batch."""
+    """Returns the value with its first dimension open, where this dimension is the batch."""
     if info.shape[:1] != (batch,):
         return info
     return replace(info, shape=(None, *info.shape[1:]))
@@ -301,12 +303,12 @@ def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
 
 def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo],
                 opset: int, keeps: bool) -> None:
-    """Converts the file's nodes in order. What gossamer does not compute is left to ONNX Runtime
-    where that is installed and knows the operator's domain; else raises UnsupportedError, which
-    names the first of these nodes.
+    """Converts the file's nodes in order. A node that gossamer does not compute is left to ONNX
+    Runtime, where this is installed and knows the operator's domain. Raises UnsupportedError that
+    names the first nodes which can neither be computed nor left.
 
     inputs: all inputs of the network.
-    keeps: whether float64 is left to it, too.
+    keeps: whether float64 is left to ONNX Runtime, too.
     """
     nodes = in_order(model.graph, [info.name for info in graph.outputs], graph.file)
     used = Counter(name for node in nodes for name in reads(node))
@@ -398,8 +400,8 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
 
 
 def _convert(node: OnnxNode, converter: IntegerConverter, integers: Integers) -> None:
-    """Adds what a node becomes to its graph. Raises UnsupportedError where gossamer does not
-    compute that, and ModelError where the node is malformed."""
+    """Adds the nodes that a node of the file becomes to the graph. Raises UnsupportedError where
+    gossamer does not compute the node, and ModelError where it is malformed."""
     if not node.outputs or not node.outputs[0]:
         raise node.error("its first output has no name")
     begin = len(node.graph.nodes)
@@ -412,8 +414,8 @@ def _convert(node: OnnxNode, converter: IntegerConverter, integers: Integers) ->
 
 
 def _known(proto: onnx.NodeProto, node: OnnxNode) -> None:
-    """Converts a node whose results follow from shapes and constants, and which no algorithm
-    computes."""
+    """Converts a node whose results follow from shapes and constants, and for which gossamer has no
+    op with an algorithm."""
     for attribute in proto.attribute:
         node.attribute(attribute.name)
     node.emit("onnx_known", [name for name in node.inputs if name],
@@ -421,8 +423,8 @@ def _known(proto: onnx.NodeProto, node: OnnxNode) -> None:
 
 
 def _converter(node: onnx.NodeProto, opset: int) -> IntegerConverter | None:
-    """Returns the converter of a node; None where it has none, or none for an opset as old as
-    this."""
+    """Returns the converter of a node; None where there is no converter, or no converter for the
+    node in so old an opset."""
     if node.domain == "com.microsoft":
         return MICROSOFT.get(node.op_type)
     if node.domain not in ("", "ai.onnx"):
@@ -440,7 +442,7 @@ def _is_as_in(op: str, opset: int, other: int) -> bool:
 
 
 def _advice(proto: onnx.GraphProto) -> str:
-    """Returns what to do about operators that gossamer does not compute."""
+    """Returns advice about operators that gossamer does not compute, for messages."""
     used = {entry.op_type for entry in proto.node}
     extra = "" if host_library.is_installed() else f", or {host_library.EXTRA}"
     if any(op.startswith(_QUANTISED) for op in used):

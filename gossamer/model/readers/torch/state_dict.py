@@ -24,10 +24,10 @@ from gossamer.model.readers.torch.unpickle import MalformedPickle, Name, load
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
 _MAX_DIMENSIONS = 32
-"""Most dimensions of a tensor, which NumPy 1 had as its limit."""
+"""The most dimensions of a tensor: the limit of NumPy 1."""
 _MAX_EXPANSION = 8
-"""The most times that all tensors together may be larger than the file. Tensors may share a
-storage, but few do."""
+"""The largest allowed ratio of the bytes of all tensors together to the bytes of the file. Tensors
+may share a storage, but few do."""
 
 _DTYPES = {
     "DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BFloat16Storage": "<u2",
@@ -40,7 +40,8 @@ _DTYPES = {
 class _Storage:
     """A block of memory in the file.
 
-    kind: torch's name of its type.
+    kind: torch's name of the storage's type.
+    key: name of the storage in the file.
     size: number of elements.
     """
 
@@ -70,8 +71,8 @@ def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
     contiguous copies; bfloat16 becomes float32. Other values of the dict (numbers, names) are
     left out.
 
-    Raises ModelError, which names the file and the reason, for a file that is no state dict, is
-    damaged, or holds other objects than tensors and plain data.
+    Raises ModelError, which names the file and the reason, for a file that is no state dict, that
+    is damaged, or that holds objects other than tensors and plain data.
     """
     path = Path(path)
     try:
@@ -87,7 +88,7 @@ def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def _read_zip(data: bytes) -> dict[str, np.ndarray]:
-    """Returns the tensors of a zip archive, which torch writes from 1.6 on."""
+    """Returns the tensors of a zip archive, the container that torch writes from 1.6 on."""
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
         entries = {entry.filename: entry for entry in archive.infolist()}
@@ -180,8 +181,8 @@ def _read_legacy(data: bytes) -> dict[str, np.ndarray]:
 
 
 def _call(name: Name, arguments: tuple) -> Any:
-    """Returns the result of a function that the pickle calls. Raises MalformedPickle for any that
-    builds no tensor."""
+    """Returns the result of a function that the pickle calls. Raises MalformedPickle for a function
+    that builds no tensor or dict."""
     match str(name):
         case "collections.OrderedDict":
             if arguments == ():
@@ -216,7 +217,7 @@ def _storage(identity: Any) -> _Storage:
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> _Tensor:
-    """Returns a tensor that lies within its storage. Raises MalformedPickle for any other."""
+    """Returns a tensor that lies within its storage. Raises MalformedPickle for other tensors."""
     if type(storage) is not _Storage:
         raise MalformedPickle("has a tensor without a storage")
     if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):

@@ -1,8 +1,8 @@
 """Reads pickles that hold plain data and tensors only.
 
 Python's own unpickler can call anything that it can import, and trusts every size that it reads.
-This one knows the two dozen opcodes that a saved state dict consists of, imports nothing, and calls
-only the functions that its caller passes.
+The unpickler here knows the two dozen opcodes of which a saved state dict consists. It imports
+nothing, and calls only the functions that its caller passes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, BinaryIO
 
 
 class MalformedPickle(ValueError):
-    """A pickle that cannot be read; the message says why, in a few words after "it"."""
+    """A pickle that cannot be read. The message is the reason, as the end of a sentence that begins
+    with "it"."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ _TUPLE_SIZES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 def load(stream: BinaryIO, call: Callable[[Name, tuple], Any],
          persistent: Callable[[Any], Any]) -> Any:
-    """Returns the object of the pickle at the stream's position, and moves the stream to its end.
+    """Returns the object of the pickle at the stream's position, and moves the stream to the end of
+    this pickle.
 
     call(name, arguments): returns the result of a function or class that the pickle names; raises
     an error for a name that it does not know. persistent(id): returns the object that is stored
@@ -65,11 +67,12 @@ def load(stream: BinaryIO, call: Callable[[Name, tuple], Any],
 
 
 class _Machine:
-    """The stack machine that a pickle is a program of.
+    """The stack machine that executes a pickle.
 
+    call, persistent: as for load().
     stack: values since the last mark.
     marked: stacks before each mark.
-    memo: stored values.
+    memo: stored values by their number.
     """
 
     def __init__(self, call: Callable[[Name, tuple], Any],
