@@ -19,7 +19,7 @@ from gossamer.plan.report.report import Report
 class Way:
     """A way to prune a network.
 
-    name: such as "90%".
+    name: the name of the way, such as "90%".
     pattern: one of gossamer.model.prune_patterns.PATTERNS.
     sparsity: the share of each layer's weights that become zero.
     """
@@ -56,9 +56,9 @@ class LayerGroup:
 
 @dataclass(frozen=True)
 class Advice:
-    """What zeros bring a network on a device.
+    """The times of a network on a device as it is, and with zeros among its weights.
 
-    device, description: the device.
+    device, description: the name and the description of the device.
     batch: images of an execution.
     groups: the layers with weights that can become zero, in the network's order.
     others_us: microseconds of all other steps, by the name of the way.
@@ -90,7 +90,7 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None, b
            precision: str = "fp32", effort: str = "quick", ways: Sequence[Way] = WAYS,
            note: Callable[[str], None] = lambda text: None) -> Advice:
     """Measures a network as it is, and pruned in each of the ways by the magnitudes of its present
-    weights, which are drawn at random in a network that nobody has trained.
+    weights. In a network that was not trained these are random numbers.
 
     model: returns a new copy of the network.
     device, precision, effort: as for `gossamer.compile`.

@@ -48,7 +48,7 @@ class Batcher:
     most : int, default 64
         The largest batch.
     queue : int, default 1024
-        How many images may wait. A request that comes when there is no room is refused.
+        How many images may wait. A request for which the queue has no room is refused.
 
     Attributes
     ----------
@@ -267,7 +267,7 @@ class Batcher:
         return await asyncio.wrap_future(self.submit(*inputs, deadline=deadline, **named))
 
     def close(self) -> None:
-        """Refuse further requests, compute those that wait, and end the threads.
+        """Refuse further requests, compute the requests that wait, and end the threads.
 
         The plan stays open.
         """

@@ -20,7 +20,7 @@ from gossamer.plan.run.stream import ResultStream
 
 
 class CallablePlan(abc.ABC):
-    """The calls of a network on one device; `Plan` decides what computes it.
+    """The calls of a network on one device; `Plan` decides what computes each layer.
 
     Attributes
     ----------
@@ -97,7 +97,8 @@ class CallablePlan(abc.ABC):
         Returns
         -------
         array or tuple of array
-            What `plan(x)` returns. It is complete, so that nothing has to wait for its stream.
+            What `plan(x)` returns. The outputs are complete, so that no work has to wait for the
+            stream.
 
         Raises
         ------

@@ -109,7 +109,7 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
 
     A layer that `force` names takes the algorithm that is given there, and no other. For all other
     layers these rules apply, one after another:
-    - Algorithms with by_name_only are left out, but for the one that `only` names.
+    - Algorithms with by_name_only are left out, unless `only` names them.
     - Without `vendors`, algorithms of vendors' libraries are left out.
     - The algorithm that `only` names is taken alone.
     - ZeroWeights, which supports a layer whose weights are all zero, is taken alone.

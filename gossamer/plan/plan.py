@@ -475,7 +475,7 @@ class Plan(CallablePlan):
             Bytes of "weights", "activations" and "workspace". Weights count in all their packed
             forms, with the constants of contexts; on the host only layers computed on bits have
             packed forms, while others use the arrays of the file as they are. Activations and
-            workspace are those of the contexts that plan(x) made.
+            workspace are summed over the contexts that plan(x) made.
         """
         contexts = self._calls.contexts.all()
         return {

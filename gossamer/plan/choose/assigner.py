@@ -251,7 +251,8 @@ class Assigner:
                         _conversions(nodes, assignment.options, fixed, required))
 
     def _options(self, restriction: Restriction) -> list[list[_Option]]:
-        """Returns the options of every node: those of the layer alone, then those of fusions."""
+        """Returns the options of every node: first of the layer alone, then of the layer in
+        fusions."""
         by_name = {node.layer.name: node for node in self._nodes if isinstance(node, MeasuredLayer)}
         usable_of = {node.layer.name: restriction.of_fusion(
             node, [by_name[name] for name in node.layer.covers if name in by_name])

@@ -18,7 +18,7 @@ from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 
 Conversion = tuple[str, Hashable, Hashable]
-"""A value, and the formats from which and to which it is converted."""
+"""A value, the format from which it is converted, and the format to which it is converted."""
 
 _Key = tuple[TensorSpec, TensorSpec, ValueFacts]
 

@@ -31,7 +31,7 @@ class FusionFormat:
 
     fusion: name of the fusion's layer.
     option: number of the candidate among the fusion's candidates.
-    written: the format in which the value is also written; None where it is not.
+    written: the format in which the value is also written; None where it is not written.
     """
 
     fusion: str

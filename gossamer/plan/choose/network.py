@@ -36,7 +36,7 @@ class Network:
 
     @cached_property
     def specs(self) -> dict[str, TensorSpec]:
-        """The spec of every value: in the default layout, but for inputs and outputs."""
+        """The spec of every value. Values other than inputs and outputs have the default layout."""
         specs = {name: default_spec(array.shape, str(array.dtype))
                  for name, array in self.constants.items()}
         for layer in self.layers:

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 class Planned:
     """A program for one batch size, and how it was chosen.
 
-    comparison: the comparison with baseline plans, where there was one.
-    accuracy: the error on the calibration inputs, where there are some.
+    comparison: the comparison with baseline plans; None where none was made.
+    accuracy: the error on the calibration inputs; None without such inputs.
     notes: sentences for the user about the choice.
-    end_to_end: the time of one execution, where it is known.
+    end_to_end: the time of one execution; None where it was not measured.
     """
 
     program: Program

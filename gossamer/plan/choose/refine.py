@@ -55,8 +55,8 @@ Exchange = Mapping[str, Candidate]
 def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tuner: Tuner,
             accurate: Callable[[Program], Program],
             note: Callable[[str], None] = lambda line: None) -> Comparison | None:
-    """Returns the fastest of a network's programs: that of the cheapest assignment, or another one
-    that is clearly faster as a whole.
+    """Returns the fastest of a network's programs: the program of the cheapest assignment, or
+    another program that is clearly faster as a whole.
 
     These plans are compared with the cheapest assignment:
     - For each algorithm, the plan that takes it wherever it can, if another algorithm could compute

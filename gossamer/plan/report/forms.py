@@ -21,10 +21,10 @@ class LayerForm:
     """The form of a layer with weights, or of several that are computed in one step.
 
     form: "bits", "trits" or "floats".
-    reason: why the form is not a packed one; "" where it is.
+    reason: why the form is not a packed one; "" for a packed one.
     could_be_packed: whether bits or trits can compute the layer.
-    weights: the number of weights of these layers.
-    layers: the number of layers that have the weights.
+    weights: the number of weights of the layer, or of all these layers.
+    layers: the number of layers that are computed in the step.
     has_signs: whether all inputs are -1, 0 or 1, or the weights of each channel are plus and minus
     one number.
     """

@@ -43,8 +43,8 @@ class Report:
     taken), and the columns of zero_columns(). The cost of preparing the step is in build_s (seconds
     to pack weights and to generate and compile kernels), build_when ("measured" for a time from
     when the candidates were measured, "now" for a time of this plan), build_cached (whether a
-    kernel was in the disk cache) and device_bytes (packed weights and code on the device); all of
-    these are None where they are not known. Profiled steps have median_us, p25_us, p75_us and
+    kernel was in the disk cache) and device_bytes (packed weights and code on the device); each of
+    these four is None where it is not known. Profiled steps have median_us, p25_us, p75_us and
     share. Steps whose candidates were measured have these too, and cold_us, error, best_dense_us,
     speedup over this time, speedup_reason (why the best dense algorithm was not taken where it is
     faster alone, else "") and candidates: one dict each, with its times or the reason why it is

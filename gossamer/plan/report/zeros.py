@@ -70,7 +70,7 @@ def reason_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def break_even_line(rows: Sequence[Row]) -> str:
-    """Returns what the column of break-even densities means; "" where it is empty."""
+    """Returns what the column of break-even densities means; "" where the column is empty."""
     if all(row.get("break_even") is None for row in rows):
         return ""
     return ("zeros win below: an estimate, as if the time of the algorithm that skips zeros fell "
@@ -78,7 +78,8 @@ def break_even_line(rows: Sequence[Row]) -> str:
 
 
 def break_even_text(row: Row) -> str:
-    """Returns the density of a row below which zeros would win, as text; "" where there is none."""
+    """Returns the density of a row below which zeros would win, as text; "" where it is not
+    known."""
     value = row.get("break_even")
     return "" if value is None else share_text(value)
 

@@ -159,8 +159,8 @@ class SharedWork:
 
 class DeviceWorker(threading.Thread):
     """The thread of one device. It queues each batch on one of several lanes, so that one batch is
-    copied while others are computed, and collects the results. It is one thread, since switching
-    between threads would take longer than the calls of the driver.
+    copied while others are computed, and collects the results. A device has only one thread, since
+    switching between threads would take longer than the calls of the driver.
 
     depth: how many batches the device has at once. A processor has one, since each batch takes
     longer where several are computed at once.

@@ -101,7 +101,7 @@ class TailCalls(Calls):
 
 def _as_taken(info: ValueInfo, value: Any) -> Any:
     """Returns an input of a network as ONNX Runtime takes it. Raises InputError for numbers where
-    texts are expected, and the other way round."""
+    texts are expected, and for texts where numbers are."""
     if info.dtype == "string":
         array = np.asarray(value)
         if array.dtype.kind not in "OUS":

@@ -1,9 +1,9 @@
 """Requests that wait for a device, and the choice of the batch that goes next.
 
 The choice knows how long the plan takes at each batch size. Among the sizes whose batch would end
-before the first request is due, it takes the size with the most images a second. If no batch ends
-so soon, it takes the size with the most images a second of all, since only that lets the queue
-become shorter.
+before the first request is due, it takes the size with the most images a second. If no batch would
+end so soon, it takes the size with the most images a second of all sizes, which shortens the queue
+fastest.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Which layers' candidates take the same time, and which layers are so alike that the candidates
-that are best for one are best for the other."""
+"""Which layers have candidates with the same times, and which layers are so alike that the best
+candidates of one layer are the best of the other."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 class CandidateBuilds:
     """The candidates that are built ahead on one device.
 
-    workers: processes that build candidates; those under True build candidates of vendors'
-    libraries, and those under False candidates that skip zeros. Both kinds occupy Python's
+    workers: processes that build candidates. Processes under True build candidates of vendors'
+    libraries, and processes under False candidates that skip zeros. Both kinds occupy Python's
     interpreter for long. This process builds all other candidates.
     """
 

@@ -29,8 +29,9 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     where a guard was written over, a part of the output was not written, or a padding is not zero.
 
     images: indices of the images that `expected` holds, which are compared; the other images are
-    only tested for being written. None: `expected` is the whole output, which does not consist of
-    images. limits: where right results may differ from `expected`, for results that jump.
+    only searched for values that were not written. None: `expected` is the whole output, which does
+    not consist of images. limits: where right results may differ from `expected`, for results that
+    jump.
     """
     margin = buffer.device.alignment
     end = margin + spec.nbytes

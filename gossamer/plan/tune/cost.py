@@ -45,10 +45,10 @@ class NominalRates:
     launch_us: the time of an empty launch in microseconds.
     flops: operations of one compute unit in a microsecond, by precision.
     nbytes: bytes that one compute unit moves in a microsecond.
-    config: the least ratio of the time of a later config to the time of an algorithm's first config
-    that is expected while few such pairs were measured. The last config of a vendor's library can
-    take half the time of its first one. On processors the ratio is lower, since the configs are in
-    an order that was made for GPUs.
+    config: while few pairs of configs were measured, the least ratio that is expected of a later
+    config's time to the time of the algorithm's first config. The last config of a vendor's library
+    can take half the time of its first one. On processors the ratio is lower, since the configs are
+    in an order that was made for GPUs.
     """
 
     launch_us: float
@@ -83,8 +83,8 @@ class Ratios:
         self._sorted: list[float] = []
 
     def learn(self, key: Hashable, known_us: float, time_us: float) -> None:
-        """Remembers the ratio of a measured time to one that was known before, if it is the least
-        of its key."""
+        """Remembers the ratio of a measured time to a time that was known before, if this ratio is
+        the least of its key."""
         ratio = max(time_us, 1e-3) / max(known_us, 1e-3)
         before = self._of.get(key)
         if before is None or ratio < before:

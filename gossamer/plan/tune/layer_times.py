@@ -237,5 +237,5 @@ class Attempt:
 
     @property
     def time_us(self) -> float | None:
-        """The measured time; None where there is none."""
+        """The measured time; None for a candidate without a time."""
         return None if self.measured is None or self.measured.failure else self.measured.median_us

@@ -38,7 +38,7 @@ class CandidateMemory:
         self._cache_filler: tuple[Buffer, Buffer] | None = None
 
     def empty(self, nbytes: int, purpose: str) -> Buffer:
-        """Returns new memory. Where there is too little, the inputs of layers are freed for it."""
+        """Returns new memory. Where too little is free, the inputs of layers are freed first."""
         try:
             return self.device.empty(nbytes, purpose)
         except OutOfMemoryError:

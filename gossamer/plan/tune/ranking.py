@@ -54,7 +54,7 @@ class Ranking:
     """The attempts that are left, in the order in which they are best measured.
 
     limits: the numbers of the effort.
-    required_first: whether required attempts come before all others, whatever is expected of them.
+    required_first: whether required attempts come before all others, even if they seem slow.
     """
 
     def __init__(self, estimates: Estimates, limits: Effort, *,

@@ -1,4 +1,4 @@
-"""The measurements of a tuner: those of this process, and those in the caches of its devices."""
+"""The measurements of a tuner, in this process and in the caches of its devices."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Results:
         return self._known.get((problem, device.name), {})
 
     def stored(self, problem: Problem, device: Device) -> _ByCandidate:
-        """Returns the measurements that are known: those in the cache, and those that this process
-        uses in place of them."""
+        """Returns the measurements in the cache, and in place of some of them the measurements that
+        this process uses."""
         on_disk = self.cache_of(device).get(problem) or ()
         return {**{measured.candidate_key: measured for measured in on_disk},
                 **self.of(problem, device)}

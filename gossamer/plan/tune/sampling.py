@@ -1,7 +1,7 @@
 """Checks candidates and times them, one after another.
 
-Every candidate gets one sample of its time. Those that are near the best known time for a layer
-get the samples that the effort asks for, interleaved with one another.
+Every candidate gets one sample of its time. Candidates near the best known time for a layer get as
+many samples as the effort says, interleaved with one another.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The search for the fastest candidates of layers on one device.
 
-The candidates are ranked by what each is expected to save, built ahead, checked and sampled once;
-those within 15% of the best are sampled again. Some candidates wait until others are measured,
-since the results of the others may show that they are of no use.
+The candidates are ranked by the time that each is expected to save, built ahead, checked and
+sampled once. Candidates within 15% of the best time are sampled again. Some candidates wait until
+others are measured, since the results may show that the waiting candidates are of no use.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class Search:
         self._attempts: list[Attempt] = []
         """The attempts for candidates without a stored measurement that suffices."""
         self._alike: dict[object, CandidateGroup] = {}
-        """For layers that are alike, the group of the first of them, by what likeness() returns."""
+        """For layers that are alike, the group of the first such layer, by the result of
+        likeness()."""
         self._later: list[Attempt] = []
         """The attempts that wait until the others are measured."""
         self._start = self._stored = time.monotonic()
@@ -186,8 +187,8 @@ class Search:
 
     def _add(self, requests: Sequence[MeasurementRequest]) -> None:
         """Adds requests to the ranking. Three kinds of candidates wait until the others are
-        measured: those with configs beyond the first ones of the effort, those of layers that are
-        like an earlier layer, and those of fusions within larger ones."""
+        measured: candidates with configs beyond the first ones of the effort, candidates of layers
+        that are like an earlier layer, and candidates of fusions within larger fusions."""
         with self._profile.stage(LISTING):
             new = self._listed(requests)
             self._relate()

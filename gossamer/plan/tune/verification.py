@@ -71,7 +71,8 @@ class Verification:
                 or self._results.cache_of(device).has_check(layer.problem, measured, layer.digest))
 
     def _checked(self, chosen: Sequence[Chosen], device: Device) -> list[Exception | None]:
-        """Returns how candidates on a device failed; None for those that are right."""
+        """Returns for each candidate on a device how it failed; None for a candidate that is
+        right."""
         memory, cache = self._memory_of(device), self._results.cache_of(device)
 
         def built(layer: Layer, candidate: Candidate) -> tuple[CandidateSet, State, BuiltCheck]:
