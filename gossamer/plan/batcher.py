@@ -32,11 +32,11 @@ _DEPTH = 2
 class Batcher:
     """Dynamic batching of the requests of threads and of asyncio tasks.
 
-    When a device is free, the batch that goes next is chosen from the plan's times at batch sizes
-    1, 2, 4, ..., which are measured when the batcher is made, and from the times when the results
-    of the waiting requests are due. No request waits while a device is free. Each request is
-    computed alone where an input has no free batch size, or where the outputs for an image depend
-    on the other images of its batch.
+    The plan's times at batch sizes 1, 2, 4, ... are measured when the batcher is made. When a
+    device is free, the batch that goes next is chosen by these times, and by when the results of
+    the waiting requests are due. No request waits while a device is free. Each request is computed
+    alone where an input has no free batch size, or where the outputs for an image depend on the
+    other images of its batch.
 
     Parameters
     ----------

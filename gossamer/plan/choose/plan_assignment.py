@@ -91,8 +91,8 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     An option that costs at most (1 + slack) times the cheapest option of its node counts with the
     cost of the cheapest. Any other option that costs at most (1 + slack) times the cheapest option
     of its node with the same formats counts with the cost of that option. So the total is at most
-    (1 + slack) times the least total, and no node has another option with the formats of the taken
-    one that is cheaper by more than the slack.
+    (1 + slack) times the least total, and a node has no option that is cheaper by more than the
+    slack, in the same formats, than the option that it takes.
 
     An option of a fusion is not compared with the options that compute its node alone. It counts
     with (1 + slack) times its cost, so that a fusion is taken only where its nodes one by one cost

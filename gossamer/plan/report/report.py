@@ -36,19 +36,24 @@ class Report:
     batch: number of images.
 
     rows: one dict for each step, in order, and for each layer of a part that a library computes in
-    one step. The keys of a dict are layer, layers (the names of the layers that a fusion covers, or
-    the one name), op, problem, density, algorithm, config, precision (EXACT for exact products of
-    signs), form (a LayerForm as a dict, None where the step is no convolution or product with
-    weights), layout, device, flops, skips_zeros, rejected (for each other algorithm why it was not
-    taken), and the columns of zero_columns(). The cost of preparing the step is in build_s (seconds
-    to pack weights and to generate and compile kernels), build_when ("measured" for a time from
-    when the candidates were measured, "now" for a time of this plan), build_cached (whether a
-    kernel was in the disk cache) and device_bytes (packed weights and code on the device); each of
-    these four is None where it is not known. Profiled steps have median_us, p25_us, p75_us and
-    share. Steps whose candidates were measured have these too, and cold_us, error, best_dense_us,
-    speedup over this time, speedup_reason (why the best dense algorithm was not taken where it is
-    faster alone, else "") and candidates: one dict each, with its times or the reason why it is
-    excluded. Layers of a part have best_dense_us and the candidates that they have alone.
+    one step. Its keys are:
+    - layer, op, problem, density, algorithm, config, layout, device, flops, skips_zeros, and the
+    columns of zero_columns().
+    - layers: the names of the layers that a fusion covers, or the one name.
+    - precision: EXACT for exact products of signs.
+    - form: a LayerForm as a dict; None where the step is no convolution or product with weights.
+    - rejected: for each other algorithm why it was not taken.
+    - build_s: seconds to pack weights and to generate and compile kernels; None if not known.
+    - build_when: "measured" for seconds from when the candidates were measured, "now" for seconds
+    of this plan; None if not known.
+    - build_cached: whether a kernel was in the disk cache; None if not known.
+    - device_bytes: packed weights and code on the device; None if not known.
+    - Of a profiled step: median_us, p25_us, p75_us and share.
+    - Of a step whose candidates were measured: median_us, p25_us, p75_us, cold_us, error,
+    best_dense_us, speedup (over the best dense algorithm), speedup_reason (why the best dense
+    algorithm was not taken where it is faster alone, else "") and candidates (one dict each, with
+    its times or the reason why it is excluded).
+    - Of a layer of a part: best_dense_us and the candidates that compute the layer alone.
 
     notes: sentences for the user.
     warnings: the notes about something unexpected, such as layers on the host, times that scatter,
@@ -60,12 +65,12 @@ class Report:
     plans: where the measured choice was compared with baseline plans, one dict for each plan with
     the keys plan, median_us, p25_us, p75_us (from end to end), outcome and is_taken.
 
-    shares: where all steps and the whole execution have times, the shares of one execution that
-    are spent in gossamer's own kernels (OURS), in algorithms of other libraries (by the library's
-    name), in layers that run on the host (HOST), and BETWEEN steps: in launches, gaps and copies
-    to and from the host. A share is the sum of the steps' medians, each timed alone with warm
-    caches, over the time from end to end. Where the steps' sum is larger than that time, the share
-    is over the sum, and nothing is BETWEEN. A share of 0 is left out.
+    shares: the shares of one execution's time, where all steps and the whole execution have times.
+    The time is spent in gossamer's own kernels (OURS), in algorithms of other libraries (by the
+    library's name), in layers that run on the host (HOST), and BETWEEN steps: in launches, gaps and
+    copies to and from the host. A share is the sum of the steps' medians, each timed alone with
+    warm caches, over the time from end to end. Where the steps' sum is larger than that time, the
+    share is over the sum, and nothing is BETWEEN. A share of 0 is left out.
 
     call_us: where the plan was profiled, microseconds of a call with NumPy arrays, by the clock.
 

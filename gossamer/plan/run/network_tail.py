@@ -31,9 +31,9 @@ class TailCalls(Calls):
 
     threads: the threads of ONNX Runtime.
 
-    Raises UnsupportedError where ONNX Runtime is not installed or does not compute the tail, and
-    ValueError where the tail reads values that nothing makes, or its model has another number of
-    inputs or outputs than the tail.
+    Raises UnsupportedError where ONNX Runtime is not installed or does not compute the tail. Raises
+    ValueError where the tail reads values that nothing makes, or where its model has another number
+    of inputs or outputs than the tail.
     """
 
     def __init__(self, graph: Graph, tail: Tail, device: Device,

@@ -286,8 +286,8 @@ class CandidateSet:
     def cold(self, work: Work) -> float | None:
         """Returns the median time in microseconds of single executions, each after the cache was
         filled with other data. Returns None for a device that does not tell how large its cache is,
-        for one that cannot replay an execution as a graph, and for processors, since other programs
-        use their caches too."""
+        or that cannot replay an execution as a graph. Returns None for processors, since other
+        programs use their caches too."""
         limits = self.device.limits
         if self.device.on_processors or not (limits.graph and limits.cache_bytes):
             return None
