@@ -152,7 +152,7 @@ def with_fusions(layers: Sequence[Layer], fusions: Sequence[Layer]) -> list[Laye
     covered = {name for fusion in fusions for name in fusion.covers}
     mixed = [at_place.get(layer.name, layer) for layer in layers
              if layer.name in at_place or layer.name not in covered]
-    # a layer that stands before a part may read an output of the part's first layers
+    # a layer that stands before a part may read an output of the part: layers are ordered anew
     makers = {name: index for index, layer in enumerate(mixed) for name in layer.outputs}
     return [mixed[index] for index in stable_order(
         [{makers[name] for name in layer.inputs if name in makers} for layer in mixed],

@@ -72,7 +72,8 @@ class NetworkCandidates:
         left_out: set[str] = set()
         parts = measured(left_out)
         if not any(math.isfinite(part.least_cost) for part in parts):
-            # results that jump cannot be checked behind every op
+            # behind some ops results that jump cannot be checked: parts without such layers are
+            # tried
             left_out = {layer.name for layer in network.layers
                         if layer.problem is not None and has_jumps(layer.problem)}
             parts += measured(left_out) if left_out else []

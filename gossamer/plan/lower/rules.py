@@ -136,7 +136,7 @@ def _split(state: LowerState, node: Node) -> None:
 def _slice(state: LowerState, node: Node) -> None:
     a = node.attributes
     source = state.spec(node.inputs[0])
-    # an end of -1 is before the first element in a graph, and counts from the last for slice_
+    # in a graph an end of -1 is before the first element; slice_ would count it from the last
     ends = [-source.shape[axis] - 1 if end < 0 else end
             for end, axis in zip(a["ends"], a["axes"], strict=True)]
     state.copy(node, copy_problem.slice_(source, a["starts"], ends, a["axes"], a["steps"]))

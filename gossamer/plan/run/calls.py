@@ -213,7 +213,7 @@ class Calls:
                     and debug.level() < 2):
                 self.contexts.remember(form, KnownCall(context, form, inputs[0]))
             if current is None or stream is not current:
-                # the library of the inputs does not know that this stream still reads them
+                # the library of the inputs does not know that this stream still reads the inputs
                 device.synchronize(stream)
         return tuple(device.like(inputs[0], array) for array in results)
 

@@ -135,7 +135,7 @@ class SharedWork:
         with self.changed:
             self._in_work -= 1
             if not self._again and not self.is_over:
-                # nobody waits for the end of a task
+                # no thread waits for the end of this task
                 return
         self._fail_hopeless()
 

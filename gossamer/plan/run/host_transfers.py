@@ -256,5 +256,5 @@ def _copied(target: np.ndarray, source: np.ndarray) -> Iterator[tuple[int, int]]
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    # several devices may copy at once
+    # all devices share these threads, and may copy at the same time
     return ThreadPoolExecutor(processors(), "gossamer-copy")

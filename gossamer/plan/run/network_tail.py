@@ -111,7 +111,7 @@ def _as_taken(info: ValueInfo, value: Any) -> Any:
     try:
         np.dtype(info.dtype)
     except TypeError:
-        # a sequence, a map, an optional value, or numbers that NumPy does not have
+        # the input is a sequence, a map, an optional value, or has a dtype that NumPy does not have
         return value
     array = np.asarray(value, order="C")
     if array.dtype.kind not in _NUMBERS and array.dtype.kind != "V":

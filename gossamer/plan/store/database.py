@@ -141,7 +141,7 @@ class Database:
         """Writes all lines that wait when the cache is dropped or the process ends."""
         self.flush()
         if not self.is_kept:
-            # the garbage collector may have dropped the cache while this thread was writing
+            # lines may be left where the cache was dropped while this thread was writing
             atexit.register(self.flush)
 
     @property

@@ -179,8 +179,8 @@ class _Arrays:
     def index(self, array: np.ndarray) -> int:
         """Returns the number of an array's entry, which is written if it is new."""
         buffer = io.BytesIO()
-        # the entry keeps the order of dimensions in memory too, which may change rounding in
-        # products
+        # the entry also has the order of dimensions in memory, on which the rounding of products
+        # may depend
         np.lib.format.write_array(buffer, array, allow_pickle=False)
         data = buffer.getvalue()
         key = hashlib.sha256(data).digest()
@@ -284,7 +284,7 @@ def _encode(value: Any, arrays: _Arrays) -> Any:
 
 def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, str) and not (value.isascii() and value.isidentifier()):
-        # so no text that is more than a name can become part of a kernel's code
+        # only names are allowed, so that no other text can become part of a kernel's code
         raise ValueError(f"an attribute is the text {quoted(value)}")
     if isinstance(value, list):
         return [_decode(item, arrays) for item in value]

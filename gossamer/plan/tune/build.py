@@ -94,7 +94,7 @@ class CandidateBuilds:
         self._building[future] = attempt
         try:
             future.set_result(self.build(attempt))
-        except Exception as error:  # a candidate may fail in any way; that is reported
+        except Exception as error:  # a candidate may fail in any way; its failure is reported
             future.set_exception(error)
 
     def give_up_optional(self) -> list[Attempt]:

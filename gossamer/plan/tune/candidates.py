@@ -114,7 +114,8 @@ class CandidateSet:
             try:
                 state, _ = build(algorithm, self.weights, part.problem, variant, self.device)
             except Exception:
-                # a vendor's library may fuse the candidate's epilogue and not the part's
+                # a vendor's library may fuse the candidate's epilogue and not the epilogue of this
+                # problem
                 if not algorithm.vendor:
                     raise
                 continue

@@ -52,7 +52,7 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
             return math.inf
         return _outside(result if len(images) == count else result[images], expected, limits,
                         together)
-    # images lie one after another in memory, and only those that are compared are read back
+    # images lie one after another in memory, and only the compared images are read back
     for image in range(count):
         start = margin + image * size
         if image not in images and floats and (

@@ -165,7 +165,7 @@ class Ranking:
         """Remembers the time that was measured in an attempt."""
         if attempt.time_us is None:
             return
-        # for each problem the best config counts: the others say nothing about other problems
+        # for each problem the best config counts: slower ones say nothing about other problems
         for (ratios, us), key in zip(self._ratios(attempt), (attempt.group.problem, attempt),
                                      strict=False):
             ratios.learn(key, us, attempt.time_us)

@@ -110,7 +110,7 @@ class Sampler:
                 # candidates that wait to be timed again are timed now, and their memory is freed
                 self._sample_all()
                 ready = self._timed_once(attempt, candidates, *self._builds.build(attempt))
-        except Exception as failure:  # a candidate may fail in any way; that is reported
+        except Exception as failure:  # a candidate may fail in any way; its failure is reported
             self._fail(attempt, candidates, failure)
             return
         once = Timing(ready.first_us, ready.first_us, ready.first_us, 1)

@@ -146,7 +146,7 @@ class Search:
         """Begins to build candidates, and measures one that is built, or takes the other samples
         of a group; returns whether there was anything to measure."""
         if self._is_over():
-            # nobody waits for builds that the plan can do without
+            # builds that the plan can do without are given up
             self.skips |= dict.fromkeys(self._builds.give_up_optional(), ENDED)
         self._begin()
         if (done := self._builds.done()) is None:
@@ -235,7 +235,7 @@ class Search:
                         group.add(attempt)
                         new.setdefault(group, []).append(attempt)
                     if is_first and (variant.precision == "fp32" or request.layer.inserted):
-                        # the plan without measurements takes this one
+                        # the plan without measurements takes this candidate
                         group.attempts[key].is_required = True
                         is_first = False
         return new

@@ -91,7 +91,7 @@ class Verification:
                 candidates.checked(candidate.algorithm, candidate.variant, state, check)
             except DeviceLostError:
                 raise
-            except Exception as error:  # a candidate may fail in any way; that is reported
+            except Exception as error:  # a candidate may fail in any way; its failure is reported
                 failures.append(error)
                 continue
             assert layer.problem is not None
