@@ -1,4 +1,4 @@
-"""A candidate of a layer, and why another was taken."""
+"""A candidate of a layer, and the reasons why another candidate was taken."""
 
 from __future__ import annotations
 

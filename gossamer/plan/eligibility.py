@@ -178,10 +178,10 @@ def is_above(sparsity: float, threshold: float) -> bool:
 
 def first_in_order(layer: Layer, algorithms: Iterable[Algorithm], layer_device: Device,
                    threads: Threads = ALL) -> tuple[Algorithm, list[Variant]]:
-    """Returns the first algorithm that has a variant in strict float32 that is built within
-    UNMEASURED_SECONDS. Returns with it all such variants that have the config of the first of them
-    and differ only in their formats. For a layer that the plan inserted, such as a change of layout
-    or precision, variants of all precisions count.
+    """Returns the first algorithm with a variant in strict float32 that is built within
+    UNMEASURED_SECONDS, and all such variants of the algorithm with the config of the first variant,
+    which differ only in their formats. For a layer that the plan inserted, such as a change of
+    layout or precision, variants of all precisions count.
 
     threads: BLAS threads of a layer on the host.
     Raises UnsupportedError where no algorithm has such a variant.

@@ -55,8 +55,8 @@ def recognising(fusion: Layer) -> Sequence[Algorithm]:
 
 def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
                        indices: tuple[int, ...]) -> bool:
-    """Returns whether a layer outside a fusion reads an output of the fusion's layers before all
-    values that the fusion reads from outside are computed. indices: the fusion's layers."""
+    """Returns whether another layer reads an output of a fusion and stands before the place where
+    the fusion is computed. indices: the fusion's layers."""
     place = indices[_place([layers[index] for index in indices])]
     return any(reader < place and reader not in indices for index in indices
                for name in layers[index].outputs for reader in readers.get(name, ()))

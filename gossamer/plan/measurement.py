@@ -41,13 +41,14 @@ class Measurement:
     inputs, outputs: formats.
     median_us, p25_us, p75_us: median and quartiles with warm caches, in microseconds.
     cold_us: the median with cold caches.
+    error: the normalised error against the reference.
     samples: the number of samples.
     failure: why the candidate is excluded.
     not_tried: whether the candidate was not built, since it was expected to be of no use.
     search: the identifier of the search that left the candidate out; empty for one that was tried.
     wrong_numbers: whether the candidate computed wrong numbers; with other weights they may be
     right.
-    weights: a digest of the constants with which it was checked.
+    weights: a digest of the constants with which the candidate was checked.
     build_s, build_cached, device_bytes: the cost of preparing the candidate, as in BuildCost's
     fields seconds, from_cache and nbytes; None if unknown.
     """

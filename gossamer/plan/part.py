@@ -50,7 +50,7 @@ def has_library(device: Device) -> bool:
 def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device,
                left_out: Collection[str] = ()) -> list[Layer]:
     """Returns the parts of a network, as few and as large as possible. They consist of the layers
-    that an algorithm for parts can compute on the device, but for the layers that are left out.
+    that an algorithm for parts can compute on the device, without the layers that are left out.
 
     outputs: the names of the network's outputs.
     left_out: names of layers that are in no part.

@@ -39,7 +39,7 @@ class BucketTree:
     """An order of elimination, as a tree with a bucket for each variable.
 
     bucket: the bucket of each variable.
-    members: the variables of each bucket by their buckets' numbers, its own variable first.
+    members: the variables of each bucket, its own variable first, each as the number of its bucket.
     above: the parent of each bucket.
     neighbours: the buckets next to each bucket in the tree.
 

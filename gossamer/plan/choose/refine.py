@@ -39,8 +39,8 @@ _FIRST_CONFIGS = "the first configs of each algorithm"
 _FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFORTS["normal"]}
 """The effort that says how many configs of an algorithm are first ones, by the effort of a plan."""
 _CLEARLY_SLOWER = 1.25
-"""Ratio of a plan's sum of layer times to the measured choice's sum from which on the plan is not
-timed as a whole: caches and gaps between layers change the time of a whole plan by less."""
+"""A plan is not timed as a whole where the sum of its layers' times is this many times the sum of
+the measured choice: caches and gaps between layers change the time of a whole plan by less."""
 _SMALL_SHARE = 0.05
 """Share of the cheapest assignment's time. An algorithm has no plan of its own where the layers
 that it can compute take less than this share."""
@@ -61,8 +61,8 @@ def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tune
     These plans are compared with the cheapest assignment:
     - For each algorithm, the plan that takes it wherever it can, if another algorithm could compute
     one of its layers too.
-    - The plan of dense algorithms only, if a layer could skip zeros or not.
-    - The plan without algorithms on bits, if a layer could be computed on bits or not.
+    - The plan of dense algorithms only, if a layer has candidates that skip zeros and dense ones.
+    - The plan without algorithms on bits, if a layer has candidates on bits and on floats.
     - The plan of the first configs of each algorithm. Among more candidates, more times happen to
     be measured too low, so that the choice among all candidates may be slower as a whole.
     A plan that cannot be made or does not run is reported with the reason.
@@ -102,8 +102,8 @@ class _Plans:
         self._most_us = math.inf if tuner.limits.everything else _CLEARLY_SLOWER * chosen_us
 
     def add(self, plan: str, restriction: Restriction, *, always: bool = False) -> None:
-        """Makes a plan's program, unless its layers' times add up to clearly more than the chosen
-        ones."""
+        """Makes a plan's program, unless the sum of its layers' times is clearly larger than the
+        measured choice's."""
         # on processors bits and floats take nearly as long, so that sums do not tell which is
         # faster
         always = always or (restriction is FLOATS and self._device.on_processors)
@@ -160,7 +160,7 @@ class _Plans:
         return fastest
 
     def runs(self, plan: str) -> bool:
-        """Returns whether a plan is not known to fail."""
+        """Returns whether a plan runs, as far as is known."""
         return plan not in self._times or self._times[plan].timing is not None
 
     def comparison(self, taken: str) -> Comparison | None:

@@ -51,8 +51,9 @@ def _stored(step: Step, device: Device) -> dict[str, Any]:
 
 
 def used_algorithms(plain: StoredPrograms, device: Device) -> dict[str, Any]:
-    """Returns for each algorithm that stored choices take and that exists, by op and name, its
-    source hash and the versions of the libraries that it calls on the device."""
+    """Returns, by op and name, the source hash of each algorithm that stored choices take, and the
+    versions of the libraries that it calls on the device. Algorithms that do not exist are left
+    out."""
     used = {(step["op"], step["algorithm"]) for program in plain.values()
             for step in program["steps"]}
     return {f"{op} {algorithm.name}": {"source": source_hash(algorithm),
@@ -65,7 +66,7 @@ class StoredChoices:
     """The choices of a plan, by batch size.
 
     path: the file that holds the choices; None where they were made in this process.
-    notices: sentences for the user on how this machine differs from the one of the choices.
+    notices: sentences for the user on how this machine differs from the one that made the choices.
     made_for: the input sizes that the choices were made for, where the network now has other sizes
     and the choices need not fit; "" where the sizes are the same.
     """

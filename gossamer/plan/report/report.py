@@ -138,7 +138,8 @@ class Report:
     def zeros_line(self) -> str:
         """A line such as 'zeros are skipped in 34 of 53 layers with weights: alone these take 12.3
         us, with the best dense algorithms 25.4 us; the network takes 40.0 us, with dense algorithms
-        only 52.0 us', without times that were not measured; "" for a network without zeros."""
+        only 52.0 us', in which times that were not measured are left out; "" for a network without
+        zeros."""
         weighted = [row for row in self.rows if row["density"] is not None]
         sparse = [row for row in weighted if row["skips_zeros"]]
         if not sparse and all(row["density"] > FEW_ZEROS for row in weighted):
@@ -239,7 +240,7 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
     end_to_end: the time of one execution.
     comparison: the comparison with baseline plans.
     accuracy: the error on calibration inputs.
-    builds: the cost of preparing each step for this plan, where that was done.
+    builds: the cost of preparing each step for this plan, where the steps were prepared.
     """
     rows = _rows(program, comparison.why if comparison else "", builds)
     if timings is not None:

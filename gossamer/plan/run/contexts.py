@@ -130,8 +130,8 @@ class Contexts:
 
     def _grow(self, batch: int, group: _Group, *, for_stream: bool = False) -> None:
         """Makes a further context unless the limit is reached or a context is free. for_stream:
-        whether it is made even if a context is free, since the stream of the free context may
-        still have work."""
+        whether a context is made even if another one is free, since the stream of the free context
+        may still have work."""
         with group.making:
             if self._is_full(group) or not (for_stream or group.free.empty()):
                 return

@@ -75,8 +75,8 @@ class SharedWork:
     it had failed. A device with too little memory for a task is not left out.
 
     members: the devices.
-    next_task: returns the next task for a device, or None where none waits; it is called with
-    `changed` held.
+    next_task: returns the next task for a device, or None where no task waits; `changed` is held
+    while it is called.
     changed: is notified when next_task may return a task.
     is_over: whether no further task will come.
     """

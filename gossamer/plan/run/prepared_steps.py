@@ -84,7 +84,7 @@ class PreparedSteps:
 
     def _built(self) -> Sequence[Callable[[], Prepared]]:
         """Returns for each step a function that returns its prepared state and the cost of
-        preparing it, or raises the error that preparing it raised."""
+        preparing it, or raises the error with which preparing it failed."""
         steps = self._program.steps
         makers = [partial(build, step.algorithm, weights, step.problem,
                           step.placed_variant or step.variant, step.device)

@@ -231,7 +231,7 @@ def alone(request: Request) -> Begin:
 
 
 def _kept(collect: Callable[[], list[np.ndarray]]) -> Finish:
-    """Waits for the outputs of a batch, and returns the function that returns them."""
+    """Waits for the outputs of a batch, and returns a function that returns the outputs."""
     outputs = tuple(collect())
     return lambda: outputs
 

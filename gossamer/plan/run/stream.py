@@ -104,8 +104,8 @@ class ResultStream(Iterator[Any]):
 
 
 class _Pipeline:
-    """The threads of a stream. The threads hold no reference to the stream, so that it can end them
-    when the caller drops it.
+    """The threads of a stream. They hold no reference to the stream, so that the stream is deleted,
+    and ends them, when the caller drops it.
 
     One thread reads, since iterators are rarely made for several threads. One thread for each
     device computes.

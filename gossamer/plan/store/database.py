@@ -34,7 +34,7 @@ from gossamer.plan.store.tuning_file import (
 WRITE_SECONDS = 2.0
 """Seconds from one write to the next while measurements are added."""
 _BUSY_SECONDS = 10.0
-"""How long a process waits for another one that writes."""
+"""Seconds for which a process waits for another process that writes."""
 _APPLICATION = int.from_bytes(b"gsmr", "big")
 _TABLES = (
     "CREATE TABLE device (described TEXT NOT NULL)",
@@ -275,7 +275,7 @@ def clear(path: Path) -> None:
 
 
 class _Busy(OSError):
-    """Raised where another process has written for too long."""
+    """Raised where another process writes for longer than _BUSY_SECONDS."""
 
 
 @contextlib.contextmanager

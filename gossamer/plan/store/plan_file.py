@@ -100,8 +100,8 @@ def checked(path: Path) -> Iterator[None]:
 def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[str]:
     """Raises InputError unless the plan was made on a device of this kind, with this driver.
 
-    Returns sentences on differences with which the plan still holds: NumPy computes the same on
-    the host with other numbers of processors and of threads, as containers have them.
+    Returns sentences on differences with which the plan still holds. On the host NumPy computes the
+    same with other numbers of processors and threads, such as in a container.
     """
     here = header(device, False, {})
     compiles = device.compiles

@@ -91,9 +91,10 @@ class TuningCache:
         return [measurements[candidate] for candidate in sorted(measurements)] or None
 
     def put(self, problem: Problem, measured: Sequence[Measurement]) -> None:
-        """Adds measurements that the present versions of the algorithms made, and replaces those
-        of the same candidates. They are on disk, beside those of other processes, after the next
-        flush(), at the latest when the object is dropped or the process ends.
+        """Adds measurements that the present versions of the algorithms made, and replaces
+        measurements of the same candidates. The measurements are on disk, beside those of other
+        processes, after the next flush(), at the latest when the object is dropped or the process
+        ends.
 
         Raises ValueError for an algorithm that the problem's op does not have.
         """

@@ -30,7 +30,7 @@ _SPREAD = 8.0
 """How far a single sum of an output may be off, as a multiple of the largest normalised error: the
 normalised error is a root mean square over all sums."""
 _LARGEST_INTEGER = 2.0**24
-"""Sums of integers up to this are exact in float32, in whatever order they are added."""
+"""Sums of integers up to this number are exact in float32, in any order of the additions."""
 _AVERAGING = frozenset({"concat", "copy", "gather", "pad", "pool", "reduce", "resize"})
 """Ops for which the error of a result is at most the op's own result for the inputs' errors."""
 

@@ -29,7 +29,7 @@ _BUILDERS = 8
 processors."""
 _LATER = 20.0
 """Factor on the seconds of a candidate more precise than float16, where all layers beside it may
-compute in float16. With it the candidate comes later."""
+compute in float16. With this factor the candidate is measured later."""
 _LIKELY = 0.1
 """The time that a candidate is expected to save, as a share of the most that it may save, as long
 as little is known of its kind."""

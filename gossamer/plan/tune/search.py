@@ -45,10 +45,10 @@ class Progress:
     """How far measuring is.
 
     layers: the number of layers that are measured.
-    known_layers: how many of them have a time.
-    best_us: the sum of their best times in microseconds.
+    known_layers: how many of these layers have a time.
+    best_us: the sum of the best times of these layers in microseconds.
     candidates: the number of candidates that are to be measured.
-    done: how many of them are measured or left out.
+    done: how many of these candidates are measured or left out.
     seconds_left: the seconds that the remaining candidates may take.
     """
 

@@ -53,7 +53,7 @@ class BuildWorkers(ProcessPool):
         that waits can be cancelled. The future's exception is NoProcessError where no process
         builds the candidate, so that the caller has to build it; ProcessEndedError where the
         process ended while it built; or the error with which building failed. This function raises
-        NoProcessError itself where it is sure at once.
+        NoProcessError itself where the algorithm leaves nothing to other processes.
         """
         candidate = f"{algorithm.name} {variant.config_text} for layer {weights.layer}"
         if self._on_device:
