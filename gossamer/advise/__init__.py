@@ -1,4 +1,4 @@
-"""What zeros would bring a network on a device, measured before anyone trains it."""
+"""How much faster zeros would make a network on a device, measured before it is trained."""
 
 from gossamer.advise.advice import WAYS, Advice, LayerGroup, Way, advise, check_speed_up
 from gossamer.advise.cheapest import Choice, cheapest

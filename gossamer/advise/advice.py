@@ -19,7 +19,7 @@ from gossamer.plan.report.report import Report
 class Way:
     """A way to prune a network.
 
-    name: such as "90%".
+    name: the name of the way, such as "90%".
     pattern: one of gossamer.model.prune_patterns.PATTERNS.
     sparsity: the share of each layer's weights that become zero.
     """
@@ -39,13 +39,13 @@ AS_IT_IS = "as it is"
 
 @dataclass(frozen=True, eq=False)
 class LayerGroup:
-    """Layers whose times can be told from those of others in all plans: one, or several that one
-    kernel computes in some plan.
+    """Layers whose time is known apart from the time of other layers in all plans: one layer, or
+    several that one kernel computes in some plan.
 
-    layers: their names.
+    layers: the names of the layers.
     pruned: the names of the layers whose weights can become zero.
-    weights: how many weights these have.
-    us: microseconds by the name of the way, and of AS_IT_IS, each step timed alone.
+    weights: the number of weights of the pruned layers.
+    us: microseconds of the layers by the name of a way, or AS_IT_IS; each step is timed alone.
     """
 
     layers: tuple[str, ...]
@@ -56,15 +56,15 @@ class LayerGroup:
 
 @dataclass(frozen=True)
 class Advice:
-    """What zeros bring a network on a device.
+    """The times of a network on a device as it is, and with zeros among its weights.
 
-    device, description: the device.
+    device, description: the name and the description of the device.
     batch: images of an execution.
     groups: the layers with weights that can become zero, in the network's order.
     others_us: microseconds of all other steps, by the name of the way.
     network_us: microseconds of an execution, by the name of the way.
-    absent: by the name of a way why it was not measured.
-    warnings: what may have spoilt the times.
+    absent: for each way that was not measured the reason, by the name of the way.
+    warnings: sentences on what may have spoilt the times.
     """
 
     device: str
@@ -77,7 +77,7 @@ class Advice:
     warnings: tuple[str, ...] = ()
 
     def speed(self, way: str) -> float:
-        """Returns how many times as fast the network is in this way as it is without."""
+        """Returns how many times as fast the network is when it is pruned in this way."""
         return self.network_us[AS_IT_IS] / self.network_us[way]
 
 
@@ -90,11 +90,16 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None, b
            precision: str = "fp32", effort: str = "quick", ways: Sequence[Way] = WAYS,
            note: Callable[[str], None] = lambda text: None) -> Advice:
     """Measures a network as it is, and pruned in each of the ways by the magnitudes of its present
-    weights, which are drawn at random in a network that nobody has trained.
+    weights. In a network that was not trained these are random numbers.
 
-    model: returns a new copy of the network. note: called with a line on what is being measured.
-    The other arguments are those of `gossamer.compile`. Raises InputError where the network has no
-    weights that can become zero, and what `gossamer.compile` raises.
+    model: returns a new copy of the network.
+    device, precision, effort: as for `gossamer.compile`.
+    batch: images of an execution.
+    ways: the ways to prune that are measured.
+    note: called with a line on what is being measured.
+
+    Raises InputError where the network has no weights that can become zero, and the errors of
+    `gossamer.compile`.
     """
     graph = load(model())
     check_open_dimensions(graph)
@@ -129,7 +134,7 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None, b
 
 
 def _missing(layers: Sequence[PrunedLayer]) -> str:
-    """Returns why no layer was pruned; "" where one was."""
+    """Returns why no layer was pruned; "" where some layer was pruned."""
     reasons = dict.fromkeys(layer.kept for layer in layers)
     return "" if "" in reasons else f"no layer can have it: {'; '.join(reasons)}"
 

@@ -10,11 +10,11 @@ from gossamer.advise.advice import AS_IT_IS, WAYS, Advice, LayerGroup, Way
 
 @dataclass(frozen=True)
 class Choice:
-    """The sparsity of layers, and what it is expected to bring.
+    """The sparsities of layers, and the speed-up that is expected of them.
 
-    sparsities: the share of zeros by the name of a layer; layers without one stay as they are.
+    sparsities: the share of zeros by the name of a layer; layers that are not named are not pruned.
     speed_up: how many times as fast the network is expected to be.
-    reached: whether that is what was asked for; else it is the most that these ways reach.
+    reached: whether speed_up is as large as was asked for; else it is the largest possible one.
     """
 
     sparsities: dict[str, float]
@@ -27,9 +27,9 @@ def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Cho
 
     keep: names of layers that stay as they are.
 
-    Layers that save most time for each weight that becomes zero come first, and last the one that
-    reaches the speed-up with the fewest zeros. The time of the network is expected to fall as the
-    sum of its steps does.
+    Layers that save the most time for each weight that becomes zero are pruned first. The last
+    layer is the one that reaches the speed-up with the fewest zeros. The time of the network is
+    expected to fall in the same ratio as the sum of its steps' times.
     """
     total = advice.others_us[AS_IT_IS] + sum(group.us[AS_IT_IS] for group in advice.groups)
     groups = [group for group in advice.groups if not set(group.pruned).intersection(keep)]
@@ -55,8 +55,8 @@ def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Cho
 
 def _steps(groups: Sequence[LayerGroup], ways: list[Way],
            taken: dict[LayerGroup, Way]) -> Iterator[tuple[float, float, LayerGroup, Way]]:
-    """Yields each further zeros that save time: the microseconds, the number of weights, the group
-    and its way."""
+    """Yields the changes of one group to more zeros that save time: the microseconds saved, the
+    number of further zeros, the group and its new way."""
     for group in groups:
         now = taken.get(group)
         us = group.us[now.name if now else AS_IT_IS]

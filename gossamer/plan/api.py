@@ -29,62 +29,63 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     Parameters
     ----------
     model : str, Path, bytes, file object, onnx.ModelProto or Graph
-        A graph from `gossamer.load`, or what that takes: a file name, the name of a network of the
-        zoo, or an ONNX model in memory.
+        A graph from `gossamer.load`, or an argument of `gossamer.load`: a file name, the name of a
+        network of the zoo, or an ONNX model in memory.
     device : str, Device, or sequence of str or Device, optional
         The device, such as "cuda:0", "opencl:1" or "host"; by default a CUDA device, else an
-        OpenCL GPU, else the host. A list shares the work between several, and may name one twice;
-        "cuda:all" stands for all of an API, and "cuda:0,cuda:2" for a list.
+        OpenCL GPU, else the host. The devices of a list share the work; a list may name a device
+        twice. "cuda:all" stands for all devices of an API, and "cuda:0,cuda:2" for a list.
     shapes : mapping of str to sequence of int, optional
-        Shapes, without the batch, of inputs whose file leaves other dimensions than the batch
-        open, by the inputs' names. Those that stay open are bound by each call.
+        Shapes, without the batch, by the inputs' names, of inputs that have open dimensions besides
+        the batch. Dimensions that stay open are set by the arrays of each call.
     outputs : sequence of str, optional
-        Names of the outputs that are wanted, in this order; by default all. What only others need
-        is not computed.
+        Names of the outputs that are wanted, in this order; by default all. Layers that only other
+        outputs need are not computed.
     strict : bool, default False
         Whether a layer that the device cannot run is an error instead of running on the host.
     effort : {"quick", "normal", "max"}, optional
-        How many candidates are measured for the layers of a batch size when it is first used; the
-        fastest plan is taken. Times are stored on disk and not measured again. By default
-        algorithms are taken in a fixed order, and nothing is measured.
+        How many candidates are measured for the layers when a batch size is first used; the fastest
+        plan is taken. Times are stored on disk and not measured again. By default algorithms are
+        taken in a fixed order, and nothing is measured.
     precision : {"fp32", "tf32", "fp16"}, optional
         The least precise arithmetic that layers may use where it is measured to be faster; by
-        default fp32. The dtypes of the network's inputs and outputs stay the same, but that with a
-        precision float64 in a file becomes float32; without one ONNX Runtime computes it on the
-        host, where that is installed.
+        default fp32. The dtypes of the network's inputs and outputs stay the same, with one
+        exception: where a precision is given, float64 in a file becomes float32. Where none is
+        given, ONNX Runtime, if it is installed, computes float64 on the host.
     calibration : array or tuple of array, optional
         Inputs like those of `plan(x)`, with any number of images. The report contains the largest
-        normalised error of the outputs on them against float64. Where a node mixes the images of
-        a batch, plans are made for exactly this number of images.
+        normalised error of the outputs on these inputs against float64. Where a node mixes the
+        images of a batch, plans are made for exactly this number of images.
     tolerance : float, optional
-        The largest normalised error that is allowed on the calibration inputs, such as 1e-3; layers
-        are computed in float32 where it would be exceeded otherwise.
+        The largest normalised error that is allowed on the calibration inputs, such as 1e-3; where
+        the error would be larger, some layers are computed in float32 instead.
     only : str, optional
-        The name of an algorithm that is taken wherever it can be, so that published algorithms
-        can be compared; other layers take others.
+        The name of an algorithm that computes every layer that it can compute, so that published
+        algorithms can be compared; other layers take other algorithms.
     sparse_threshold : float, optional
-        A sparsity between 0 and 1, such as 0.6, that decides instead of a comparison. Layers with
-        a larger share of zeros take an algorithm that skips zeros, the others a dense one: with an
-        effort the fastest of these, else the first in a fixed order.
+        A sparsity between 0 and 1, such as 0.6, that decides in place of measured times. Layers
+        with a larger share of zeros take an algorithm that skips zeros, other layers a dense
+        algorithm. Of several such algorithms the fastest is taken with an effort, else the first in
+        a fixed order.
     budget : float, optional
-        Seconds that measuring may take for a batch size. The plan is then the best that is known;
-        it is never slower than that without an effort, since what that takes is measured first,
-        even where that alone takes longer.
+        Seconds that measuring may take for a batch size. The plan is then the best that is known.
+        It is never slower than the plan without an effort: the candidates of that plan are measured
+        first, even where measuring them takes longer than the budget.
     force : mapping of str to str, optional
         The name of the algorithm that a layer takes, by the layer's name. Where it cannot compute
         the layer, calling the plan raises an InputError that says why.
     threads : {1, "all"}, default "all"
-        Threads of BLAS and of ONNX Runtime for a layer on the host. All are as many as there are
-        processors that the process may use, and no more than OMP_NUM_THREADS says. One is faster
-        where other programs have one of the processors.
+        Threads of BLAS and of ONNX Runtime for a layer on the host. "all" means one thread for each
+        processor that the process may use, but no more than OMP_NUM_THREADS says. 1 is faster where
+        other programs keep a processor busy.
     vendors : bool, default True
         Whether layers may take algorithms of vendors' libraries, such as ONNX Runtime on the host
         and cuDNN on CUDA, where gossamer's own algorithms compute them too.
     inputs : InputFormat, mapping of str to InputFormat, or "photos", optional
-        The form in which the plan takes the network's input, or those of several by their names:
-        dtype, order of the axes, and a normalisation that the device computes. "photos" stands for
-        bytes in NHWC, normalised as the network's metadata says. By default inputs are taken as
-        the network has them.
+        The form in which the plan takes the network's input, or the forms of several inputs by
+        their names. A form has a dtype, an order of the axes, and a normalisation that the device
+        computes. "photos" stands for bytes in NHWC, normalised as the network's metadata says. By
+        default the plan takes inputs as the network's file declares them.
     output_dtype : {"float32", "float16"}, optional
         The dtype in which float32 outputs are returned, by default that of the file.
 

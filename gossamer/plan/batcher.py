@@ -1,4 +1,4 @@
-"""Batcher: requests of many callers, computed in the batches that suit the plan's own times."""
+"""Batcher: requests of many callers, in batches of sizes that the plan's times decide."""
 
 from __future__ import annotations
 
@@ -26,34 +26,35 @@ from gossamer.plan.run.lanes import WARM_CALLS, PlanParts, host_arrays
 from gossamer.plan.run.requests import Request, WaitingRequests, measured_times
 
 _DEPTH = 2
-"""Batches that a device has at once: one is copied while another is computed."""
+"""The most batches that a device has at the same time: one is copied while another is computed."""
 
 
 class Batcher:
     """Dynamic batching of the requests of threads and of asyncio tasks.
 
-    When a device is free, the batch that goes next is chosen from the plan's times at batch sizes
-    1, 2, 4, ..., which are measured when the batcher is made, and from when the waiting requests
-    are due. No request waits while a device is free. A network whose outputs depend on what runs
-    together computes each request alone.
+    The plan's times at batch sizes 1, 2, 4, ... are measured when the batcher is made. When a
+    device is free, the batch that goes next is chosen by these times, and by when the results of
+    the waiting requests are due. No request waits while a device is free. Each request is computed
+    alone where an input has no free batch size, or where the outputs for an image depend on the
+    other images of its batch.
 
     Parameters
     ----------
     plan : Plan or PlanGroup
         The network, on one device or several.
     latency : float, optional
-        Seconds after which results are wanted, such as 0.005. No larger batch is used than the plan
-        computes in this time. By default only the images a second count.
+        Seconds after which results are wanted, such as 0.005. Batches for which the plan takes
+        longer than this are not used. By default the batcher only maximises the images per second.
     most : int, default 64
         The largest batch.
     queue : int, default 1024
-        How many images may wait. A request that comes when there is no room is refused.
+        How many images may wait. A request for which the queue has no room is refused.
 
     Attributes
     ----------
     times : dict of int to float
-        Seconds of the batch sizes that are used, on the slowest of the devices; none where requests
-        are computed alone.
+        The seconds that a batch of each used size takes, on the slowest of the devices; empty where
+        requests are computed alone.
 
     Raises
     ------
@@ -110,7 +111,7 @@ class Batcher:
         ----------
         *inputs : array
             One array in host memory for each input of the network, of one or several images, as for
-            `plan(x)`. They must not be changed before the result is there.
+            `plan(x)`. The arrays must not be changed before the result is there.
         deadline : float, optional
             Seconds after which the result is of no use; the request is not begun later.
         **named : array
@@ -130,7 +131,8 @@ class Batcher:
         QueueFullError
             If there is no room in the queue.
         DeadlineError
-            If the deadline is not in the future. One that passes later is the error of the result.
+            If the deadline is not in the future. Where the deadline passes later, the result raises
+            this error.
         """
         request = self._request(inputs, named, deadline)
         with self._work.changed:
@@ -146,8 +148,8 @@ class Batcher:
                    ) -> list[Future[Any]]:
         """Have several requests computed, and return at once.
 
-        A thread that has many requests at a time hands them over faster than by `submit`, and they
-        can go in one batch.
+        For many requests this is faster than a call of `submit` for each, and they can go in one
+        batch.
 
         Parameters
         ----------
@@ -164,7 +166,8 @@ class Batcher:
             try:
                 made.append(self._request((), named, deadline))
             except Exception as problem:
-                # of one request, and none of the others; its frames hold this list with the error
+                # only this request fails; the frames of the traceback would hold `made`, which
+                # holds the error
                 made.append(problem.with_traceback(None))
         futures: list[Future[Any]] = []
         with self._work.changed:
@@ -233,7 +236,7 @@ class Batcher:
         Raises
         ------
         InputError, QueueFullError, DeadlineError, DeviceError
-            As `submit` does, or what became of the request.
+            As `submit` does, or where the request fails later.
         """
         return self.submit(*inputs, deadline=deadline, **named).result()
 
@@ -259,12 +262,12 @@ class Batcher:
         Raises
         ------
         InputError, QueueFullError, DeadlineError, DeviceError
-            As `submit` does, or what became of the request.
+            As `submit` does, or where the request fails later.
         """
         return await asyncio.wrap_future(self.submit(*inputs, deadline=deadline, **named))
 
     def close(self) -> None:
-        """Refuse further requests, compute those that wait, and end the threads.
+        """Refuse further requests, compute the requests that wait, and end the threads.
 
         The plan stays open.
         """
@@ -281,12 +284,12 @@ class Batcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Compute what waits and end the threads, as close() does."""
+        """Compute the requests that wait and end the threads, as close() does."""
         self.close()
 
 
 def _give_up(work: SharedWork, waiting: WaitingRequests) -> None:
-    """End the threads of a batcher that was dropped, and fail what waits."""
+    """End the threads of a batcher that was dropped, and fail the requests that wait."""
     work.end()
     with work.changed:
         waiting.fail_all(InputError("the batcher was dropped; keep it until the results are there"))

@@ -20,7 +20,7 @@ from gossamer.plan.run.stream import ResultStream
 
 
 class CallablePlan(abc.ABC):
-    """The calls of a network on one device; `Plan` decides what computes it.
+    """The calls of a network on one device; `Plan` decides what computes each layer.
 
     Attributes
     ----------
@@ -44,16 +44,17 @@ class CallablePlan(abc.ABC):
         Parameters
         ----------
         *inputs : array
-            One array for each input of the network, in the order and shape of `inputs`, with any
-            batch size from 0 up. Their dtype is that of `inputs`, or one that converts to it
-            without loss, such as float16, bfloat16 or uint8 to float32; their strides are any.
-            They are NumPy arrays, or arrays of torch, cupy or jax. Those on the plan's CUDA device
-            stay there. In place of all of them one mapping of names to arrays may be given.
+            One array for each input of the network, in the order and shape that the plan's `inputs`
+            states, with any batch size from 0 up. Their dtype is the one that `inputs` states, or
+            one that converts to it without loss, such as float16, bfloat16 or uint8 to float32;
+            they may have any strides. They are NumPy arrays, or arrays of torch, cupy or jax.
+            Arrays on the plan's CUDA device stay there. A mapping of names to arrays may be given
+            in place of all arrays.
         out : array or tuple of array, optional
             Arrays that receive the outputs instead of new ones, of the outputs' shapes and dtypes.
         stream : optional
-            The CUDA stream on which arrays on the device are computed; by default the one on which
-            their library works now.
+            The CUDA stream on which a call with arrays on the device works; by default the current
+            stream of the arrays' library.
         **named : array
             The inputs by name, in place of `inputs`.
 
@@ -88,15 +89,16 @@ class CallablePlan(abc.ABC):
         out : array or tuple of array, optional
             Arrays that receive the outputs instead of new ones.
         stream : optional
-            The CUDA stream on which arrays on the device are computed; by default the one on which
-            their library works in the calling thread.
+            The CUDA stream on which a call with arrays on the device works; by default the current
+            stream of the arrays' library in the calling thread.
         **named : array
             The inputs by name, in place of `inputs`.
 
         Returns
         -------
         array or tuple of array
-            What `plan(x)` returns. It is complete, so that nothing has to wait for its stream.
+            What `plan(x)` returns. The outputs are complete, so that no work has to wait for the
+            stream.
 
         Raises
         ------
@@ -108,8 +110,8 @@ class CallablePlan(abc.ABC):
     def bind(self, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> BoundCall:
         """Check a call once, and return it as a function that is called again and again.
 
-        The bound call reads what the same inputs hold at each call and writes the same outputs; on
-        a CUDA device it is one graph that reads and writes them in place.
+        Each bound call reads the present contents of its input arrays, and writes its output
+        arrays; on a CUDA device it is one graph that reads and writes these arrays in place.
 
         Parameters
         ----------
@@ -119,8 +121,8 @@ class CallablePlan(abc.ABC):
             Arrays that receive the outputs instead of new ones: contiguous, of the outputs' shapes
             and dtypes, and on the plan's device where the inputs are.
         stream : optional
-            The CUDA stream on which it works; by default the one on which the library of the
-            inputs works now.
+            The CUDA stream on which the bound call works; by default the current stream of the
+            inputs' library.
         **named : array
             The inputs by name, in place of `inputs`.
 
@@ -142,7 +144,7 @@ class CallablePlan(abc.ABC):
         return self._calls.bound(inputs, named, out, stream)
 
     def pinned(self, batch: int) -> Any:
-        """Return arrays for the inputs that a GPU reads at the full rate of its bus.
+        """Return page-locked arrays for inputs, which a GPU reads at the full rate of its bus.
 
         Fill them in place, and call `plan(x)` or `plan.bind(x)` with them: no copy is made on the
         processor. On a device without page-locked memory they are ordinary arrays.
@@ -162,7 +164,7 @@ class CallablePlan(abc.ABC):
         InputError
             If the batch size is less than 1, or one that the network cannot have.
         OutOfMemoryError
-            If so much memory cannot be page-locked.
+            If the memory of the arrays cannot be page-locked.
         """
         return single(self._calls.page_locked(batch))
 
@@ -170,8 +172,9 @@ class CallablePlan(abc.ABC):
     def contexts(self) -> int:
         """How many calls of one batch size run at once, from several threads or on several streams.
 
-        Further calls wait. Calls at the same time have buffers of their own, which are made when
-        that first happens, as long as the device has memory for them; weights are shared.
+        Further calls wait. Calls that run at the same time share the weights, and each has its own
+        buffers. The buffers are made when calls first overlap, as long as the device has memory for
+        them.
 
         Returns
         -------
@@ -191,8 +194,9 @@ class CallablePlan(abc.ABC):
                errors: str = "raise") -> ResultStream:
         """Compute many batches, one after another, and return an iterator of their results.
 
-        A thread reads the batches ahead; meanwhile others are copied to the device, computed, and
-        copied back. At most `2 * depth` batches are in memory, however slowly results are taken.
+        A thread reads batches ahead; meanwhile earlier batches are copied to the device, computed,
+        and copied back. At most `2 * depth` batches are in memory, however slowly results are
+        taken.
 
         Parameters
         ----------
@@ -204,15 +208,16 @@ class CallablePlan(abc.ABC):
             How many batches the device has at once, each with memory of its own. On processors
             one batch is computed at a time.
         errors : {"raise", "return"}, default "raise"
-            What becomes of a batch that fails: its error is raised in its place, after which
-            iteration may go on with the next one, or is returned in place of its result.
+            What happens where a batch fails. With "raise" its error is raised in place of its
+            result, and iteration may go on with the next batch. With "return" the error is returned
+            in place of the result.
 
         Returns
         -------
         ResultStream
             An iterator of the results, each as `plan(x)` returns it, in the order of the batches.
-            An error of a batch names its number from 0. What the iterator of the batches raises
-            comes after the results of all before it, and ends the stream.
+            An error of a batch names its number from 0. An error that the iterator of the batches
+            raises comes after the results of all batches before, and ends the stream.
 
         Raises
         ------
@@ -223,12 +228,12 @@ class CallablePlan(abc.ABC):
         return ResultStream(Members([self.parts("be streamed")]), batches, depth, errors)
 
     def parts(self, use: str) -> PlanParts:
-        """Return what the threads of streams and batchers work with.
+        """Return the data and functions with which the threads of streams and batchers work.
 
         Parameters
         ----------
         use : str
-            What they do to the plan, for the error's message.
+            What the threads do with the plan, such as "be streamed", for the error's message.
 
         Returns
         -------

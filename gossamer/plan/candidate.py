@@ -1,4 +1,4 @@
-"""A candidate of a layer, and why another was taken."""
+"""A candidate of a layer, and the reasons why another candidate was taken."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Candidate:
     variant: Variant
     measured: Measurement
     copying: Measurement | None = None
-    """The measurement that in_no_time() has replaced; None of other candidates."""
+    """The measurement that in_no_time() has replaced; None for other candidates."""
 
     @property
     def cost(self) -> float:
@@ -50,7 +50,8 @@ class Candidate:
         return replace(candidate, measured=replace(candidate.measured, failure=reason))
 
     def in_no_time(self) -> Candidate:
-        """Returns the same candidate, as one that has nothing to do."""
+        """Returns the same candidate with times of zero, for a layer that copies nothing. A
+        candidate that is excluded is returned as it is."""
         if self.measured.failure or self.copying is not None:
             return self
         return replace(self, copying=self.measured, measured=replace(
@@ -62,14 +63,14 @@ class Candidate:
 
 
 def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
-    """Returns why a candidate was not taken for a layer. why: that of Comparison, where the plan is
+    """Returns why a candidate was not taken for a layer. why: as in Comparison, where the plan is
     not the measured choice."""
     return candidate.measured.failure or compared(candidate.cost, taken.cost, why)
 
 
 def compared(cost: float, taken: float, why: str = "") -> str:
-    """Returns the words that compare the time of what was not taken with the time of what was.
-    why: as for why_not()."""
+    """Returns the words that compare the time of a choice that was not taken with the time of the
+    choice that was. cost, taken: these times in microseconds. why: as for why_not()."""
     text = f"{cost:.1f} us against {taken:.1f} us"
     if cost >= taken:
         return text
@@ -82,8 +83,8 @@ def compared(cost: float, taken: float, why: str = "") -> str:
 
 def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
                    why: str = "") -> dict[str, str]:
-    """Returns why each other algorithm was not taken for a layer: the reason of its best candidate.
-    why: as in why_not()."""
+    """Returns for each algorithm that was not taken for a layer the reason: why its best candidate
+    was not taken. why: as in why_not()."""
     best: dict[str, Candidate] = {}
     for candidate in candidates:
         name = candidate.algorithm.name

@@ -1,7 +1,8 @@
 """Concatenations and slices of channels that copy nothing in NHWC.
 
-A tensor that is a part of the channels of a larger one lies in that tensor's memory: the step that
-makes it writes, and the steps that use it read, only some of the channels of each pixel.
+A tensor that is a part of the channels of a larger tensor lies in the memory of the larger one. The
+step that makes the part writes only some channels of each pixel, and the steps that use the part
+read only these channels.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class _Part:
 
     whole: the name of the larger value.
     first: the first channel of the part in the larger value.
-    channels: the number of channels of the larger value in the concatenation that makes it or the
-    copy that takes the part; other steps may use the value under another shape.
+    channels: the number of channels that the larger value has in the concatenation or copy; other
+    steps may use the larger value under another shape.
     """
 
     whole: str
@@ -47,7 +48,8 @@ class _Part:
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
     """Returns the channel of a concatenation's output at which each input begins, or the channel
     of a copy's input at which its output begins. Returns None where the problem neither joins nor
-    takes channels in NHWC, or where one of them does not begin at a multiple of PART_BYTES."""
+    takes channels in NHWC, or where one of these parts does not begin at a multiple of
+    PART_BYTES."""
     if isinstance(problem, ConcatProblem):
         (whole,), parts = variant.outputs, variant.inputs
         if problem.axis != 1:
@@ -97,9 +99,9 @@ def may_be_part(algorithm: Algorithm, problem: Problem, variant: Variant, index:
 
 
 class ChannelParts:
-    """The values of a program that are parts of the channels of others, while they are found.
+    """The search for the values of a program that are parts of the channels of other values.
 
-    device: that of the program, on which all steps run that write or read parts.
+    device: the device of the program; all steps that write or read parts run on this device.
     """
 
     def __init__(self, program: Program, device: Device) -> None:
@@ -115,14 +117,14 @@ class ChannelParts:
         self._apart = {program.root(value) for value in (
             *program.aliases, *program.inputs.values(), *program.outputs.values(),
             *program.places, *(place.whole for place in program.places.values()))}
-        """Values that can be no parts: inputs and outputs of the network, values that are also read
+        """Values that cannot be parts: inputs and outputs of the network, values that are also read
         under another shape, and values that share memory with another one."""
 
     def add(self, step: Step) -> bool:
         """Makes the values that a concatenation joins, or the value that a copy takes, parts of the
-        channels of the larger value, and returns True. Where first_channels() is None, or another
-        step that writes or reads the values cannot do so with parts, it changes nothing and returns
-        False."""
+        channels of the larger value, and returns True. Changes nothing and returns False where
+        first_channels() returns None, or where another step cannot write or read these values as
+        parts."""
         firsts = first_channels(step.problem, step.variant)
         if firsts is None:
             return False
@@ -140,7 +142,7 @@ class ChannelParts:
         return True
 
     def _within(self, roots: Iterable[str]) -> set[str]:
-        """Returns the values, with all values that are parts of them."""
+        """Returns the roots and all values that are parts of them."""
         found = set(roots)
         while more := {name for name, part in self._parts.items() if part.whole in found} - found:
             found |= more
@@ -152,7 +154,8 @@ class ChannelParts:
             step.algorithm, step.problem, step.variant, use.index, is_output=use.is_output))
 
     def finish(self) -> None:
-        """Writes to the program where the parts lie, and with which variants its steps run."""
+        """Writes the places of all parts, and the variants of steps that use parts, to the
+        program."""
         formats = {part: self._format(part) for part in self._parts}
         for name, part in self._parts.items():
             self._program.places[name] = Place(part.whole, 0)

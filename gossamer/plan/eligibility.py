@@ -1,4 +1,4 @@
-"""The algorithms that may compute a layer, the device on which they may, and why others may not."""
+"""Which algorithms may compute a layer, on which device, and why other algorithms may not."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ ANY = Policy()
 """The policy that restricts nothing."""
 
 UNMEASURED_SECONDS = 60.0
-"""Processor seconds that building a variant may be expected to take where nothing is measured."""
+"""The limit for the expected processor seconds of building a variant where nothing is measured:
+variants that are expected to take longer are left out."""
 
 
 def refusal_reason(algorithm: Algorithm, problem: Problem, layer_device: Device) -> str | None:
-    """Returns why an algorithm cannot compute a problem in strict float32 without taking long to
-    build; None where it can. Where the problem itself reads or writes float16 as asked for, see
-    is_change_of_precision(), it may be computed in float16 too."""
+    """Returns why an algorithm has no variant that computes a problem in strict float32 and is
+    built within UNMEASURED_SECONDS; None where it has one. Where is_change_of_precision() holds for
+    the problem, variants of any precision count."""
     if (reason := algorithm.supports(problem, layer_device)) is not None:
         return reason
     is_asked_for = is_change_of_precision(problem)
@@ -40,7 +41,7 @@ def refusal_reason(algorithm: Algorithm, problem: Problem, layer_device: Device)
 
 def is_change_of_precision(problem: Problem) -> bool:
     """Returns whether a problem reads or writes float16 because a layer or the caller asked for it.
-    A fusion does more than that: it computes layers, in the precision that the policy allows."""
+    Returns False for fusions, which compute layers in a precision that the policy allows."""
     return not isinstance(problem, FusionProblem) and any(
         spec.dtype == "float16" for spec in (*problem.inputs, *problem.outputs))
 
@@ -48,9 +49,9 @@ def is_change_of_precision(problem: Problem) -> bool:
 def reason_not_allowed(variants: Iterable[Variant], seconds: float, why: str) -> str | None:
     """Returns why none of the variants may be taken; None where one may.
 
-    variants: those of a precision that is allowed.
+    variants: variants in precisions that are allowed.
     seconds: processor seconds that building may take.
-    why: the words that say where this limit comes from.
+    why: the words that tell the user where the limit comes from.
     """
     shortest: Variant | None = None
     for variant in variants:
@@ -72,16 +73,17 @@ def reason_build_too_long(variant: Variant, seconds: float, why: str) -> str:
 def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
                 refusal_reason: Refusal = refusal_reason
                 ) -> tuple[list[Algorithm], Device, dict[str, str]]:
-    """Returns the algorithms that may compute a layer, on the device or, where there are none, on
-    the host; the one of these devices on which they compute it; and for each other algorithm the
-    reason why it may not.
+    """Returns the algorithms that may compute a layer, the device on which they compute it, and for
+    each other algorithm the reason why it may not. Where no algorithm may compute the layer on
+    `device`, the host takes the place of the device.
 
-    policy: what decides between the algorithms that can compute the layer; see _wanted().
-    refusal_reason: called with an algorithm, a problem and a device, returns why the algorithm does
-    not support the problem there or none of its variants is allowed, None where one is.
+    policy: decides between the algorithms that can compute the layer; see _wanted().
+    refusal_reason: a function of an algorithm, a problem and a device. It returns why the algorithm
+    does not support the problem on the device, or why none of the algorithm's variants is allowed,
+    and None where the algorithm may compute the problem.
 
-    Raises UnsupportedError where no algorithm can compute the layer, and InputError where the one
-    that is forced cannot.
+    Raises UnsupportedError where no algorithm can compute the layer, and InputError where the
+    forced algorithm cannot.
     """
     assert layer.problem is not None
     reasons: dict[str, str] = {}
@@ -107,7 +109,7 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
 
     A layer that `force` names takes the algorithm that is given there, and no other. For all other
     layers these rules apply, one after another:
-    - Algorithms with by_name_only are left out, but for the one that `only` names.
+    - Algorithms with by_name_only are left out, unless `only` names them.
     - Without `vendors`, algorithms of vendors' libraries are left out.
     - The algorithm that `only` names is taken alone.
     - ZeroWeights, which supports a layer whose weights are all zero, is taken alone.
@@ -154,8 +156,9 @@ def is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:
 def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
             algorithms: Iterable[Algorithm] | None = None
             ) -> tuple[list[Algorithm], dict[str, str]]:
-    """Returns the algorithms that can compute a problem on a device, and the reason for each of the
-    others. algorithms: those that are asked; by default all of the op."""
+    """Returns the algorithms that can compute a problem on a device, and for each other algorithm
+    the reason why it cannot. algorithms: the algorithms to ask; by default all algorithms of the
+    op."""
     able: list[Algorithm] = []
     reasons: dict[str, str] = {}
     for algorithm in OPS[problem.op].algorithms if algorithms is None else algorithms:
@@ -175,9 +178,10 @@ def is_above(sparsity: float, threshold: float) -> bool:
 
 def first_in_order(layer: Layer, algorithms: Iterable[Algorithm], layer_device: Device,
                    threads: Threads = ALL) -> tuple[Algorithm, list[Variant]]:
-    """Returns the first algorithm with a variant in strict float32 that does not take long to
-    build, and all such variants with the config of the first, which differ in their formats. For a
-    layer that the plan inserted, a change of layout or precision, all precisions count.
+    """Returns the first algorithm with a variant in strict float32 that is built within
+    UNMEASURED_SECONDS, and all such variants of the algorithm with the config of the first variant,
+    which differ only in their formats. For a layer that the plan inserted, such as a change of
+    layout or precision, variants of all precisions count.
 
     threads: BLAS threads of a layer on the host.
     Raises UnsupportedError where no algorithm has such a variant.

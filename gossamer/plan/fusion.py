@@ -20,8 +20,9 @@ def fusion_algorithms() -> list[FusionAlgorithm]:
 
 
 def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Layer]:
-    """Returns the fusions whose layers' ops are a pattern of some algorithm that recognises them,
-    each as one layer; of fusions of the same layers only one.
+    """Returns the fusions of a network, each as one layer. The ops of a fusion's layers are a
+    pattern of an algorithm that recognises the fusion. Layers that match several patterns are one
+    fusion.
 
     outputs: the names of the network's outputs.
     """
@@ -42,7 +43,7 @@ def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Laye
 
 
 def recognising(fusion: Layer) -> Sequence[Algorithm]:
-    """Returns the algorithms that were made for such layers as a fusion or part has."""
+    """Returns the algorithms that recognise a fusion, or for a part all algorithms for parts."""
     problem = fusion.problem
     if isinstance(problem, PartProblem):
         return OPS[problem.op].algorithms
@@ -54,16 +55,17 @@ def recognising(fusion: Layer) -> Sequence[Algorithm]:
 
 def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
                        indices: tuple[int, ...]) -> bool:
-    """Returns whether another layer reads what some of the layers write before all that these read
-    from outside is there."""
+    """Returns whether another layer reads an output of a fusion and stands before the place where
+    the fusion is computed. indices: the fusion's layers."""
     place = indices[_place([layers[index] for index in indices])]
     return any(reader < place and reader not in indices for index in indices
                for name in layers[index].outputs for reader in readers.get(name, ()))
 
 
 def _place(layers: Sequence[Layer]) -> int:
-    """Returns the number of the layer at whose place in the network a fusion can be computed: the
-    last of those that are the first to read some value from outside."""
+    """Returns the number, within a fusion, of the layer whose place in the network the fusion
+    takes: the last layer that is the first to read a value from outside. All values that the fusion
+    reads are computed before this place."""
     known = {name for layer in layers for name in layer.outputs}
     place = 0
     for index, layer in enumerate(layers):
@@ -75,8 +77,8 @@ def _place(layers: Sequence[Layer]) -> int:
 
 def _chains(layers: Sequence[Layer], readers: dict[str, list[int]], pattern: Sequence[str],
             chain: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yields the indices of layers whose ops are a pattern, which begin with those of `chain` and
-    of which each reads an output of the one before it."""
+    """Yields the indices of each chain of layers whose ops are a pattern. A chain begins with the
+    layers of `chain`, and each of its layers reads an output of the layer before."""
     last = layers[chain[-1]]
     if last.problem is None or last.op != pattern[len(chain) - 1]:
         return
@@ -90,14 +92,14 @@ def _chains(layers: Sequence[Layer], readers: dict[str, list[int]], pattern: Seq
 
 def _read_elsewhere(layers: Sequence[Layer], readers: dict[str, list[int]],
                     indices: tuple[int, ...], outputs: Collection[str]) -> set[str]:
-    """Returns the values that some of the layers write and others, or the network's user, read."""
+    """Returns the outputs of a fusion's layers that other layers or the network's user read."""
     return {name for index in indices for name in layers[index].outputs
             if name in outputs or not set(indices).issuperset(readers.get(name, ()))}
 
 
 def fusion_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer | None:
-    """Returns layers as one layer with a FusionProblem; None where they read nothing from outside,
-    or where nobody reads what they write.
+    """Returns layers as one layer with a FusionProblem; None where they read no value from outside,
+    or where no value that they write is read outside.
 
     read_elsewhere: the values that other layers, or the network's user, read.
     """
@@ -120,8 +122,9 @@ def fusion_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer
 
 def links_of(layers: Sequence[Layer], read_elsewhere: Collection[str]
              ) -> tuple[list[str], list[str], dict[str, Source]]:
-    """Returns the values that layers read from outside, those that are read outside, and the source
-    of each value, as a FusionProblem states them. read_elsewhere: as for fusion_of()."""
+    """Returns the values that layers read from outside, the values of the layers that are read
+    outside, and the source of each value, as a FusionProblem states them. read_elsewhere: as for
+    fusion_of()."""
     sources: dict[str, Source] = {
         name: (index, output) for index, layer in enumerate(layers)
         for output, name in enumerate(layer.outputs)}
@@ -141,15 +144,15 @@ def _density(layers: Sequence[Layer]) -> float | None:
 
 
 def with_fusions(layers: Sequence[Layer], fusions: Sequence[Layer]) -> list[Layer]:
-    """Returns the layers with fusions in place of the layers that they cover, each where all that
-    it reads is there."""
+    """Returns the layers with fusions in place of the layers that they cover. Each fusion comes
+    after the layers that compute its inputs."""
     by_name = {layer.name: layer for layer in layers}
     at_place = {fusion.covers[_place([by_name[name] for name in fusion.covers])]: fusion
                 for fusion in fusions}
     covered = {name for fusion in fusions for name in fusion.covers}
     mixed = [at_place.get(layer.name, layer) for layer in layers
              if layer.name in at_place or layer.name not in covered]
-    # other layers may read what the first layers of a part write
+    # a layer that stands before a part may read an output of the part: layers are ordered anew
     makers = {name: index for index, layer in enumerate(mixed) for name in layer.outputs}
     return [mixed[index] for index in stable_order(
         [{makers[name] for name in layer.inputs if name in makers} for layer in mixed],

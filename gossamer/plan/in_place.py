@@ -1,5 +1,5 @@
-"""Concatenations and slices that copy nothing: what a concatenation joins is written where the
-joined values lie, and what a slice takes is read where it lies."""
+"""Concatenations and slices that copy nothing. The inputs of a concatenation are written straight
+into the memory of its output, and the output of a slice is read where it lies in the input."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from gossamer.tensor import Format, TensorSpec
 
 
 def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
-    """Returns the names of the layers that copy nothing where the formats allow that.
-
-    One kind brings an input of the network, as callers give it, into another format. Of the others
-    all values that such a layer joins or takes a part of are computed by layers, and each of them
-    is within one other value at most: of two concatenations of the same value one copies.
-    """
+    """Returns the names of the layers that copy nothing where the formats allow that. These are
+    conversions of the network's inputs from the format of the callers' arrays, and concatenations
+    and slices of values that layers compute. A value lies within one other value at most: the
+    second of two concatenations of the same value copies."""
     roots: dict[str, str] = {}
     within: set[str] = set()
     names = []
@@ -32,7 +30,7 @@ def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
                 roots[layer.outputs[0]] = roots[layer.inputs[0]]
             continue
         if is_conversion(layer.problem):
-            # what it leaves as it is lies in the callers' memory, and is no part of another value
+            # the output may be the callers' memory, so that it cannot be a part of another value
             names.append(layer.name)
             continue
         sources = [roots.get(name) for name in layer.inputs]
@@ -55,8 +53,8 @@ def is_conversion(problem: Problem | None) -> bool:
 
 def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int] | None:
     """Returns at which byte of a concatenation's output each input lies, or at which byte of a
-    copy's input its output lies. Returns None where memory of these formats is not a part as it
-    is, or does not begin at a multiple of the alignment."""
+    copy's input its output lies. Returns None where a part alone would have another layout in
+    memory than within the whole, or where a part does not begin at a multiple of the alignment."""
     if isinstance(problem, ConcatProblem):
         (whole,), parts = variant.outputs, variant.inputs
         starts, position = [], 0
@@ -79,11 +77,11 @@ def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int
 
 def _offset(whole: TensorSpec, start: Mapping[int, int], part: TensorSpec,
             dims: Sequence[int | None], steps: Sequence[int]) -> int | None:
-    """Returns at which byte of a tensor a part begins that is in memory as it is within the tensor;
-    None where there is no such byte.
+    """Returns at which byte of a tensor a part of it begins; None where the part alone has another
+    layout in memory than within the tensor.
 
     start: where the part begins along the tensor's dimensions.
-    dims, steps: those of CopyProblem.
+    dims, steps: as in CopyProblem.
     """
     if whole.dtype != part.dtype or part.size == 0 or not (_is_dense(whole) and _is_dense(part)):
         return None
@@ -100,8 +98,8 @@ def _is_dense(spec: TensorSpec) -> bool:
 
 
 def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> Program:
-    """Returns the program of these layers, of which those of layers_in_place() copy nothing where
-    the formats that were chosen for them, and the steps beside them, allow that."""
+    """Returns the program, changed so that the layers of layers_in_place() copy nothing where their
+    formats, and the steps that write or read their values, allow that."""
     names = layers_in_place(layers)
     steps = [step for step in program.steps if step.layer.name in names]
     for step in steps:
@@ -122,7 +120,7 @@ def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> 
     channel_parts = ChannelParts(program, device)
     for step in steps:
         step.in_place = step.in_place or channel_parts.add(step)
-        # what was expected of the steps beside this one may be wrong
+        # in_place_candidates() could only guess whether the steps beside this one take parts
         step.candidates = [_as_found(candidate, step) for candidate in step.candidates]
     channel_parts.finish()
     return program
@@ -134,8 +132,8 @@ def _is_unchanged(variant: Variant) -> bool:
 
 
 def _as_found(candidate: Candidate, step: Step) -> Candidate:
-    """Returns a candidate of a step with the time that it takes: none where it is the one that was
-    taken, and copies nothing."""
+    """Returns a candidate of a step with the time that it takes: zero for the candidate that was
+    taken where the step copies nothing."""
     if not step.in_place:
         return candidate.in_its_time()
     is_taken = (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)
@@ -144,14 +142,15 @@ def _as_found(candidate: Candidate, step: Step) -> Candidate:
 
 def in_place_candidates(node: MeasuredLayer, names: Collection[str],
                         nodes: Iterable[MeasuredLayer | Layer], device: Device) -> list[Candidate]:
-    """Returns the candidates of a layer of layers_in_place(), of which those take no time that have
-    nothing to copy.
+    """Returns the candidates of a layer of layers_in_place(), with zero time for the candidates
+    that have nothing to copy.
 
-    But for conversions of inputs, such a candidate joins or takes parts that are in memory as they
-    are, or channels in NHWC. The latter counts where each layer beside it is likely to write or
-    read a part: where its fastest candidate in NHWC can.
+    A conversion of an input has nothing to copy where it leaves memory as it is. A concatenation or
+    slice has nothing to copy where part_offsets() finds its parts, or where it joins or takes
+    channels in NHWC and each layer that writes or reads a part is likely to do so in place: where
+    the fastest candidate in NHWC of that layer can.
 
-    names: those of layers_in_place().
+    names: the names that layers_in_place() returns.
     nodes: all layers.
     """
     problem = node.layer.problem

@@ -1,4 +1,4 @@
-"""The measurement of one candidate, and the key that identifies it among those for one problem."""
+"""The measurement of one candidate, and its key among the candidates for one problem."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
 
 
 def candidate_key(algorithm: Algorithm, variant: Variant) -> CandidateKey:
-    """Returns the key that identifies a candidate among those for one problem."""
+    """Returns the key that identifies a candidate among the candidates for one problem."""
     return (algorithm.name, variant.config_text, _formats(variant.inputs),
             _formats(variant.outputs), variant.precision)
 
@@ -37,16 +37,20 @@ class Measurement:
     was written. Raises ValueError where there is neither a time nor a failure, and for times that
     are negative or not finite.
 
-    inputs, outputs: layouts.
+    algorithm, config, precision: as in CandidateKey.
+    inputs, outputs: formats.
     median_us, p25_us, p75_us: median and quartiles with warm caches, in microseconds.
     cold_us: the median with cold caches.
+    error: the normalised error against the reference.
     samples: the number of samples.
     failure: why the candidate is excluded.
-    not_tried: whether it was expected to be of no use, so that it was not built.
-    search: what identifies the search that left it out; empty for a candidate that was tried.
-    wrong_numbers: whether its numbers were wrong, which may not be so with other weights.
-    weights: a digest of the constants with which it was checked.
-    build_s, build_cached, device_bytes: what preparing it took, as in BuildCost; None if unknown.
+    not_tried: whether the candidate was not built, since it was expected to be of no use.
+    search: the identifier of the search that left the candidate out; empty for one that was tried.
+    wrong_numbers: whether the candidate computed wrong numbers; with other weights they may be
+    right.
+    weights: a digest of the constants with which the candidate was checked.
+    build_s, build_cached, device_bytes: the cost of preparing the candidate, as in BuildCost's
+    fields seconds, from_cache and nbytes; None if unknown.
     """
 
     algorithm: str

@@ -24,8 +24,8 @@ def with_weights(plan: Plan, graph: Graph) -> Plan:
     plan: the plan whose choices are kept, for all batch sizes that it has planned.
     graph: the network with its new weights, as `gossamer.load` returns it.
 
-    Raises InputError where a layer is no longer the same but for its weights, or is computed by
-    code that was made for the places of its zeros, which are others now.
+    Raises InputError where a layer differs in more than its weights, or where its algorithm was
+    chosen for the zeros and values of the old weights and the new weights have others.
     """
     graph = optimise(graph)
     batches = plan.planned_batches or [1]
@@ -44,7 +44,8 @@ def with_weights(plan: Plan, graph: Graph) -> Plan:
 
 
 def _same_choice(step: Step, layer: Layer | None) -> str:
-    """Returns the key of a layer's new problem, for which its algorithm is as good as before."""
+    """Returns the key of a layer's problem with the new weights. Raises InputError where the step's
+    algorithm may be a bad choice for this problem."""
     name = step.layer.source or step.layer.name
     if layer is None or layer.problem is None:
         raise InputError(f"{name} is no layer of the network with the new weights; compile the "

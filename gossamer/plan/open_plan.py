@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gossamer.plan.report.report import Report
 
 _MOST_PLANS = 16
-"""The number of sizes whose plans are kept."""
+"""The most sizes for which plans are kept."""
 
 Sizes = tuple[tuple[int, ...], ...]
 """The shape of each input without the batch, as the network has it."""
@@ -35,10 +35,10 @@ class OpenPlan:
     """A network whose inputs leave sizes open, on one device.
 
     `gossamer.compile` makes it of a file that leaves other dimensions than the batch open, such as
-    the height and the width of pictures, where `shapes` does not set them. Inputs of a size are
-    planned when it is first used. With an effort the first size is measured, and the others take
-    its choices as far as these fit. The plans of the 16 sizes that were used last are kept;
-    `plan.at(x)` gives one of them, which can be saved, profiled and streamed.
+    the height and the width of pictures, where `shapes` does not set them. A size is planned when
+    it is first used. With an effort, candidates are measured for the first size, and other sizes
+    take the choices of the first size as far as these fit. The plans of the 16 sizes that were used
+    last are kept; `plan.at(x)` gives one of them, which can be saved, profiled and streamed.
 
     Parameters
     ----------
@@ -89,8 +89,8 @@ class OpenPlan:
         Raises
         ------
         InputError
-            If the network cannot take inputs of these sizes, which names the node; and as
-            `Plan.__call__` does.
+            If the network cannot take inputs of these sizes (the message names the node), and where
+            `Plan.__call__` raises it.
         """
         return self._plan_of(inputs, options)(*inputs, **options)
 
@@ -129,7 +129,7 @@ class OpenPlan:
         return self._plan_of(inputs, options).bind(*inputs, **options)
 
     def at(self, *inputs: Any, **named: Any) -> Plan:
-        """Return the plan for inputs of the sizes of these.
+        """Return the plan for inputs of the same sizes as the given ones.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class OpenPlan:
         Returns
         -------
         Plan
-            The plan, which is made where there is none yet.
+            The plan, which is made when its sizes are first used.
 
         Raises
         ------
@@ -272,7 +272,7 @@ class OpenPlan:
 
 def _sizes(info: ValueInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the sizes of an input without the batch, in the order of the network's axes.
-    shape: that of the caller's array."""
+    shape: the shape of the caller's array."""
     if info.given is not None and len(shape) == 4:
         order = AXES[info.given.layout]
         shape = tuple(shape[order.index(axis)] for axis in range(4))

@@ -43,14 +43,14 @@ def has_library(device: Device) -> bool:
         return not device.compiles and any(
             algorithm.version(device) for algorithm in OPS[PartProblem.op].algorithms)
     except ImportError:
-        # a library that does not fit this Python is none
+        # a library that this Python cannot import counts as not installed
         return False
 
 
 def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device,
                left_out: Collection[str] = ()) -> list[Layer]:
-    """Returns the parts of a network, as few and as large as the layers that are left out allow, of
-    the layers that an algorithm for parts can compute on the device.
+    """Returns the parts of a network, as few and as large as possible. They consist of the layers
+    that an algorithm for parts can compute on the device, without the layers that are left out.
 
     outputs: the names of the network's outputs.
     left_out: names of layers that are in no part.
@@ -70,8 +70,9 @@ def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device
 
 def part_of(layers: Sequence[Layer], members: Sequence[Layer],
             outputs: Collection[str]) -> Layer | None:
-    """Returns some of a network's layers as one layer with a PartProblem; None where they read
-    nothing from outside, where nobody reads what they write, and where all are reshapes."""
+    """Returns some of a network's layers as one layer with a PartProblem; None where they read no
+    value from outside, where no value that they write is read outside, or where all are
+    reshapes."""
     inside = {layer.name for layer in members}
     read = {name for layer in layers if layer.name not in inside for name in layer.inputs}
     entries, exits, sources = links_of(members, read.union(outputs))
@@ -94,8 +95,8 @@ def part_of(layers: Sequence[Layer], members: Sequence[Layer],
 
 
 def source_of(layer: Layer, error: InputError) -> str:
-    """Returns the op and name in the file of what cannot compute its inputs: of a layer, or of one
-    of its members where the layer is a part and the error tells which."""
+    """Returns the op and the name in the file of the layer that fails to compute its inputs. For a
+    part this is one of its members where the error tells which member fails."""
     number = part_of_node(error.node) if isinstance(error, ComputingError) else None
     if number is not None and number < len(layer.members):
         layer = layer.members[number]
@@ -103,11 +104,11 @@ def source_of(layer: Layer, error: InputError) -> str:
 
 
 def check_library_layers(graph: Graph, layers: Callable[[int], Sequence[Layer]]) -> None:
-    """Raises UnsupportedError that names the nodes where ONNX Runtime refuses a part of a network
-    that it is to compute, so that a plan says so before it is called.
+    """Raises UnsupportedError, which names the nodes, where ONNX Runtime refuses a part of a
+    network that it has to compute. The user then has the error before the first call of the plan.
 
-    layers: returns the layers at a batch size. Where there are none at the size that is tried, the
-    call says why.
+    layers: returns the layers at a batch size. An error that it raises is left to the calls of the
+    plan, which raise it again.
     """
     if not host_library.is_installed() or all(
             node.op != OnnxPartProblem.op for node in graph.nodes):

@@ -43,8 +43,8 @@ class Plan(CallablePlan):
     """A network that runs on one device.
 
     `plan(x)` takes one of a few contexts of its batch size, so that threads and streams do not wait
-    for each other; `context` makes one that is yours. Plans are made with `gossamer.compile` or,
-    from a file, with `Plan.load`.
+    for each other; `context` makes a context for its caller alone. Plans are made with
+    `gossamer.compile` or, from a file, with `Plan.load`.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Plan(CallablePlan):
     def __init__(self, graph: Graph, device: Device, policy: Policy = ANY, *,
                  tuner: Tuner | None = None, choices: StoredChoices | None = None,
                  note: Callable[[str], None] = debug.logger.info) -> None:
-        # a plan for which nothing is measured does without the code that measures
+        # a plan for which nothing is measured does not import the code that measures
         if tuner is None and policy.effort is not None:
             from gossamer.plan.tune.tuner import Tuner
 
@@ -112,7 +112,8 @@ class Plan(CallablePlan):
     def choose_beside(self, other: Plan) -> None:
         """Make two plans for devices of one kind choose one after another.
 
-        For a batch size for which one of them has measured, the other does not measure again.
+        Where one plan has measured candidates for a batch size, the other plan does not measure
+        them again.
 
         Parameters
         ----------
@@ -164,16 +165,17 @@ class Plan(CallablePlan):
              strict: bool = False) -> Plan:
         """Read a plan that save() wrote.
 
-        Nothing is measured: batch sizes that were not planned take the choices of the nearest one
-        that was, and report() says so. A plan of the host holds for any number of processors and
-        threads; report() warns where the number is another one.
+        Nothing is measured: a batch size that was not planned takes the choices of the nearest
+        planned batch size, and report() says so. A plan of the host holds for any number of
+        processors and threads; report() warns where the number has changed.
 
         Parameters
         ----------
         path : str or Path
             The file to read.
         device : str or Device, optional
-            A device like the one that the plan was made for; by default the one of that name.
+            A device like the one that the plan was made for; by default the device of the same
+            name.
         strict : bool, default False
             Whether a layer that the device cannot run is an error, as for `gossamer.compile`, even
             where the plan was made without this restriction.
@@ -247,14 +249,14 @@ class Plan(CallablePlan):
         return self._called.network_outputs
 
     def context(self, batch: int, stream: Any = None) -> Context:
-        """Make a context: buffers of its own for one execution at a time, with shared weights.
+        """Make a context: buffers for one execution at a time; contexts share the weights.
 
         Parameters
         ----------
         batch : int
-            The number of images that it computes at once.
+            The number of images that the context computes at once.
         stream : optional
-            The stream on which it works; by default the device's default stream.
+            The stream on which the context works; by default the device's default stream.
 
         Returns
         -------
@@ -285,7 +287,7 @@ class Plan(CallablePlan):
         Returns
         -------
         Program
-            The steps in order; they are chosen when the batch size is first asked for.
+            The steps in order. They are chosen when the batch size is first used.
 
         Raises
         ------
@@ -359,8 +361,8 @@ class Plan(CallablePlan):
     def end_to_end(self, batch: int | None = None) -> Timing:
         """Return the time of one execution, with inputs and outputs on the device.
 
-        From then on report() contains it. With a tuner it is stored on disk like the times of
-        candidates, and it is not measured a second time.
+        From then on report() contains this time. With a tuner the time is stored on disk like the
+        times of candidates, and it is not measured a second time.
 
         Parameters
         ----------
@@ -415,7 +417,7 @@ class Plan(CallablePlan):
         planned = self._plan(batch)
         if self.tuner is not None and batch not in self._timings and any(
                 step.layer.members for step in planned.program.steps):
-            # the times of the layers of a part are known by a profile only
+            # only a profile measures the times of the single layers of a part
             self._timings[batch] = self._default_context(batch).profile()
         contexts = self._calls.contexts.of(batch)
         report = make_report(planned.program, self.device, self._timings.get(batch),
@@ -473,7 +475,7 @@ class Plan(CallablePlan):
             Bytes of "weights", "activations" and "workspace". Weights count in all their packed
             forms, with the constants of contexts; on the host only layers computed on bits have
             packed forms, while others use the arrays of the file as they are. Activations and
-            workspace are those of the contexts that plan(x) made.
+            workspace are summed over the contexts that plan(x) made.
         """
         contexts = self._calls.contexts.all()
         return {

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 class PlanGroup:
     """One network on several devices of this host, in one process.
 
-    Calls and batches of streams go to whoever is free. A device that fails is left out with a
-    warning, and what it failed at is done again on another one. `gossamer.compile` makes a group
-    where it is given several devices, and `PlanGroup.load` from a saved plan.
+    A call, or a batch of a stream, goes to a worker that is free. A device that fails is left out
+    with a warning, and another device computes the call or batch again. `gossamer.compile` makes a
+    group where it is given several devices, and `PlanGroup.load` from a saved plan.
 
     Parameters
     ----------
     plans : sequence of Plan
-        A plan of the same network for each device. One that is there twice is two workers.
+        A plan of the same network for each device. A plan that is given twice is two workers.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ class PlanGroup:
         InputError
             If the inputs are wrong, or the group is closed.
         DeviceError
-            If every device fails; the error is that of the first.
+            If every device fails; the error of the first device is raised.
         """
         failed: dict[Member, DeviceError] = {}
         while member := self._taken(failed):
@@ -222,10 +222,11 @@ class PlanGroup:
         batches : iterable
             The batches in order, as for `Plan.stream`, in host memory.
         depth : int, default 3
-            How many batches each device has at once. At most `2 * depth` for each device are in
-            memory, however slowly results are taken.
+            How many batches each device has at once. At most `2 * depth` batches for each device
+            are in memory, however slowly results are taken.
         errors : {"raise", "return"}, default "raise"
-            What becomes of a batch that every device fails at, or that does not fit the network.
+            What happens where every device fails at a batch, or where a batch does not fit the
+            network, as for `Plan.stream`.
 
         Returns
         -------

@@ -22,17 +22,21 @@ class Effort:
     """How much is measured.
 
     configs: number of configs that are measured of each algorithm of gossamer's own; None for all.
-    vendor_configs: that of a vendor's library, which compiles little and orders its configs poorly.
+    vendor_configs: number of configs that are measured of each algorithm of a vendor's library,
+    which compiles little and orders its configs poorly; None for all.
     samples: number of samples of each time.
     build_seconds: processor seconds that building one candidate may be expected to take.
-    doubt: share of candidates that may be faster than the least time that is expected of them.
+    doubt: share of candidates whose time may be below the least time that is expected of them.
     worth: share of the network's time that a second of measuring must be expected to save.
-    plans_s: seconds after which whole plans are not sampled again, though none is clearly fastest.
-    replacements: number of candidates that are tried in the whole plan in place of those it has.
-    replacement_gain: share of the network's time that one of these must be able to save.
-    everything: whether all are measured, whatever is expected of them.
-    more_configs: number of configs where others are expected to save enough.
-    more_gain: share of the network's time that is enough for that.
+    plans_s: seconds after which whole plans are no longer sampled, even where none is clearly
+    fastest.
+    replacements: number of candidates that are tried in the whole plan, each in place of another
+    one.
+    replacement_gain: share of the network's time that such a candidate must be able to save.
+    everything: whether all candidates are measured, also those that are expected to be slow.
+    more_configs: number of configs that are measured of an algorithm where configs beyond the first
+    ones are expected to save enough time.
+    more_gain: share of the network's time that is enough for more_configs.
     """
 
     configs: int | None
@@ -55,8 +59,8 @@ class Effort:
 
     def most_configs_of(self, algorithm: Algorithm) -> int | None:
         """Returns the number of configs of an algorithm that are measured at most; None for all.
-        More than the first ones are those of dense algorithms alone: of one that skips zeros, each
-        would be compiled for one layer only."""
+        Only dense algorithms of gossamer's own may have more than the first ones: a config of an
+        algorithm that skips zeros would be compiled for one layer only."""
         is_more = self.more_configs is not None and algorithm.dense and not algorithm.vendor
         return self.more_configs if is_more else self.configs_of(algorithm)
 
@@ -75,14 +79,14 @@ EFFORTS = {
 @dataclass(frozen=True, eq=False)
 class Policy:
     """The decisions of a user about the choice of algorithms; `gossamer.compile` describes each.
-    unfused says that no layers are computed as one fusion.
 
-    force: the algorithm of each layer that takes none other, by the layer's name.
+    unfused: whether no layers are computed together, as a fusion or a part.
+    force: the names of the algorithms that certain layers must take, by the layers' names.
     threads: threads of a layer on the host, ONE or ALL.
-    vendors: whether layers that gossamer's own algorithms compute may take those of vendors'
-    libraries.
-    boundary: the format of the network's inputs and outputs that are images of floats, NCHW and
-    float32 where it is None; a part of a network is measured in the format of its neighbours.
+    vendors: whether algorithms of vendors' libraries may compute layers that gossamer's own
+    algorithms compute too.
+    boundary: the format of the network's inputs and outputs that are images of floats; None means
+    NCHW and float32. A piece of a network is measured in the format of the layers around it.
 
     Raises InputError for a field that is wrong, and for fields that do not go together.
     """
@@ -142,13 +146,12 @@ class Policy:
 
 
 def _algorithms() -> set[str]:
-    """Returns the names of all algorithms, whose code this imports."""
+    """Returns the names of all algorithms; their code is imported for this."""
     return {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
 
 
 def _no_algorithm(name: str, names: Collection[str]) -> str:
-    """Returns that there is no algorithm of a name, for a message, with the names that are like
-    it."""
+    """Returns the words of a message which say that no algorithm has a name, with similar names."""
     close = difflib.get_close_matches(name, sorted(names), 5, 0.4)
     return "there is no such algorithm; " + (
         f"close to it: {', '.join(close)}" if close else

@@ -17,14 +17,15 @@ from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
 from gossamer.ops.weights import Pack, Packed, PackedArray, Weights, build_clock
 
 _SWITCH_SECONDS = 2e-4
-"""Seconds after which a thread that wants the interpreter gets it from a thread that keeps it.
-Python's own is 5 ms; this one is a rule of thumb, on any host."""
+"""Seconds after which a thread that runs Python code hands the interpreter to a thread that waits
+for it. Python's default is 5 ms; this value is a rule of thumb for any host."""
 
 
 @contextmanager
 def responsive() -> Iterator[None]:
-    """Makes threads wait less for the interpreter in the body: those that work with a device make
-    many short calls, while others build, read or answer and keep the interpreter for long."""
+    """Makes threads wait less for the interpreter in the body of a with statement. Threads that
+    work with a device make many short calls; threads that build kernels, read files or answer
+    requests keep the interpreter for long."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, _SWITCH_SECONDS))
     try:
@@ -37,9 +38,9 @@ def responsive() -> Iterator[None]:
 class BuildCost:
     """The cost of preparing a variant: packing weights, generating and compiling kernels.
 
-    seconds: the time it takes. A packed form that another variant made before counts with the time
-    that it took then; a kernel that this process had compiled already counts nothing. Time spent
-    waiting for variants that are built at the same time is left out.
+    seconds: the time that preparing takes. A packed form that another variant has made before
+    counts with the time of making it; a kernel that this process has compiled before counts as
+    zero. Time spent waiting for variants that are built at the same time is left out.
     from_cache: whether a kernel was read from the disk cache instead of compiled.
     nbytes: bytes of packed weights and, where it is known, of the code of kernels; None on the
     host. Memory that a vendor's library allocates for itself is not known.
@@ -54,10 +55,10 @@ class BuildCost:
 
 @dataclass(frozen=True)
 class BuiltElsewhere:
-    """What another process has built for a candidate.
+    """The packed forms and kernels that another process has made for a candidate.
 
     forms: the packed forms by name.
-    seconds: processor seconds that all but packing them took.
+    seconds: processor seconds of this work without packing.
     kernels: the kernels, as kernel_cache.hand_over returns them.
     """
 
@@ -66,12 +67,12 @@ class BuiltElsewhere:
     kernels: Mapping[str, bytes | None]
 
 
-# weights may be huge or not finite; the comparison of outputs shows what comes of that
+# weights may be huge or not finite; the comparison of outputs finds wrong results
 @np.errstate(all="ignore")
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
           device: Device, built: BuiltElsewhere | None = None) -> tuple[State, BuildCost]:
-    """Returns the state that algorithm.prepare() makes, and the cost of that. built: what another
-    process has built for the same candidate, whose seconds are part of the cost."""
+    """Returns the state that algorithm.prepare() makes, and the cost of making it. built: the work
+    of another process for the same candidate; its seconds are part of the cost."""
     watched = _RecordingWeights(weights, device)
     if built is not None:
         weights.offer(built.forms)
@@ -103,8 +104,9 @@ def side_by_side(device: Device,
                  makers: Sequence[Callable[[], _Made]]) -> Sequence[Callable[[], _Made]]:
     """Returns for each maker a function that returns what the maker makes, or raises its error.
 
-    Where the device does not build side by side these are the makers themselves. Else all makers
-    have been called when this returns, on as many processors as the process may use.
+    Where the device does not build side by side, the makers themselves are returned, not yet
+    called. Else all makers have been called on return, in one thread for each processor that the
+    process may use.
     """
     if not device.builds_side_by_side:
         return makers

@@ -52,15 +52,16 @@ class Layer:
     members: tuple[Layer, ...] = field(default=(), repr=False)
     """The layers that a part consists of; empty for other layers."""
     reshaped: TensorSpec | None = None
-    """The spec of what a reshape reads; None for other layers."""
+    """The spec of the value that a reshape reads; None for other layers."""
     facts: Mapping[str, ValueFacts] = field(default_factory=dict)
-    """Facts about the values of outputs, where they are few, by the output's name."""
+    """Facts about outputs that have few distinct values, by the output's name."""
     store: WeightsStore = field(default_factory=WeightsStore, compare=False, repr=False)
     """The packed weights of the network's layers."""
 
     @property
     def computes(self) -> tuple[str, ...]:
-        """The names of the layers that this one computes: those of a fusion, else its own."""
+        """The names of the layers that this one computes: those that a fusion covers, else its
+        own."""
         return self.covers or (self.name,)
 
     @cached_property
@@ -75,8 +76,12 @@ class Layer:
 
 @dataclass
 class MeasuredLayer:
-    """A layer or fusion, the device on which it may run, all candidates that were measured for it,
-    and for each algorithm that is not among them the reason."""
+    """A layer or fusion with the candidates that were measured for it.
+
+    device: the device on which the layer may run.
+    candidates: all candidates that were measured.
+    reasons: for each algorithm without a candidate the reason.
+    """
 
     layer: Layer
     device: Device
@@ -91,7 +96,7 @@ class MeasuredLayer:
 
 @dataclass
 class Step:
-    """A layer with what computes it.
+    """A layer with the variant that computes it.
 
     device: the plan's device, or the host where the layer fell back to it.
     inputs, outputs: names of values in the layouts of the variant.
@@ -108,13 +113,14 @@ class Step:
     candidates: Sequence[Candidate] = ()
     """Every candidate that was measured for the layer; none where nothing was measured."""
     in_place: bool = False
-    """Whether nothing is left to do, since what the step would copy is where it belongs already."""
+    """Whether the step has nothing to do, since the value that it would copy is already in
+    place."""
     placed_variant: Variant | None = None
-    """The variant with the formats of those inputs and outputs that are parts of other tensors;
-    None where there are none."""
+    """The variant with the formats of those inputs and outputs that are parts of the channels of
+    other tensors; None where no input or output is such a part."""
     part: str = ""
-    """For one of the layers of a part, as reports show it, the name of the part; empty for steps
-    that are computed alone."""
+    """The name of the part whose layer the step shows in a report; empty for a step of a
+    program."""
 
     @property
     def problem(self) -> Problem:
@@ -123,15 +129,15 @@ class Step:
 
     @property
     def config_text(self) -> str:
-        """The config as reports state it; "in place" where nothing is left to do."""
+        """The config as reports state it; "in place" where the step has nothing to do."""
         if self.part:
             return f"{self.part}, {self.variant.config_text}"
         return "in place" if self.in_place else self.variant.config_text
 
     @property
     def shown(self) -> list[Step]:
-        """The steps as which reports show this one: those of the layers of a part, else itself. A
-        reshape within a part is none of them."""
+        """The steps that reports show for this step: for a part one step for each of its layers but
+        reshapes, else the step itself."""
         return [Step(layer, self.algorithm,
                      Variant(self.variant.config, layer.problem.inputs, layer.problem.outputs),
                      self.device, layer.inputs, layer.outputs, self.rejected,
@@ -139,7 +145,7 @@ class Step:
                 for layer in self.layer.members if layer.problem is not None] or [self]
 
     def candidate_of(self, candidates: Iterable[Candidate]) -> Candidate:
-        """Returns the one of the layer's candidates that computes the step."""
+        """Returns which of the layer's candidates computes the step."""
         (taken,) = [candidate for candidate in candidates
                     if (candidate.algorithm, candidate.variant) == (self.algorithm, self.variant)]
         return taken
@@ -147,9 +153,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value lies within the memory of another one: the name of that value, and the byte at
-    which its buffer begins there. A part of the channels in NHWC has the whole's buffer, and begins
-    in each pixel where its format says."""
+    """Where a value lies within the memory of another value. A part of the channels in NHWC has the
+    whole buffer of the other value, and its format says which channels of each pixel it has.
+
+    whole: the name of the other value.
+    offset: the byte of the other value's memory at which the buffer of the value begins.
+    """
 
     whole: str
     offset: int
@@ -160,15 +169,15 @@ class Program:
     """The steps of one batch size, in order.
 
     specs: shape, dtype and layout of each value by its name.
-    aliases: for each value that uses the memory of another value, the name of that one.
+    aliases: for each value that has the memory of another value, the name of the other value.
     constants: the arrays of values that are constants.
     inputs, outputs: names of values by the names of the graph's inputs and outputs.
     measured: all layers and fusions that were measured to choose the steps.
-    places: for each value that a step writes within the memory of another one, where that is.
+    places: for each value that lies within the memory of another value, its place there.
     cost_us: the sum of the steps' times as the plan assignment states it; None where nothing was
     measured.
-    reshapes: the formats in which reshapes read their input by the plan assignment, by the names of
-    the layers.
+    reshapes: the formats in which reshapes read their inputs, as the plan assignment has them, by
+    the names of the layers.
     """
 
     batch: int
@@ -185,23 +194,24 @@ class Program:
 
     @property
     def shown(self) -> list[Step]:
-        """The steps as reports show them: with one for each layer of a part."""
+        """The steps as reports show them, with one step for each layer of a part."""
         return [shown for step in self.steps for shown in step.shown]
 
     def host_steps(self, device: Device) -> list[Step]:
-        """Returns the steps that the host computes in a plan for another device. A step in place is
-        none of them, since nothing computes it."""
+        """Returns the steps that the host computes in a plan for another device. Steps in place are
+        left out, since nothing computes them."""
         return [step for step in self.steps if step.device is not device and not step.in_place]
 
     def root(self, value: str) -> str:
-        """Returns the name of the value that a value is under another shape, or its own."""
+        """Returns the name of the value whose memory a value has by `aliases`, or the value's own
+        name."""
         while value in self.aliases:
             value = self.aliases[value]
         return value
 
     def place(self, value: str) -> Place:
-        """Returns the value that owns the memory of a value, and the byte at which this begins
-        there."""
+        """Returns the value that owns the memory of a value, and the byte of that memory at which
+        the value begins."""
         root, offset = self.root(value), 0
         while root in self.places:
             offset += self.places[root].offset

@@ -1,1 +1,1 @@
-"""The choice of what computes each layer, and the plans that it is compared with."""
+"""The choice of what computes each layer, and its comparison with baseline plans."""

@@ -1,5 +1,5 @@
-"""The cheapest candidates for a whole network, of those that were measured for its layers and
-fusions."""
+"""The candidates with which a whole network costs least, of the candidates that were measured for
+its layers and fusions."""
 
 from __future__ import annotations
 
@@ -40,18 +40,24 @@ _LEFT_OUT_FIRST: tuple[Callable[[Format], bool], ...] = (
     lambda format_: format_.dtype == "float16",
     lambda format_: format_.layout == "NHWC",
 )
-"""Tests of formats that are left out, one after another, where a graph is too entangled for an
-exact choice among all formats."""
+"""Tests that tell which formats are left out, one test after another, where a graph is too
+entangled for an exact choice among all formats."""
 _ENTANGLED = "the network's graph is too entangled for so many formats"
 
 _Option = tuple[NodeOption, MeasuredLayer | None, Candidate | None]
-"""An option of a node, with the layer or fusion and the candidate that it means."""
+"""An option of a node, with the layer or fusion and the candidate that the option stands for; both
+are None for a reshape."""
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """A plan assignment: the candidate of each layer or fusion, the formats in which reshapes read,
-    and the cost of all, with the conversions between them, of which some may be estimates."""
+    """A plan assignment.
+
+    taken: the layers and fusions, each with its candidate.
+    reshapes: the formats in which reshapes read their inputs, by the names of the layers.
+    cost_us: the cost of all candidates and conversions; for some conversions it may be an estimate.
+    conversions: the conversions of values between the candidates.
+    """
 
     taken: list[tuple[MeasuredLayer, Candidate]]
     reshapes: dict[str, Format]
@@ -60,13 +66,13 @@ class Assigned:
 
 
 class Assigner:
-    """The programs of a network whose assignments cost least (see plan_assignment.py) among the
-    measured candidates that compute the right numbers with the layers' own constants.
+    """Makes the programs of a network whose plan assignments cost least (see plan_assignment.py),
+    of measured candidates that compute right numbers with the layers' own constants.
 
-    policy: its `only` is the name of an algorithm that is taken wherever it can be; other layers
-    take others. Its `sparse_threshold` is a sparsity above which layers take an algorithm that
-    skips zeros, while others take a dense one, where there are both; these are not compared with
-    each other. With its `unfused` no fusion is computed as one.
+    policy: three of its fields restrict the candidates. `only` names an algorithm that is taken
+    wherever it can be used; other layers take other algorithms. Above the sparsity
+    `sparse_threshold` layers take algorithms that skip zeros, else dense ones, where both kinds can
+    compute the layer; times of the two kinds are not compared. With `unfused` there are no fusions.
     less_precise: the names of the layers and fusions that may be less precise than float32 where
     the tuner allows that; None allows all.
     """
@@ -96,7 +102,8 @@ class Assigner:
         """Returns the cheapest program within a restriction. A layer that no algorithm of the
         device supports runs on the host.
 
-        why: that of Comparison. first: what assigned() has returned for the restriction.
+        why: as in Comparison. first: the assignment that assigned() has returned for the
+        restriction.
         Raises UnsupportedError where the host cannot compute a layer either.
         """
         assigned = self._right(restriction, first)
@@ -114,7 +121,7 @@ class Assigner:
             self._device, decide, [node.layer for node, _ in assigned.taken if node.layer.covers],
             assigned.reshapes)
         program.measured = self.measured
-        # which parts of tensors copy nothing is known for sure only now
+        # only now is it sure which concatenations and slices copy nothing
         program.cost_us = assigned.cost_us + sum(
             step.candidate_of(step.candidates).cost
             - step.candidate_of(chosen[step.layer.name].candidates).cost
@@ -142,8 +149,8 @@ class Assigner:
                 return assigned
 
     def _excluded(self, assigned: Assigned) -> bool:
-        """Excludes what is wrong with the constants of the layers that it is assigned to; returns
-        whether anything is."""
+        """Excludes the candidates of an assignment that compute wrong numbers with the constants of
+        their layers; returns whether there are any."""
         checked = self._tuner.verified((node.layer, candidate, node.device)
                                        for node, candidate in assigned.taken)
         wrong = False
@@ -155,9 +162,9 @@ class Assigner:
 
     def assigned(self, restriction: Restriction) -> Assigned:
         """Returns the cheapest assignment: the whole network as one part, or the layers and fusions
-        where they save more than the slack. The layers and fusions of a network take longer one
-        after another than each alone, since threads of several libraries share the processors.
-        Conversions that were not measured cost the least that they can."""
+        where they are faster by more than SLACK. Layers and fusions take longer one after another
+        in a network than each takes alone, since threads of several libraries share the processors.
+        Conversions that were not measured count with the least time that they can take."""
         whole = self._as_a_whole(restriction)
         if whole is None:
             return self._of_layers(restriction)
@@ -172,7 +179,8 @@ class Assigner:
         return several if several.cost_us * (1 + SLACK) < whole.cost_us else whole
 
     def _as_a_whole(self, restriction: Restriction) -> Assigned | None:
-        """Returns the cheapest assignment of the whole network as one part; None for none."""
+        """Returns the cheapest assignment of the whole network as one part; None where nothing
+        computes it so."""
         if self._whole is None:
             return None
         by_name = {node.layer.name: node for node in self._nodes if isinstance(node, MeasuredLayer)}
@@ -243,7 +251,8 @@ class Assigner:
                         _conversions(nodes, assignment.options, fixed, required))
 
     def _options(self, restriction: Restriction) -> list[list[_Option]]:
-        """Returns the options of every node: those of the layer alone, then those of fusions."""
+        """Returns the options of every node: first of the layer alone, then of the layer in
+        fusions."""
         by_name = {node.layer.name: node for node in self._nodes if isinstance(node, MeasuredLayer)}
         usable_of = {node.layer.name: restriction.of_fusion(
             node, [by_name[name] for name in node.layer.covers if name in by_name])
@@ -278,13 +287,13 @@ class Assigner:
     def _usable(node: MeasuredLayer, of_fusions: Mapping[str, Sequence[_Option]]
                 ) -> list[Candidate]:
         """Returns the candidates of a layer that are not excluded. Raises GossamerError with the
-        reasons where there are none, and no fusion has the layer."""
+        reasons where there are none and no fusion covers the layer."""
         if node.least_cost == math.inf and of_fusions.get(node.layer.name):
             return []
         return usable(node.layer, node.candidates, node.device)
 
     def _reshapes(self, layer: Layer) -> list[NodeOption]:
-        """Returns the options of a reshape, which leaves the memory as it is: that has to be
+        """Returns the options of a reshape, which leaves memory as it is: the value has to be
         row-major, or packed where both shapes are packed alike."""
         source, target = (self._network.specs[name].shape
                           for name in (layer.inputs[0], layer.outputs[0]))

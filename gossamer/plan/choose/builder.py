@@ -27,8 +27,8 @@ from gossamer.tensor import (
 class LayerChoice:
     """The algorithm, variant and device that compute a layer.
 
-    rejected: for each other algorithm why it does not.
-    candidates: all that were measured.
+    rejected: for each other algorithm why it does not compute the layer.
+    candidates: all candidates that were measured for the layer.
     """
 
     algorithm: Algorithm
@@ -39,14 +39,14 @@ class LayerChoice:
 
 
 class ProgramBuilder:
-    """A program while layers are added to it.
+    """Builds a program, to which layers are added one after another.
 
-    inputs: the specs of the network's inputs by the names of the values that hold what callers
-    give.
+    inputs: the specs of the network's inputs by the names of the values that hold the callers'
+    arrays.
     decide: called with this builder and a layer, returns the choice for the layer.
-    reshapes: the formats in which reshapes read their input, by the names of the layers; others
-    leave it in its dtype.
-    names: the names of inputs whose values have other names.
+    reshapes: the formats in which reshapes read their inputs, by the names of the layers; a reshape
+    without a format leaves its input in its dtype.
+    names: the names of inputs by the names of their values, where the two names differ.
     """
 
     def __init__(self, batch: int, inputs: Mapping[str, TensorSpec],
@@ -90,12 +90,12 @@ class ProgramBuilder:
         return self.program
 
     def converted(self, name: str, spec: TensorSpec) -> str:
-        """Returns the name of the value that holds `name` as a spec says: itself, or a copy that is
-        made once for all readers."""
+        """Returns the name of a value that holds the value `name` in memory as a spec says: `name`
+        itself, or a copy that is made once for all readers."""
         if self.has(name, spec):
             return self.copies.get((name, _canonical(spec)), name)
-        # what lies in memory alike is one conversion, by whatever format its readers name it: the
-        # one that the plan assignment has priced
+        # readers may name one layout in memory by several formats; they share one conversion, which
+        # is the conversion that the plan assignment has priced
         present, spec = _canonical(self.specs[name]), _canonical(spec)
         changes = spec.format.differences(present.format) or [spec.layout]
         target = f"{name} as {' '.join(changes)}"
@@ -118,8 +118,9 @@ class ProgramBuilder:
 
 
 def _kept(source: TensorSpec, target: TensorSpec) -> Format:
-    """Returns the format in which a reshape reads a value so that it keeps its dtype, if it can:
-    row-major, as the reshaped tensor is, or packed where both are packed alike."""
+    """Returns the format in which a reshape reads a value: row-major in the value's dtype, or
+    packed as it is where both shapes are packed alike. Another packed value is read in the dtype of
+    the reshaped tensor."""
     if not source.format.is_packed:
         return default_format(source.shape, source.dtype)
     if is_packed_alike(source.shape, target.shape):
@@ -128,13 +129,13 @@ def _kept(source: TensorSpec, target: TensorSpec) -> Format:
 
 
 def _canonical(spec: TensorSpec) -> TensorSpec:
-    """Returns the spec with the one format that stands for all that lie in memory alike."""
+    """Returns the spec with the one format that stands for all formats that lie in memory alike."""
     return replace(spec, format=memory_format(spec))
 
 
 def is_packed_alike(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Returns whether a packed tensor of one shape is in the same memory one of another: a matrix
-    is packed like images of one pixel."""
+    """Returns whether packed tensors of two shapes lie in memory alike: a matrix is packed like
+    images of one pixel."""
     return all(len(each) in (2, 4) for each in (shape, other)) and (
         image_shape(shape) == image_shape(other))
 
@@ -146,7 +147,8 @@ def may_be_conversion(name: str, values: Iterable[str]) -> bool:
 
 def conversion_layer(name: str, target: str, source: TensorSpec, spec: TensorSpec,
                      facts: ValueFacts) -> Layer:
-    """Returns the layer that copies a value into another format. facts: those of the value."""
+    """Returns the layer that copies a value into another format. facts: the facts about the
+    value."""
     property_changed = "layout" if source.dtype == spec.dtype else "precision"
     known: tuple[ValueFacts, ...] = ()
     if source.format.is_packed or spec.format.is_packed:

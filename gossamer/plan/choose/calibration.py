@@ -21,8 +21,8 @@ from gossamer.plan.tune.reference import Arrays, reference
 
 class Calibration:
     """Inputs on which programs are compared with the float64 reference. The programs may have any
-    batch size where each image is computed for itself; where a node mixes the images of a batch,
-    the batch size must be the number of calibration images.
+    batch size where no node mixes the images of a batch; else the batch size must be the number of
+    calibration images.
 
     inputs: one array for each input of the graph, in its order, with any number of images, as
     callers give them.
@@ -87,9 +87,10 @@ class Calibration:
         """Returns a program within the tolerance, and its accuracy.
 
         chosen: makes the fastest program in which only the named layers may be less precise than
-        float32; with None all may. Where that program exceeds the tolerance, as many layers as
-        possible keep their lower precision, first those that save the most time. Their number is
-        found by bisection, under the assumption that each of them makes the error larger.
+        float32; with None all layers may be. Where that program exceeds the tolerance, as many
+        layers as possible keep their lower precision, first those that save the most time. The
+        number of these layers is found by bisection, under the assumption that each makes the error
+        larger.
         error: returns the error of a program.
         """
         program = chosen(None)
@@ -112,8 +113,8 @@ class Calibration:
         return program, self.accuracy(program, program_error, faster)
 
     def accuracy(self, program: Program, error: float, faster: Sequence[str] = ()) -> Accuracy:
-        """Returns the accuracy of a program with that error. faster: the names of the layers that
-        would be faster in less than float32, where some had to be held back."""
+        """Returns the accuracy of a program with the given error. faster: the names of the layers
+        that would be faster in less than float32, where some had to be held back."""
         less_precise = tuple(step.layer.name for step in _less_precise(program))
         return Accuracy(error, self.images, self.tolerance, less_precise,
                         tuple(name for name in faster if name not in less_precise))

@@ -18,14 +18,14 @@ from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 
 Conversion = tuple[str, Hashable, Hashable]
-"""A value, and the formats from which and to which it is converted."""
+"""A value, the format from which it is converted, and the format to which it is converted."""
 
 _Key = tuple[TensorSpec, TensorSpec, ValueFacts]
 
 
 class ConversionCosts:
-    """The cost of copying the values of a network from one format to another: measured where it
-    was, else the least that can be expected."""
+    """The cost of copying the values of a network from one format to another: the measured time,
+    else the least time that can be expected."""
 
     def __init__(self, network: Network, device: Device, tuner: Tuner) -> None:
         self._facts = {name: facts for layer in network.layers
@@ -76,7 +76,8 @@ class ConversionCosts:
         return self._measured(self._request(layer))
 
     def _request(self, layer: Layer) -> MeasurementRequest:
-        """Returns what may convert a value; packed values are not converted on the host."""
+        """Returns the request to measure the algorithms that may convert a value; packed values are
+        not converted on the host."""
         assert layer.problem is not None
         specs = (*layer.problem.inputs, *layer.problem.outputs)
         if any(spec.format.is_packed for spec in specs):
@@ -91,8 +92,7 @@ class ConversionCosts:
             request.layer, request.algorithms, request.device)), default=math.inf)
 
     def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
-        """Measures those of the conversions whose cost is an estimate; returns whether there were
-        any."""
+        """Measures the conversions whose cost is an estimate; returns whether there were any."""
         requests: dict[_Key, MeasurementRequest] = {}
         for value, source, target in conversions:
             written = source.written if isinstance(source, FusionFormat) else source

@@ -3,8 +3,8 @@
 The method is that of R. Dechter, "Bucket elimination: a unifying framework for reasoning"
 (Artificial Intelligence, 1999). Variables are eliminated one after another, the one with the
 smallest table first, which gives a tree of buckets; messages along the tree carry least costs.
-The messages are stored, so that fixing a variable and asking for the next one computes only the
-messages between the two.
+The messages are stored: where one variable is fixed and another is asked for next, only the
+messages on the path between the two are computed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BucketTree:
     """An order of elimination, as a tree with a bucket for each variable.
 
     bucket: the bucket of each variable.
-    members: the variables of each bucket by their buckets' numbers, its own variable first.
+    members: the variables of each bucket, its own variable first, each as the number of its bucket.
     above: the parent of each bucket.
     neighbours: the buckets next to each bucket in the tree.
 
@@ -121,7 +121,8 @@ class Elimination:
         return float((self._sum(self.root, None) + self.floors[self.root]).min())
 
     def others(self, variable: int) -> np.ndarray:
-        """Returns for each state of a variable the least total cost without the variable's own."""
+        """Returns for each state of a variable the least total cost without the variable's own
+        cost."""
         bucket = self.tree.bucket[variable]
         for start, end in pairwise(self.tree.path(self.root, bucket)):
             self._send(start, end)

@@ -27,7 +27,7 @@ class FirstChoices:
     layer that no algorithm of the device supports runs on the host.
 
     fusions: the fusions that the policy's `only` forces, or else the parts that a library for whole
-    networks computes; no others are computed as one.
+    networks computes; all other layers are computed alone.
     """
 
     def __init__(self, network: Network, device: Device, policy: Policy) -> None:
@@ -52,8 +52,9 @@ class FirstChoices:
         return self._network.program(self._device, self.choice, self.fusions)
 
     def _parts(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Returns the parts of all layers but those without any weight left, which multiply
-        nothing, and those whose algorithm the policy decides."""
+        """Returns the parts of a network. Layers whose algorithm the policy decides are left out.
+        Layers without any weight left, which multiply nothing, are left out too, unless `only`
+        names an algorithm for parts."""
         if not may_have_parts(self._policy):
             return []
         if self._policy.only in {algorithm.name for algorithm in OPS[PartProblem.op].algorithms}:
@@ -66,7 +67,8 @@ class FirstChoices:
                           [*left_out, *self._policy.force])
 
     def choice(self, builder: ProgramBuilder, layer: Layer) -> LayerChoice:
-        """Returns the choice for a layer or fusion, whose inputs the builder has."""
+        """Returns the choice for a layer or fusion. The layer's inputs are in the builder
+        already."""
         able, layer_device, reasons = self._able(layer)
         algorithm, variants = first_in_order(layer, able, layer_device, self._policy.threads)
         packed = {name for name in layer.inputs if builder.specs[name].format.is_packed}
@@ -96,8 +98,8 @@ class FirstChoices:
 
     def _as_they_are(self, builder: ProgramBuilder, layer: Layer, packed: Collection[str]
                      ) -> tuple[Algorithm, list[Variant]] | None:
-        """Returns the first algorithm that reads the packed inputs as they are, with the variants
-        that do; None where there is none."""
+        """Returns the first algorithm that reads the packed inputs without conversions, with its
+        variants that do so; None where no algorithm does."""
         able, layer_device, _ = self._able(layer)
         for algorithm in able:
             _, variants = first_in_order(layer, [algorithm], layer_device, self._policy.threads)
@@ -109,8 +111,8 @@ class FirstChoices:
         return None
 
     def _unpacking(self, layer: Layer, variant: Variant) -> int:
-        """Returns 0 where a variant writes words that all readers take as they are, 1 where it
-        writes none, and 2 where words would have to be unpacked."""
+        """Returns 0 where a variant writes packed outputs that all readers take packed, 1 where it
+        writes no packed output, and 2 where a packed output would have to be unpacked."""
         packed = [(name, spec.format) for name, spec in zip(
             layer.outputs, variant.outputs, strict=True) if spec.format.is_packed]
         if not packed:
@@ -127,8 +129,8 @@ class FirstChoices:
         return self._read_packed[key]
 
     def _reads(self, layer: Layer, name: str, format_: Format) -> bool:
-        """Returns whether a layer can read a value in a packed format, and what it writes in such a
-        format is read so in turn."""
+        """Returns whether a layer can read a value in a packed format with a variant whose own
+        packed outputs never have to be unpacked."""
         if layer.problem is None:
             (target,) = layer.outputs
             specs = self._network.specs

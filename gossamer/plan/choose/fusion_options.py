@@ -1,5 +1,5 @@
-"""How the plan assignment may compute several layers in one step: the options of the layers of a
-fusion, which go together."""
+"""The options with which the plan assignment computes several layers in one step. All layers of a
+fusion take such options together."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from gossamer.tensor import Format
 class FusionFormat:
     """The format of a value between two layers of a fusion that one algorithm computes in one step.
 
-    No conversion leads to it, and none leads from it unless the algorithm also writes the value for
-    other readers.
+    No conversion leads to this format. A conversion leads from it only where the algorithm also
+    writes the value for other readers.
 
     fusion: name of the fusion's layer.
-    option: number of the candidate among the fusion's.
-    written: the format in which the value is also written; None where it is not.
+    option: number of the candidate among the fusion's candidates.
+    written: the format in which the value is also written; None where it is not written.
     """
 
     fusion: str
@@ -42,11 +42,12 @@ class FusionFormat:
 def fusion_eligibility(fusion: Layer, layers: Sequence[Layer], device: Device, policy: Policy,
                        refusal_reason: Refusal, taken_alone: bool
                        ) -> tuple[list[Algorithm], dict[str, str]]:
-    """Returns the algorithms that may compute a fusion, and for each other one that was made for
-    such layers the reason.
+    """Returns the algorithms that may compute a fusion, and for each other algorithm that
+    recognises the fusion the reason why it may not.
 
-    layers: those that the fusion covers. refusal_reason: as in eligibility(). taken_alone: whether
-    one of these layers can be computed by the algorithm that the policy forces.
+    layers: the layers that the fusion covers.
+    refusal_reason: as in eligibility().
+    taken_alone: whether the algorithm that the policy forces can compute one of these layers alone.
     """
     assert fusion.problem is not None
     able, reasons = able_on(fusion.problem, device, refusal_reason, recognising(fusion))
@@ -73,8 +74,8 @@ def fusion_eligibility(fusion: Layer, layers: Sequence[Layer], device: Device, p
 
 
 def forced_otherwise(fusion: Layer, algorithm: Algorithm, policy: Policy) -> str:
-    """Returns why the policy's `force` keeps an algorithm from a fusion: a layer of it is to take
-    another; "" where it does not."""
+    """Returns why the policy's `force` keeps an algorithm from a fusion: a layer of the fusion has
+    to take another algorithm. Returns "" where `force` allows the algorithm."""
     return next((f"{policy.force[name]} is forced for {name}" for name in fusion.covers
                  if policy.force.get(name, algorithm.name) != algorithm.name), "")
 
@@ -82,8 +83,8 @@ def forced_otherwise(fusion: Layer, algorithm: Algorithm, policy: Policy) -> str
 def fusion_options(fusion: Layer, layers: Sequence[Layer], candidates: Sequence[Candidate]
                    ) -> Iterator[tuple[str, NodeOption, Candidate]]:
     """Yields the options of each layer of a fusion, each with the layer's name and the candidate
-    that computes all of them: one for each combination of formats and precision, with its fastest
-    candidate, or an earlier one that is as fast."""
+    that computes the whole fusion. A layer has one option for each combination of formats and
+    precision, with the candidate that _fastest() returns for the combination."""
     read_inside = {name for layer in layers for name in layer.inputs}
     for number, candidate in enumerate(_fastest(candidates)):
         inputs, outputs = candidate.formats
@@ -105,8 +106,8 @@ def fusion_options(fusion: Layer, layers: Sequence[Layer], candidates: Sequence[
 
 
 def _fastest(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Returns the fastest candidate of each combination of formats and precision; of those that
-    are about as fast the first."""
+    """Returns for each combination of formats and precision the first candidate whose time is
+    within SLACK of the fastest."""
     groups: dict[tuple, list[Candidate]] = {}
     for candidate in candidates:
         key = (candidate.formats, candidate.variant.precision)
@@ -117,8 +118,8 @@ def _fastest(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def forced_fusions(fusions: Sequence[Layer], usable: Mapping[str, Collection[str]],
                    only: str | None) -> list[Layer]:
-    """Returns the fusions that an algorithm computes where it is taken wherever it can be: in the
-    order of the network all that it can compute and that share no layer with an earlier one.
+    """Returns the fusions that a forced algorithm computes: in the order of the network, all that
+    the algorithm can compute and that share no layer with an earlier one.
 
     usable: the names of the algorithms that can compute each fusion, by its name. only: the name of
     the algorithm; None where none is forced.

@@ -20,10 +20,11 @@ from gossamer.tensor import Format, TensorSpec, default_spec
 class Network:
     """A network at one batch size, lowered to layers for which nothing is chosen yet.
 
-    inputs: the specs of its inputs by the names of their values.
-    outputs: the specs of its outputs.
+    inputs: the specs of the network's inputs by the names of their values.
+    outputs: the specs of the network's outputs.
     constants: the arrays of values that are constants.
-    names: the names of inputs whose values, which hold what callers give, have other names.
+    names: the names of inputs by the names of the values that hold the callers' arrays, where the
+    two names differ.
     """
 
     layers: Sequence[Layer]
@@ -35,7 +36,7 @@ class Network:
 
     @cached_property
     def specs(self) -> dict[str, TensorSpec]:
-        """The spec of every value: in the default layout, but for inputs and outputs."""
+        """The spec of every value. Values other than inputs and outputs have the default layout."""
         specs = {name: default_spec(array.shape, str(array.dtype))
                  for name, array in self.constants.items()}
         for layer in self.layers:
@@ -47,10 +48,10 @@ class Network:
     def program(self, device: Device, decide: Callable[[ProgramBuilder, Layer], LayerChoice],
                 fusions: Sequence[Layer] = (),
                 reshapes: Mapping[str, Format] | None = None) -> Program:
-        """Returns the program of choices, in which concatenations and slices copy nothing where
-        the formats allow that.
+        """Returns the program with the choices that decide() makes. Its concatenations and slices
+        copy nothing where the formats allow that.
 
-        decide, reshapes: those of ProgramBuilder. fusions: the fusions that are computed as one.
+        decide, reshapes: as in ProgramBuilder. fusions: the fusions that are computed as one.
         """
         builder = ProgramBuilder(self.batch, self.inputs, self.constants, decide, reshapes,
                                  self.names)

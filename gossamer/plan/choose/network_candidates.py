@@ -33,10 +33,10 @@ class NetworkCandidates:
     """The candidates of a network's layers and of those fusions that may be computed as one.
 
     The arguments are those of Assigner.
-    of_layers: the layers in their order, those that compute something with their candidates.
+    of_layers: the layers in their order; all but reshapes have their candidates.
     of_fusions: the fusions, and the parts that a library for whole networks may compute, with their
     candidates.
-    whole: the part that is the whole network; None where none can be.
+    whole: the part that is the whole network; None where the whole network cannot be a part.
     """
 
     def __init__(self, network: Network, device: Device, tuner: Tuner, policy: Policy,
@@ -61,9 +61,9 @@ class NetworkCandidates:
                            *(self._measured_fusion(fusion) for fusion in fusions)]
 
     def _measured_parts(self, network: Network) -> list[MeasuredLayer]:
-        """Returns the parts that a library for whole networks may compute: as few as there can be,
-        and those that are left without the layers that another algorithm computes faster than the
-        library does within these."""
+        """Returns the parts that a library for whole networks may compute, as few and as large as
+        possible. Some layers may be faster alone, with another algorithm, than within such a part;
+        the parts without these layers are returned too."""
         def measured(left_out: Collection[str]) -> list[MeasuredLayer]:
             return [self._measured_fusion(part)
                     for part in find_parts(network.layers, network.outputs, self._device,
@@ -72,7 +72,8 @@ class NetworkCandidates:
         left_out: set[str] = set()
         parts = measured(left_out)
         if not any(math.isfinite(part.least_cost) for part in parts):
-            # results that jump cannot be checked behind every op
+            # behind some ops results that jump cannot be checked: parts without such layers are
+            # tried
             left_out = {layer.name for layer in network.layers
                         if layer.problem is not None and has_jumps(layer.problem)}
             parts += measured(left_out) if left_out else []
@@ -86,9 +87,10 @@ class NetworkCandidates:
         return parts
 
     def _measure_together(self, layers: Sequence[Layer], fusions: Sequence[Layer]) -> None:
-        """Measures the candidates of all layers and fusions together, as what a fusion saves
-        decides whether its layers are of interest. Fusions, and what gossamer's own dense
-        algorithms may compute, are built while the libraries of vendors are asked."""
+        """Measures the candidates of all layers and fusions together, since the time that a fusion
+        saves decides whether candidates of its layers are worth measuring. Candidates of fusions
+        and of gossamer's own dense algorithms are built while the vendors' libraries are asked for
+        theirs."""
         policy, tuner = self._policy, self._tuner
         problems = [problem_key(layer.problem) for layer in (*layers, *fusions)
                     if layer.problem is not None]
@@ -103,8 +105,8 @@ class NetworkCandidates:
             json.dumps([problems, policy.only, policy.sparse_threshold, dict(policy.force)]))
 
     def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[MeasurementRequest]:
-        """Returns what may compute each layer on the device. refusal: returns why an algorithm may
-        not."""
+        """Returns the requests to measure the algorithms that may compute each layer on the device.
+        refusal: returns why an algorithm may not compute a problem."""
         requests = []
         for layer in layers:
             able, layer_device, _ = eligibility(layer, self._device, self._policy, refusal)
@@ -152,7 +154,8 @@ class NetworkCandidates:
                                   self._tuner.space.refusal_reason, taken_alone)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
-        """Returns the candidates; those less precise than the layer may be are excluded."""
+        """Returns the candidates; a candidate that is less precise than the layer may be is
+        excluded."""
         if self._less_precise is None or layer.name in self._less_precise:
             return candidates
         assert layer.problem is not None

@@ -1,5 +1,5 @@
-"""What is known of a program that was chosen: its time, its accuracy, and how it compares with
-others. Reports need it where nothing was measured too, without the code that measures."""
+"""The time and accuracy of a program that was chosen, and its comparison with other programs.
+Reports import this module also where nothing was measured, and it imports no code that measures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEASURED = "measured choice"
 DENSE_ONLY = "dense algorithms only"
 """The name of the plan without algorithms that skip zeros."""
 WHEREVER = " wherever it can"
-"""What follows an algorithm in the name of the plan that takes it wherever it can be used."""
+"""The words after the algorithm's name in the name of a plan that takes it wherever it can."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class Comparison:
     """The outcome of comparing the cheapest assignment's program with others.
 
     program: the program to use.
-    end_to_end: its time.
-    why: the reason that is reported where its layers take slower candidates than the cheapest
-    assignment; "" for that one itself.
+    end_to_end: the time of the program.
+    why: the reason, for reports, why layers take slower candidates than in the cheapest assignment;
+    "" where the program is the cheapest assignment's.
     plans: one dict for each plan with the keys plan, median_us, p25_us, p75_us, outcome and
     is_taken, the cheapest assignment's first.
     """

@@ -10,19 +10,20 @@ elimination: a unifying framework for reasoning", Artificial Intelligence, 1999)
 
 - Options of one node with equal formats have the same effect on other nodes. They are one state
   of the node.
-- The formats in which a value is needed are a set. It is gathered reader by reader, the last
-  reader first, in variables of its own, so that a value with many readers makes no large table,
-  and values read by the same nodes (all inputs of a concatenation) share these variables.
-- elimination.py finds the least total cost, and what remains of it after each node is fixed.
+- The formats in which a value is needed are a set. Extra variables gather this set reader by
+  reader, the last reader first, so that a value with many readers makes no large table. Values
+  that the same nodes read (all inputs of a concatenation) share these variables.
+- elimination.py finds the least total cost, and the least total that is still possible after each
+  node is fixed.
 
-Time and memory grow with the largest table: the product of the numbers of states in a bucket,
-exponential in the graph's width alone and linear in its length. Chains, residual, inception and
-dense blocks have widths of 2 to 4.
+Time and memory grow with the largest table, which has as many entries as the product of the numbers
+of states in a bucket. They are exponential in the graph's width alone, and linear in its length.
+Chains, residual, inception and dense blocks have widths of 2 to 4.
 
 An algorithm that computes several nodes in one step is an option of each of them. The values
-between these nodes have a format of this option alone, to and from which there is no conversion of
-finite cost, so that all of the nodes take it or none does. Its cost is that of the first node's
-option.
+between these nodes have a format that only this option knows, and conversions to and from it cost
+infinity. So all of the nodes take the option, or none does. The cost of the algorithm is the cost
+of the first node's option; the other nodes' options cost nothing.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class NodeOption:
     cost: a time in any unit, 0 or more; infinity where the option cannot be used.
     needs: the format in which it reads each input.
     gives: the format of each output that it writes.
-    of_fusion: whether it is the part of an algorithm that computes several nodes, of which one has
-    the cost of all.
+    of_fusion: whether the option belongs to an algorithm that computes several nodes; the option of
+    one of these nodes has the cost of all.
     """
 
     cost: float
@@ -85,25 +86,28 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
              conversion: Callable[[str, Hashable, Hashable], float], *,
              required: Mapping[str, Hashable], slack: float = SLACK) -> PlanAssignment:
     """Returns the cheapest plan assignment, where costs that differ by little count as equal. Of
-    equal ones it is the first in lexicographic order of the options' indices.
+    several cheapest ones it is the first in lexicographic order of the options' indices.
 
-    An option that costs at most (1 + slack) times the cheapest of its node counts as much as that;
-    any other that costs at most (1 + slack) times the cheapest of its node with the same formats
-    counts as much as that one. So the total is at most (1 + slack) times the least, and no node
-    has an option with the same formats that is cheaper by more than the slack.
+    An option that costs at most (1 + slack) times the cheapest option of its node counts with the
+    cost of the cheapest. Any other option that costs at most (1 + slack) times the cheapest option
+    of its node with the same formats counts with the cost of that option. So the total is at most
+    (1 + slack) times the least total, and a node has no option that is cheaper by more than the
+    slack, in the same formats, than the option that it takes.
 
-    An option of a fusion is not compared with those of its node alone. It counts as (1 + slack)
-    times its cost, so that a fusion is computed as one only where that saves more than the slack
-    of what its nodes cost one by one. The total is then at most (1 + slack)^2 times the least.
+    An option of a fusion is not compared with the options that compute its node alone. It counts
+    with (1 + slack) times its cost, so that a fusion is taken only where its nodes one by one cost
+    more than (1 + slack) times as much. The total is then at most (1 + slack)^2 times the least
+    total.
 
-    fixed: the formats of the values that no node writes. required: the formats in which the
-    network's outputs must be. conversion(value, source, target): the cost of copying a value from
-    one format to another, 0 or more, infinity where that is impossible; it is asked once for each
-    pair of unequal formats that can meet. Formats are told apart by equality.
+    fixed: the formats of the values that no node writes.
+    required: the formats in which the network's outputs must be.
+    conversion: a function of a value and two unequal formats. It returns the cost of copying the
+    value from the first format to the second, 0 or more, infinity where no copy is possible. It is
+    called once for each pair of formats that can meet. Formats are told apart by equality.
 
     Raises NoAssignmentError when every plan assignment costs infinity, and GraphTooWideError when
-    the graph is too entangled (a table would exceed LARGEST_TABLE entries; the message has its
-    width).
+    the graph is too entangled (a table would exceed LARGEST_TABLE entries; the message tells the
+    table's width).
     """
     model = _Model(nodes, fixed, conversion, required)
     tree = BucketTree(model.sizes, [scope for scope, _ in model.tables])
@@ -142,9 +146,9 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
 
 def _counted(costs: np.ndarray, least_costs: np.ndarray, of_fusion: np.ndarray,
              slack: float) -> np.ndarray:
-    """Returns the costs that a node's options count as. least_costs: for each option, the cost of
-    the cheapest one with the same formats. of_fusion: whether each is the part of an algorithm that
-    computes several nodes."""
+    """Returns the costs with which a node's options count. least_costs: for each option, the cost
+    of the cheapest option with the same formats. of_fusion: for each option, whether it belongs to
+    an algorithm that computes several nodes."""
     least = np.min(least_costs, initial=np.inf, where=~of_fusion)
     same_formats = np.where(costs <= least_costs * (1 + slack), least_costs, costs)
     alone = np.where(costs <= least * (1 + slack), least, same_formats)
@@ -264,7 +268,8 @@ class _Model:
         self._values.append(value)
 
     def conflict(self) -> str:
-        """Returns the reason why no plan assignment is possible, as far as one value shows it."""
+        """Returns the reason why no plan assignment is possible, with the value that causes it
+        where a single value does."""
         for value, (_, table) in zip(self._values, self.tables, strict=True):
             if np.isinf(table).all():
                 return (f"value {value!r} can be converted from no format that is given to those "

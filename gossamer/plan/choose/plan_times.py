@@ -21,18 +21,21 @@ from gossamer.plan.tune.profile import COMPARING
 from gossamer.plan.tune.tuner import Tuner
 
 _BUDGET_US = 5e5
-"""Time that the samples of one program may take, in microseconds."""
+"""The most time in microseconds that the samples of one program may take."""
 _MOST_SAMPLES = 4
 """Largest multiple of the usual number of samples that is taken while it is not clear which program
 is the fastest."""
 _ABOUT_EQUAL = 1.01
 """Ratio of two medians up to which it does not matter which one is smaller."""
 _BRIEF_SAMPLES = 3
+"""Number of samples of a program where a few are enough."""
 _SAMPLE_US, _BRIEF_SAMPLE_US = 1e4, 5e3
+"""Microseconds of one sample, and of one sample where a few are enough."""
 
 
 def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
-    """Returns whether two programs run, the first faster by more than the spread of the samples."""
+    """Returns whether both programs run and the first is faster by more than the spread of
+    samples."""
     return (time.timing is not None and other.timing is not None
             and time.timing.p75_us < other.timing.p25_us)
 
@@ -42,12 +45,12 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
                brief: bool = False) -> list[EndToEnd]:
     """Returns the time of each of a network's programs; equal programs are timed once.
 
-    The times are read from the cache where all are there. Else all are timed anew together, with
-    their samples interleaved, and stored, unless no program without a stored time runs. More
-    samples are taken of the programs that may be the fastest. Programs for which there is no
-    memory beside the others are timed after them.
+    The times are read from the cache where it has all of them. Else all programs are timed
+    together, with their samples interleaved, and the times are stored; stored times are kept where
+    no program without a stored time runs. More samples are taken of the programs that may be the
+    fastest. Programs that do not fit the memory together with the others are timed after them.
 
-    brief: whether a few samples of each are enough. Such times are stored apart.
+    brief: whether a few samples of each are enough. Times of few samples have keys of their own.
     """
     keys = [_brief_key(program, device) if brief else program_key(program, device)
             for program in programs]
@@ -74,7 +77,7 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
 
 def program_key(program: Program, device: Device) -> str:
     """Returns 32 hexadecimal digits that identify what a program runs: problems, algorithms, their
-    sources and libraries, configs, layouts, precisions, the order of steps, which of them copy
+    sources and libraries, configs, layouts, precisions, the order of steps, which steps copy
     nothing, and which step reads which value."""
     numbers: dict[str, int] = {}
 
@@ -98,10 +101,10 @@ def _brief_key(program: Program, device: Device) -> str:
 def _timed_together(name: str, programs: Mapping[str, Program], missing: Collection[str],
                     device: Device, take: Callable[[Mapping[str, Task]], dict[str, Timing]]
                     ) -> dict[str, EndToEnd]:
-    """Returns the times of the programs that are in memory at once with the reasons of those that
-    do not run. A program is left out where it did not get memory but may get it without the others.
-    Those whose times are missing come first; where none of them runs, no other is timed. take:
-    returns the times of tasks."""
+    """Returns the times of the programs that fit the memory together, and the reasons why other
+    programs do not run. A program that finds too little memory beside the others is left out.
+    Programs whose times are missing come first; where none of them runs, no other program is timed.
+    take: returns the times of tasks."""
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}
     for key, program in programs.items():
@@ -124,8 +127,9 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
 
 def _timed(tasks: Mapping[str, Task], samples: int, most_s: float,
            sample_us: float = _SAMPLE_US) -> dict[str, Timing]:
-    """Returns the time of each task. Those that may be the fastest are timed again, with twice as
-    many samples each time, until it is clear which is the fastest, or these seconds are over."""
+    """Returns the time of each task. Tasks that may be the fastest are timed again, with twice as
+    many samples each time, until it is clear which is the fastest, or until `most_s` seconds are
+    over."""
     timings: dict[str, Timing] = {}
     pending, factor, start = list(tasks), 1, time.monotonic()
     while pending and factor <= _MOST_SAMPLES:
@@ -140,8 +144,8 @@ def _timed(tasks: Mapping[str, Task], samples: int, most_s: float,
 
 
 def _unclear(timings: Mapping[str, Timing]) -> list[str]:
-    """Returns the fastest and all whose quartiles touch its quartiles; none where their medians
-    are about equal."""
+    """Returns the keys of the fastest task and of all tasks whose quartiles overlap with its
+    quartiles; no keys where the medians of these tasks are about equal."""
     best = min(timings.values(), key=lambda timing: timing.median_us)
     near = [key for key, timing in timings.items() if timing.p25_us <= best.p75_us]
     about_equal = all(timings[key].median_us <= _ABOUT_EQUAL * best.median_us for key in near)

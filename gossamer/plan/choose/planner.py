@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 class Planned:
     """A program for one batch size, and how it was chosen.
 
-    comparison: the comparison with baseline plans, where there was one.
-    accuracy: the error on the calibration inputs, where there are some.
+    comparison: the comparison with baseline plans; None where none was made.
+    accuracy: the error on the calibration inputs; None without such inputs.
     notes: sentences for the user about the choice.
-    end_to_end: the time of one execution, where it is known.
+    end_to_end: the time of one execution; None where it was not measured.
     """
 
     program: Program
@@ -79,9 +79,9 @@ class Planner:
         return Network([*given.layers, *layers], batch, inputs, outputs, constants, given.names)
 
     def planned(self, batch: int) -> Planned:
-        """Returns the program of a batch size; what was measured for it is on disk, even where an
-        error or Ctrl-C ends the measuring. Raises InputError where its outputs cannot be compared
-        with the calibration's."""
+        """Returns the program of a batch size. Measurements are written to disk, even where an
+        error or Ctrl-C ends the measuring. Raises InputError where the program's outputs cannot be
+        compared with those of the calibration."""
         if self._tuner is None:
             return self._plan(batch)
         with self._tuner.profile.whole():
@@ -116,8 +116,8 @@ class Planner:
         return self._refined(planned, assigner, self._tuner)
 
     def _chosen(self, network: Network) -> tuple[Planned, Assigner | None]:
-        """Returns the cheapest plan, within the tolerance where there is one, and what made it;
-        None for the latter where nothing is measured."""
+        """Returns the cheapest plan, within the tolerance if there is one, and the assigner that
+        made it, which is None where nothing is measured."""
         made: list[tuple[Program, Assigner | None]] = []
 
         def make(less_precise: frozenset[str] | None) -> Program:
@@ -129,13 +129,13 @@ class Planner:
         else:
             program, accuracy = self._calibration.choose(make, self._error)
             planned = Planned(program, accuracy=accuracy)
-        # with a tolerance it was made of the candidates that layers may take, as others will be
+        # with a tolerance, this assigner knows which candidates layers may take in further programs
         return planned, next(maker for program, maker in made if program is planned.program)
 
     def _made(self, network: Network,
               less_precise: frozenset[str] | None) -> tuple[Program, Assigner | None]:
-        """Returns the cheapest program and what made it, None where nothing is measured.
-        less_precise: that of Assigner."""
+        """Returns the cheapest program and the assigner that made it, which is None where nothing
+        is measured. less_precise: as in Assigner."""
         if self._tuner is None:
             return FirstChoices(network, self._device, self._policy).program(), None
         from gossamer.plan.choose.assigner import Assigner
@@ -183,7 +183,7 @@ class Planner:
 
 
 def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:
-    """Raises InputError where a layer whose algorithm is forced is none of the layers."""
+    """Raises InputError where the policy forces the algorithm of a layer that does not exist."""
     names = [layer.name for layer in layers if layer.problem is not None]
     for name in policy.force:
         if name not in names:
@@ -193,7 +193,8 @@ def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:
 
 
 def _at_boundary(spec: TensorSpec, policy: Policy) -> TensorSpec:
-    """Returns how a policy wants an input or output of the network, given in the default layout."""
+    """Returns the spec that a policy wants for an input or output of the network. spec: the spec in
+    the default layout."""
     if policy.boundary is None or len(spec.shape) != 4 or spec.dtype != "float32":
         return spec
     return TensorSpec(spec.shape, policy.boundary)

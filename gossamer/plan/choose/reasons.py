@@ -1,4 +1,4 @@
-"""Why steps are not computed by something else, as reports say it."""
+"""The reasons, for reports, why steps are not computed by other algorithms."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from gossamer.plan.candidate import Candidate, compared
 from gossamer.plan.program import Layer, MeasuredLayer
 
 LAYER_BY_LAYER = "layer by layer"
-"""The name, beside those of algorithms, under which a fusion says why it is not computed so."""
+"""The name, beside those of algorithms, of the reason why a fusion is not computed layer by
+layer."""
 
 
 def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candidate], *,
                    forced: str | None = None, why: str = "") -> dict[str, dict[str, str]]:
-    """Returns for steps, by the name of their layer or fusion, the reasons that fusions give: for a
-    fusion why it is not computed layer by layer, and for the step that has the first layer of
-    another fusion why algorithms do not compute that one.
+    """Returns reasons by the name of a step's layer or fusion, and by the name of an algorithm. The
+    step of a fusion gets the reason why the fusion is not computed layer by layer. For a fusion
+    that was not taken, the step that computes its first layer gets the reasons why no algorithm
+    computes the fusion.
 
     measured: all layers and fusions. taken: the candidate of each step, by the name of its layer or
-    fusion. forced: the algorithm that the user forces. why: that of Comparison, where the plan is
-    not the measured choice.
+    fusion. forced: the algorithm that the user forces. why: as in Comparison, where the plan is not
+    the measured choice.
     """
     known = {node.layer.name: node for node in measured}
     fusions = [node for node in known.values() if node.layer.covers]
@@ -39,7 +41,7 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
         row = reasons.setdefault(step, {})
         for algorithm, reason in fusion.reasons.items():
             row.setdefault(algorithm, reason)
-        # the fastest candidate of an algorithm comes last and stays
+        # the reason of an algorithm's fastest candidate comes last and stays
         for candidate in sorted(fusion.candidates, key=lambda candidate: -candidate.cost):
             row[candidate.algorithm.name] = candidate.measured.failure or (
                 f"{name}: {_why_not_at_once(fusion.layer, candidate, taken, fusion_of, why)}")

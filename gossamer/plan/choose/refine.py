@@ -1,11 +1,11 @@
 """The refinement of a whole plan: other assignments beside the cheapest one, timed as they run.
 
-The cheapest assignment is made from the times of layers that ran alone. These contain neither what
-a layer leaves in the cache for the next one, nor how early the next one can begin, nor the gaps
-between layers. So other assignments are tried: some options are fixed, the rest is assigned as
-before, and the program is built as before and timed. First come restrictions of the whole network,
-such as one algorithm wherever it can be used; then, in the fastest of these, single candidates that
-took about as long alone.
+The cheapest assignment is made from the times of layers that ran alone. These times do not show
+which data a layer leaves in the cache for the next layer, how early the next layer can begin, and
+the gaps between layers. So other assignments are tried: some options are fixed, the rest is
+assigned as before, and the program is built as before and timed. First the whole network is
+restricted, such as to one algorithm wherever it can be used. Then single candidates of the fastest
+plan are exchanged for others that took about as long alone.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from gossamer.plan.tune.tuner import Tuner
 _FLOATS_ONLY = "floats only"
 _FIRST_CONFIGS = "the first configs of each algorithm"
 _FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFORTS["normal"]}
-"""The effort that has at first as many configs as are first ones, by the effort of a plan."""
+"""The effort that says how many configs of an algorithm are first ones, by the effort of a plan."""
 _CLEARLY_SLOWER = 1.25
-"""Ratio of the sums of the times of layers alone from which on a plan is not timed as a whole: what
-layers leave in the cache for one another, and the gaps between them, change less than that."""
+"""A plan is not timed as a whole where the sum of its layers' times is this many times the sum of
+the measured choice: caches and gaps between layers change the time of a whole plan by less."""
 _SMALL_SHARE = 0.05
-"""Share of the time of the cheapest assignment that layers take which are too few for a plan of the
-algorithm that can compute them."""
+"""Share of the cheapest assignment's time. An algorithm has no plan of its own where the layers
+that it can compute take less than this share."""
 _NEIGHBOURS_US = 1.0
-"""Microseconds by which the steps beside it may change the time of a step. On an H200 candidates
-took up to 1.4 us less in a network than alone, compared with another one."""
+"""Microseconds by which the time of a step may change with the steps beside it. On an H200 the
+difference between two candidates' times was up to 1.4 us lower in a network than alone."""
 
 Exchange = Mapping[str, Candidate]
 """Candidates that take the place of others, by the names of their layers."""
@@ -55,15 +55,17 @@ Exchange = Mapping[str, Candidate]
 def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tuner: Tuner,
             accurate: Callable[[Program], Program],
             note: Callable[[str], None] = lambda line: None) -> Comparison | None:
-    """Returns the fastest of a network's programs: that of the cheapest assignment, or another one
-    that is clearly faster as a whole.
+    """Returns the fastest of a network's programs: the program of the cheapest assignment, or
+    another program that is clearly faster as a whole.
 
-    There is one plan for each algorithm that could be used for a layer for which another could be
-    used too, one that takes the dense algorithms only, where a layer could skip zeros or not, one
-    that takes no algorithm on bits, where a layer could be computed on bits or not, and one of the
-    first configs of each algorithm: of more candidates the times of more happen to be too low, so
-    that the choice among all may be slower as a whole. A plan that cannot be made or does not run
-    is reported with the reason.
+    These plans are compared with the cheapest assignment:
+    - For each algorithm, the plan that takes it wherever it can, if another algorithm could compute
+    one of its layers too.
+    - The plan of dense algorithms only, if a layer has candidates that skip zeros and dense ones.
+    - The plan without algorithms on bits, if a layer has candidates on bits and on floats.
+    - The plan of the first configs of each algorithm. Among more candidates, more times happen to
+    be measured too low, so that the choice among all candidates may be slower as a whole.
+    A plan that cannot be made or does not run is reported with the reason.
 
     accurate: returns a program, or raises GossamerError where it is less accurate than the user
     allows. Returns None where there is nothing to compare: all plans are the same program.
@@ -85,8 +87,8 @@ def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tune
 
 
 class _Plans:
-    """The plans of one network that are compared: their programs, their times, and why others have
-    none."""
+    """The plans of one network that are compared: their programs and times, and the reasons why
+    other plans have none."""
 
     def __init__(self, name: str, chosen: Program, assigner: Assigner, device: Device, tuner: Tuner,
                  accurate: Callable[[Program], Program], note: Callable[[str], None]) -> None:
@@ -100,12 +102,14 @@ class _Plans:
         self._most_us = math.inf if tuner.limits.everything else _CLEARLY_SLOWER * chosen_us
 
     def add(self, plan: str, restriction: Restriction, *, always: bool = False) -> None:
-        """Makes a plan's program, unless the sum of its layers' times is clearly more."""
-        # bits and floats on processors take nearly as long, so that sums say too little
+        """Makes a plan's program, unless the sum of its layers' times is clearly larger than the
+        measured choice's."""
+        # on processors bits and floats take nearly as long, so that sums do not tell which is
+        # faster
         always = always or (restriction is FLOATS and self._device.on_processors)
         try:
             assigned = self._assigner.assigned(restriction)
-            # the one time of a network that is one part may be far off
+            # where the network is one part, its time alone may be far off
             always = always or len(assigned.taken) == 1
             if not always and (reason := self._reason_not_tried(restriction, assigned)):
                 self._failures[plan] = EndToEnd(failure=f"not tried: {reason}")
@@ -119,7 +123,7 @@ class _Plans:
         self.programs[plan], self._keys[plan] = program, program_key(program, self._device)
 
     def _reason_not_tried(self, restriction: Restriction, assigned: Assigned) -> str:
-        """Returns why an assignment cannot be of use as a whole; "" where it may."""
+        """Returns why an assignment cannot be faster as a whole; "" where it may be."""
         chosen = self.programs[MEASURED]
         chosen_us = chosen.cost_us or 0.0
         if assigned.cost_us >= self._most_us:
@@ -138,8 +142,8 @@ class _Plans:
         return ""
 
     def fastest(self, among: Collection[str] | None = None) -> str:
-        """Times plans together, all by default, and returns the one to use: the first, or another
-        one that is clearly faster or runs where the first does not."""
+        """Times plans together, by default all, and returns the plan to use: the fastest where it
+        is clearly faster than the first or the first does not run, else the first."""
         plans = list(self.programs if among is None else among)
         if among is not None or self._failures or len(set(self._keys.values())) > 1:
             timed = end_to_end(self._name, [self.programs[plan] for plan in plans], self._device,
@@ -156,11 +160,11 @@ class _Plans:
         return fastest
 
     def runs(self, plan: str) -> bool:
-        """Returns whether a plan is not known to fail."""
+        """Returns whether a plan runs, as far as is known."""
         return plan not in self._times or self._times[plan].timing is not None
 
     def comparison(self, taken: str) -> Comparison | None:
-        """Returns the outcome where this plan is taken; None where nothing was timed."""
+        """Returns the outcome with plan `taken` as the choice; None where nothing was timed."""
         if not self._times:
             return None
         first = {key: plan for plan, key in reversed(self._keys.items())}
@@ -198,7 +202,7 @@ def _restrictions(chosen: Program, device: Device, tuner: Tuner
         yield name + WHEREVER, wherever(name)
     first = first_configs(chosen.measured, _FIRST_OF[tuner.effort])
     measured = {known.layer.name: known for known in chosen.measured}
-    # where all steps are among the first, the choice among these is the same
+    # where all steps take first configs, the choice among first configs is the same program
     if not all(first.admits(node, step.candidate_of(node.candidates)) for step in chosen.steps
                if (node := measured.get(step.layer.name)) is not None):
         yield _FIRST_CONFIGS, first
@@ -206,21 +210,22 @@ def _restrictions(chosen: Program, device: Device, tuner: Tuner
 
 def _better(name: str, program: Program, assigner: Assigner, device: Device, tuner: Tuner,
             note: Callable[[str], None]) -> Exchange:
-    """Returns the candidates that make a program faster as a whole when the steps that compute the
-    same problem take them and nothing else changes.
+    """Returns candidates that make a program faster as a whole. Each is tried alone: all steps that
+    compute the same problem take it, and nothing else changes.
 
-    A layer that runs alone shows neither what it leaves in the cache nor how early the next one can
-    begin: kernels of a CUDA graph overlap where the first leaves room on the multiprocessors. So of
-    candidates that take about as long alone, the slower one may be better. As many are tried as the
-    effort says, first those that may save most by what they took alone. Processors have none: their
-    steps take too long for that to matter.
+    The time of a layer alone does not show which data it leaves in the cache, and how early the
+    next layer can begin: kernels of a CUDA graph overlap where the first leaves room on the
+    multiprocessors. So of two candidates that take about as long alone, the slower one may be
+    better in the network. The effort says how many candidates are tried; those that may save most,
+    by their times alone, come first. On processors none is tried, since steps take too long there
+    for such effects to matter.
     """
     if device.on_processors or program.host_steps(device) or tuner.is_over:
         return {}
     exchanges = _exchanges(program, device, tuner)
     if not exchanges:
         return {}
-    # what is better is checked afterwards, with the constants of its layers
+    # only candidates that are better are checked, afterwards, with the constants of their layers
     programs = [program, *(assigner.program(exchanged(program, exchange, is_checked=False))
                            for exchange in exchanges)]
     before, *times = end_to_end(name, programs, device, tuner, note, brief=True)
@@ -241,7 +246,7 @@ def _better(name: str, program: Program, assigner: Assigner, device: Device, tun
 
 
 def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]:
-    """Returns as many exchanges of candidates as the effort says, those first that may save most.
+    """Returns as many exchanges of candidates as the effort says, first those that may save most.
     Steps that compute the same problem in the same way are exchanged together."""
     measured = {known.layer.name: known.candidates for known in program.measured}
     alike: dict[object, list[Step]] = {}
@@ -261,8 +266,8 @@ def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]
 
 def _of_steps(steps: Sequence[Step], taken: Mapping[str, Candidate],
               measured: Mapping[str, Iterable[Candidate]]) -> Iterator[tuple[float, Exchange]]:
-    """Yields each candidate that all these steps could have in the same formats, with the
-    microseconds that it may save at most."""
+    """Yields, for each candidate that all these steps could take in their present formats, the most
+    microseconds that it may save and its exchange."""
     before = [taken[step.layer.name] for step in steps]
     others = [{candidate_key(candidate.algorithm, candidate.variant): candidate
                for candidate in measured[step.layer.name]

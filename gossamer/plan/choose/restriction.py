@@ -1,4 +1,4 @@
-"""Restrictions of a plan assignment: which of the candidates it may take."""
+"""Restrictions of a plan assignment: which candidates it may take."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from gossamer.plan.policy import Effort
 from gossamer.plan.program import MeasuredLayer, Program
 
 Admits = Callable[[MeasuredLayer, Candidate], bool]
-"""A function that returns whether a layer or fusion is to take a candidate, if it can."""
+"""A function that returns whether a restriction admits a candidate of a layer or fusion."""
 
 
 @dataclass(frozen=True)
 class Restriction:
-    """The candidates that an assignment may take. A layer for which none is admitted takes any.
+    """The candidates that an assignment may take. A layer without an admitted candidate takes any
+    candidate.
 
     admits: returns whether a candidate is admitted.
-    only: the name of the algorithm that is taken wherever it can be, by fusions as well.
-    fixed: the candidate of each layer and fusion of a program, by name, where no other may be taken
-    at all.
+    only: the name of the algorithm that is taken wherever it can be used, for fusions as well.
+    fixed: the candidate of each layer and fusion of a program, by the layer's name, where no other
+    candidate may be taken; else None.
     is_checked: whether the candidates that are assigned are checked with the constants of their
     layers.
     """
@@ -31,14 +32,14 @@ class Restriction:
     is_checked: bool = True
 
     def of_layer(self, node: MeasuredLayer, usable: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Returns those of a layer's usable candidates that it may take alone."""
+        """Returns the usable candidates that a layer may take where no fusion computes it."""
         if self.fixed is not None:
             return self._fixed(node, usable)
         return [each for each in usable if self.admits(node, each)] or usable
 
     def of_fusion(self, node: MeasuredLayer,
                   parts: Sequence[MeasuredLayer]) -> Sequence[Candidate]:
-        """Returns the candidates that a fusion may take. parts: its layers."""
+        """Returns the candidates that a fusion may take. parts: the layers of the fusion."""
         usable = [candidate for candidate in node.candidates if candidate.is_usable]
         if self.fixed is not None:
             return self._fixed(node, usable)
@@ -71,8 +72,8 @@ FLOATS = Restriction(lambda node, candidate: not candidate.algorithm.exact)
 
 
 def first_configs(measured: Sequence[MeasuredLayer], effort: Effort) -> Restriction:
-    """Returns the restriction to the first configs of each algorithm that work, as many as an
-    effort has at first."""
+    """Returns the restriction to the first configs that work of each algorithm. effort: tells how
+    many configs of an algorithm are first ones."""
     admitted: set[tuple[str, str, str]] = set()
     for node in measured:
         first: dict[str, set[str]] = {}
@@ -90,7 +91,7 @@ def first_configs(measured: Sequence[MeasuredLayer], effort: Effort) -> Restrict
 def exchanged(program: Program, candidates: Mapping[str, Candidate], *,
               is_checked: bool) -> Restriction:
     """Returns the restriction to the candidates of a program, some of them exchanged for others.
-    candidates: these others, by the names of their layers."""
+    candidates: the candidates that replace others, by the names of their layers."""
     measured = {known.layer.name: known.candidates for known in program.measured}
     fixed = {step.layer.name: step.candidate_of(measured[step.layer.name])
              for step in program.steps if step.layer.name in measured}

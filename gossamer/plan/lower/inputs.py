@@ -23,7 +23,8 @@ class GivenInputs:
     layers: the layer that computes an input from the caller's tensor, for each input that needs
     one.
     specs: the specs of the values that hold callers' tensors, by their names.
-    names: the names of the inputs with such a layer, by the names of these values.
+    names: the names of the inputs with such a layer, by the names of the values that hold callers'
+    tensors.
     """
 
     layers: list[Layer] = field(default_factory=list)
@@ -32,8 +33,8 @@ class GivenInputs:
 
 
 def given_inputs(static: StaticGraph, store: WeightsStore) -> GivenInputs:
-    """Returns the inputs of a graph as callers give them. store: the precision of the network's
-    layers."""
+    """Returns the inputs of a graph as callers give them. store: the packed weights of the
+    network's layers."""
     result = GivenInputs()
     taken, layers = names_of(static.graph), {node.name for node in static.graph.nodes}
     for info in static.graph.inputs:
@@ -63,8 +64,9 @@ def _layer(name: str, info: ValueInfo, given: InputFormat, value: str,
 
 
 def _affine(given: InputFormat, spec: TensorSpec) -> tuple[Expression, list[np.ndarray]]:
-    """Returns the product with the format's factors and the sum with its shifts. A number that all
-    channels share is part of the expression, others are its further inputs."""
+    """Returns the expression that multiplies by the format's factors and adds its shifts, with the
+    arrays of its further inputs. A number that all channels share is a constant of the expression;
+    numbers that differ between channels are further inputs."""
     steps: list[ExpressionStep] = []
     constants: list[np.ndarray] = []
     used = [(name, numbers) for name, numbers, neutral in (

@@ -51,8 +51,8 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
 
 
 def _needed(state: LowerState) -> list[Layer]:
-    """Returns the layers without needless reshapes. A reader of such a reshape reads the reshaped
-    value itself, such as a product that takes the rows of another product."""
+    """Returns the layers without needless reshapes. A reshape is needless where all its readers
+    take the value before the reshape, such as a product that takes the rows of another product."""
     by_layers = {name for layer in state.layers for name in layer.inputs}
     by_layers |= {info.name for info in state.static.graph.outputs}
     return [layer for layer in state.layers if layer.problem is not None
@@ -136,7 +136,7 @@ def _split(state: LowerState, node: Node) -> None:
 def _slice(state: LowerState, node: Node) -> None:
     a = node.attributes
     source = state.spec(node.inputs[0])
-    # an end of -1 is before the first element in a graph, and counts from the last for slice_
+    # in a graph an end of -1 is before the first element; slice_ would count it from the last
     ends = [-source.shape[axis] - 1 if end < 0 else end
             for end, axis in zip(a["ends"], a["axes"], strict=True)]
     state.copy(node, copy_problem.slice_(source, a["starts"], ends, a["axes"], a["steps"]))

@@ -61,7 +61,7 @@ class LowerState:
     def add(self, node: Node, problem: Problem, inputs: Sequence[str],
             weights: Mapping[str, np.ndarray] | None = None, *,
             outputs: Sequence[str] | None = None, name: str | None = None) -> None:
-        """Adds a layer. outputs, name: by default the node's."""
+        """Adds a layer. outputs, name: by default the outputs and the name of the node."""
         for value in inputs:
             array = self.constant(value)
             if array is not None:
@@ -134,7 +134,7 @@ class LowerState:
     def reshape(self, node: Node, source: str, target: str, shape: Sequence[int], *,
                 name: str | None = None) -> None:
         """Adds a layer without a problem, whose output is the source's memory in another shape.
-        name: by default the node's."""
+        name: by default the name of the node."""
         read = self.spec(source)
         spec = default_spec(tuple(shape), read.dtype)
         if self.constant(source) is not None:

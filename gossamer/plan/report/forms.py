@@ -21,12 +21,12 @@ class LayerForm:
     """The form of a layer with weights, or of several that are computed in one step.
 
     form: "bits", "trits" or "floats".
-    reason: why it is not a packed form; "" where it is one.
+    reason: why the form is not a packed one; "" for a packed one.
     could_be_packed: whether bits or trits can compute the layer.
-    weights: the number of its weights.
-    layers: the number of layers that have them.
-    has_signs: whether its inputs are -1, 0 or 1, or its weights plus and minus one number a
-    channel.
+    weights: the number of weights of the layer, or of all these layers.
+    layers: the number of layers that are computed in the step.
+    has_signs: whether all inputs are -1, 0 or 1, or the weights of each channel are plus and minus
+    one number.
     """
 
     layer: str
@@ -77,7 +77,7 @@ def forms_line(forms: Iterable[LayerForm]) -> str:
 
 def weights_line(forms: Iterable[LayerForm]) -> str:
     """Returns a line such as 'weights of layers on bits or trits: 1.36 MB as bits, 43.5 MB in
-    float32'; "" where it has none."""
+    float32'; "" where no layer is on bits or trits."""
     count = sum(form.weights for form in forms if form.form != FLOATS)
     if not count:
         return ""
@@ -86,8 +86,8 @@ def weights_line(forms: Iterable[LayerForm]) -> str:
 
 
 def _convolutions(problem: Problem) -> list[Conv2dProblem]:
-    """Returns the convolutions that a problem is, or is made of; a product with a matrix is one of
-    images of one pixel."""
+    """Returns the convolutions that a problem is, or is made of; a product with a matrix counts as
+    a convolution of images of one pixel."""
     parts = problem.parts if isinstance(problem, FusionProblem) else (problem,)
     found = (pointwise(part) if isinstance(part, GemmProblem) else part for part in parts)
     return [part for part in found if isinstance(part, Conv2dProblem)]

@@ -19,7 +19,7 @@ class Tile:
 
 def headline(report: Report) -> list[Tile]:
     """Returns the time of the whole network, and how many times as long the best dense plan and the
-    best plan of one library take, as far as they are known."""
+    best plan of one library take, as far as these times are known."""
     time = report.end_to_end_us
     if not time:
         return []

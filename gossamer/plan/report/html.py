@@ -126,7 +126,7 @@ def _legend(taken: str, other: str) -> str:
 
 
 def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the bars of the measured choice and the baseline plans, with what came of each."""
+    """Returns the bars of the measured choice and the baseline plans, with the outcome of each."""
     longest = max(plan["median_us"] or 0.0 for plan in plans)
     lines = ["<h3>Plans, end to end</h3>", _legend("the plan taken", "another plan")]
     for plan in plans:
@@ -139,7 +139,7 @@ def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
-    """Returns a layer's bars, which open to why its algorithm was taken."""
+    """Returns a layer's bars, which can be opened to show why its algorithm was taken."""
     median, dense = row.get("median_us"), row.get("best_dense_us")
     density = f", density {_density(row)}" if _density(row) else ""
     bars = _bar(with_precision(row), median, longest, True, density)
@@ -158,7 +158,8 @@ def _layer(row: Mapping[str, Any], longest: float, anchor: str) -> str:
 
 def _numbers(row: Mapping[str, Any], anchor: str, with_reason: bool,
              with_zeros: bool) -> list[str]:
-    """Returns the cells of a layer's row in the table of all numbers, linked to why it is so."""
+    """Returns the cells of a layer's row in the table of all numbers. The layer's name is a link to
+    the reasons for its algorithm."""
     median, dense = row.get("median_us"), row.get("best_dense_us")
     speedup = row.get("speedup")
     return [
@@ -178,8 +179,8 @@ def _density(row: Mapping[str, Any]) -> str:
 
 
 def _candidates(row: Mapping[str, Any]) -> str:
-    """Returns the bars and the table of a layer's candidates, with why each was or was not
-    taken."""
+    """Returns the bars and the table of a layer's candidates, with the reason why each was taken or
+    was not."""
     candidates = by_time(row)
     longest = max((candidate["median_us"] or 0.0 for candidate in candidates), default=0.0)
     bars, lines = [], []
@@ -215,9 +216,9 @@ def _longest(row: Mapping[str, Any]) -> float:
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], taken: int = -1) -> str:
     """Returns a table.
 
-    rows: the cells of each row as HTML, which name their columns where a narrow screen has no room
-    for the line of headings.
-    taken: number of the row that is stressed.
+    rows: the cells of each row as HTML. On a narrow screen, without room for the line of headings,
+    each cell shows the name of its column.
+    taken: number of the row that is highlighted; -1 for none.
     """
     lines = ["<table>", "<thead><tr>" + "".join(f"<th>{heading}</th>" for heading in headings)
              + "</tr></thead>", "<tbody>"]
@@ -246,13 +247,13 @@ def _number(value: str) -> str:
 
 
 def _value(name: str) -> str:
-    """Returns the name of something that has no time."""
+    """Returns the name of a plan or candidate that has no time."""
     return f'<div class="value">{escape(name)}</div>'
 
 
 def _bar(name: str, value: float | None, longest: float, taken: bool, more: str = "") -> str:
-    """Returns a name, a time and its bar, whose length is the share of the longest one; "" for
-    None."""
+    """Returns a name, a time and its bar, whose length is the time's share of the longest time; ""
+    where there is no time."""
     if value is None:
         return ""
     width = 100 * value / longest if longest else 0.0

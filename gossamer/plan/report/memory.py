@@ -1,5 +1,5 @@
-"""How much memory the weights and activations of a network take whose layers are computed on bits,
-beside float32 and float16."""
+"""How much memory weights and activations take in a network with layers on bits, compared with
+float32 and float16."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from gossamer.plan.report.forms import FLOATS, form_of
 from gossamer.tensor import PACKED_DTYPES, TensorSpec
 
 _SIGN_FORMS = ("signs ", "bits for ")
-"""How the names of packed forms begin that hold the signs of weights as words."""
+"""The beginnings of the names of packed forms that hold the signs of weights as words."""
 _TABLE_FORM = "table of k "
-"""How the names of packed forms begin that say where the inputs of an inner product lie."""
+"""The beginning of the names of packed forms that say where the inputs of inner products lie."""
 
 
 @dataclass(frozen=True)
 class MemoryUse:
     """Bytes that the layers of a program keep and write.
 
-    packed_weights: words of the weights of layers on bits, without what fills words.
+    packed_weights: packed weights of layers on bits, without bits that only fill up words.
     packed_weights_fp32: the same weights in float32.
     float_weights: weights of other layers.
-    float_weights_fp32: the same in float32.
-    packed_activations: words that steps write, without what fills them.
+    float_weights_fp32: the same weights in float32.
+    packed_activations: packed values that steps write, without bits that only fill up words.
     packed_activations_fp32: the same values in float32.
     sums: numbers that layers on bits write.
-    float_activations: what other steps write, changes of format included.
-    activations_fp32: what the layers of the network write, in float32.
-    constants: thresholds, scales, and tables of packed layers and of others.
-    filling: what fills words of weights and activations beyond their channels.
+    float_activations: values that other steps write, changes of format included.
+    activations_fp32: all values that the network's layers write, in float32.
+    constants: thresholds, scales and tables of all layers.
+    filling: bits that fill up words of weights and activations beyond their channels.
     """
 
     packed_weights: int
@@ -54,7 +54,7 @@ class MemoryUse:
 
     @property
     def total_fp32(self) -> int:
-        """Bytes of all weights and of what the layers of the network write, in float32."""
+        """Bytes of all weights and of all values that the network's layers write, in float32."""
         return self.packed_weights_fp32 + self.float_weights_fp32 + self.activations_fp32
 
     def __str__(self) -> str:
@@ -71,8 +71,9 @@ class MemoryUse:
 def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUse | None:
     """Returns the memory of a program's layers; None where no layer is computed on bits.
 
-    Every value that a step writes counts in full, though values share memory that are never alive
-    together; what a step in place would write counts where it is written.
+    Every value that a step writes counts in full, even where values that are never alive together
+    share memory. A value that a step in place would copy counts for the step that writes it.
+
     builds: the cost of preparing each step, with the bytes of its packed forms.
     """
     if not any(computes_on_bits(step) for step in program.steps):
@@ -107,7 +108,7 @@ def _add_weights(use: dict[str, int], step: Step, built: BuildCost | None) -> No
         use["filling"] += max(0, words - plain // 32)
         use["constants"] += sum(kept.values()) - words
         return
-    # what keeps no forms uses the arrays of the network as they are
+    # a step without packed forms uses the network's arrays as they are
     others = sum(array.nbytes for name, array in step.layer.weights.items()
                  if not name.endswith("weight"))
     others += sum(nbytes for name, nbytes in kept.items() if name.startswith(_TABLE_FORM))
@@ -123,7 +124,7 @@ def computes_on_bits(step: Step) -> bool:
 
 
 def _filled(spec: TensorSpec) -> int:
-    """Returns the bytes of a packed tensor without what fills its words."""
+    """Returns the bytes of a packed tensor without bits that only fill up words."""
     return -(-spec.size * PACKED_DTYPES[spec.dtype].planes // 8)
 
 

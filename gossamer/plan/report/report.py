@@ -36,23 +36,28 @@ class Report:
     batch: number of images.
 
     rows: one dict for each step, in order, and for each layer of a part that a library computes in
-    one step. Its keys are layer, layers (the names of the layers that
-    a fusion covers, or the one name), op, problem, density, algorithm, config, precision (EXACT for
-    exact products of signs), form (a LayerForm as a dict, None where the step is no convolution or
-    product with weights), layout, device, flops, skips_zeros, rejected (for each other algorithm
-    why it was not taken), and what zero_columns() returns. The cost of preparing the step is in
-    build_s (seconds to pack weights and to generate and compile kernels), build_when ("measured"
-    for a time from when the candidates were measured, "now" for a time of this plan), build_cached
-    (whether a kernel was in the disk cache) and device_bytes (packed weights and code on the
-    device); they are None where they are not known. Profiled steps have median_us, p25_us, p75_us
-    and share. Steps whose candidates were measured have these too, and cold_us, error,
-    best_dense_us, speedup over that, speedup_reason (why the best dense algorithm was not taken
-    where it is faster alone, else "") and candidates: one dict each, with its times or the reason
-    why it is excluded. Layers of a part have best_dense_us and the candidates that they have alone.
+    one step. Its keys are:
+    - layer, op, problem, density, algorithm, config, layout, device, flops, skips_zeros, and the
+    columns of zero_columns().
+    - layers: the names of the layers that a fusion covers, or the one name.
+    - precision: EXACT for exact products of signs.
+    - form: a LayerForm as a dict; None where the step is no convolution or product with weights.
+    - rejected: for each other algorithm why it was not taken.
+    - build_s: seconds to pack weights and to generate and compile kernels; None if not known.
+    - build_when: "measured" for seconds from when the candidates were measured, "now" for seconds
+    of this plan; None if not known.
+    - build_cached: whether a kernel was in the disk cache; None if not known.
+    - device_bytes: packed weights and code on the device; None if not known.
+    - Of a profiled step: median_us, p25_us, p75_us and share.
+    - Of a step whose candidates were measured: median_us, p25_us, p75_us, cold_us, error,
+    best_dense_us, speedup (over the best dense algorithm), speedup_reason (why the best dense
+    algorithm was not taken where it is faster alone, else "") and candidates (one dict each, with
+    its times or the reason why it is excluded).
+    - Of a layer of a part: best_dense_us and the candidates that compute the layer alone.
 
     notes: sentences for the user.
-    warnings: those of the notes that say that something is not as it may be expected: layers on the
-    host, times that scatter, a plan that was made elsewhere.
+    warnings: the notes about something unexpected, such as layers on the host, times that scatter,
+    or a plan that was made elsewhere.
 
     end_to_end_us: microseconds of one execution, with inputs and outputs on the device.
     end_to_end_cached: whether that time was read from the cache.
@@ -60,12 +65,12 @@ class Report:
     plans: where the measured choice was compared with baseline plans, one dict for each plan with
     the keys plan, median_us, p25_us, p75_us (from end to end), outcome and is_taken.
 
-    shares: where all steps and the whole execution have times, the shares of one execution that
-    are spent in gossamer's own kernels (OURS), in algorithms of other libraries (by the library's
-    name), in layers that run on the host (HOST), and BETWEEN steps: in launches, gaps and copies
-    to and from the host. A share is the sum of the steps' medians, each timed alone with warm
-    caches, over the time from end to end. Where the steps' sum is larger than that time, the share
-    is over the sum, and nothing is BETWEEN. A share of 0 is left out.
+    shares: the shares of one execution's time, where all steps and the whole execution have times.
+    The time is spent in gossamer's own kernels (OURS), in algorithms of other libraries (by the
+    library's name), in layers that run on the host (HOST), and BETWEEN steps: in launches, gaps and
+    copies to and from the host. A share is the sum of the steps' medians, each timed alone with
+    warm caches, over the time from end to end. Where the steps' sum is larger than that time, the
+    share is over the sum, and nothing is BETWEEN. A share of 0 is left out.
 
     call_us: where the plan was profiled, microseconds of a call with NumPy arrays, by the clock.
 
@@ -133,7 +138,8 @@ class Report:
     def zeros_line(self) -> str:
         """A line such as 'zeros are skipped in 34 of 53 layers with weights: alone these take 12.3
         us, with the best dense algorithms 25.4 us; the network takes 40.0 us, with dense algorithms
-        only 52.0 us', without times that were not measured; "" for a network without zeros."""
+        only 52.0 us', in which times that were not measured are left out; "" for a network without
+        zeros."""
         weighted = [row for row in self.rows if row["density"] is not None]
         sparse = [row for row in weighted if row["skips_zeros"]]
         if not sparse and all(row["density"] > FEW_ZEROS for row in weighted):
@@ -154,8 +160,8 @@ class Report:
 
     @property
     def zeros_lines(self) -> list[str]:
-        """The zeros_line, a line for each kind of layer whose zeros are not skipped with the
-        reason, one on layers without any weight left, and what the break-even densities mean."""
+        """The zeros_line, a line on layers without any weight left, a line with the reason for each
+        kind of layer whose zeros are not skipped, and the meaning of the break-even densities."""
         if not self.zeros_line:
             return []
         empty = sum(row["density"] == 0 and row["skips_zeros"] for row in self.rows)
@@ -166,8 +172,8 @@ class Report:
 
     @property
     def forms_line(self) -> str:
-        """A line that says which layers are computed on bits, and why others are not; "" where none
-        can be."""
+        """A line that says which layers are computed on bits, and why others are not; "" where no
+        layer has inputs or weights that are signs."""
         return forms_line(LayerForm(**row["form"]) for row in self.rows
                           if row.get("form"))
 
@@ -230,11 +236,11 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
                 builds: Sequence[BuildCost | None] | None = None) -> Report:
     """Returns the report of a program.
 
-    timings: the times of its steps, where they were profiled.
+    timings: the times of the program's steps, where they were profiled.
     end_to_end: the time of one execution.
     comparison: the comparison with baseline plans.
     accuracy: the error on calibration inputs.
-    builds: the cost of preparing each step for this plan, where that was done.
+    builds: the cost of preparing each step for this plan, where the steps were prepared.
     """
     rows = _rows(program, comparison.why if comparison else "", builds)
     if timings is not None:
@@ -257,7 +263,8 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
 
 def _shares(program: Program, rows: Sequence[dict[str, Any]],
             end_to_end_us: float) -> dict[str, float]:
-    """Returns the shares of a report, from the medians of the rows; {} where some are missing."""
+    """Returns the shares of a report, from the medians of the rows; {} where some medians are
+    missing."""
     if any(row.get("median_us") is None for row in rows):
         return {}
     spent = dict.fromkeys([OURS, *(step.algorithm.vendor for step in program.steps), HOST], 0.0)
@@ -309,8 +316,8 @@ def _row(step: Step, why: str, built: BuildCost | None) -> dict[str, Any]:
 
 
 def _built(step: Step, now: BuildCost | None) -> dict[str, Any]:
-    """Returns the columns about preparing a step: the seconds of its measurement, if it was
-    measured, since its kernels are in the cache now."""
+    """Returns the columns about preparing a step. A step that was measured has the seconds from its
+    measurement, since its kernels come from the cache now."""
     measured = step.candidate_of(step.candidates).measured if step.candidates else None
     if measured is not None and measured.build_s is not None:
         return {"build_when": "measured", **{name: getattr(measured, name) for name in _BUILDING}}
@@ -348,7 +355,7 @@ def _alone(candidates: Sequence[Candidate], part: str,
                for candidate in candidates]
     dense = min((candidate.cost for candidate in candidates if candidate.algorithm.dense),
                 default=math.inf)
-    # the fastest candidate of an algorithm comes last and stays
+    # the reason of an algorithm's fastest candidate comes last and stays
     slowest_first = sorted(zip(candidates, reasons, strict=True), key=lambda pair: -pair[0].cost)
     return {
         "best_dense_us": dense if math.isfinite(dense) else None,

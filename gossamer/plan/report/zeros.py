@@ -26,9 +26,10 @@ Row = Mapping[str, Any]
 def zero_columns(step: Step) -> dict[str, Any]:
     """Returns the columns of a report's row about the zeros among a layer's weights.
 
-    kind: the kind of layer in words. best_sparse_us: the time of the fastest candidate that skips
-    zeros, None where none has a time. break_even: as break_even() returns it. zeros_reason: why
-    zeros are not skipped, "" where they are, or are few.
+    kind: the kind of layer in words.
+    best_sparse_us: the time of the fastest candidate that skips zeros; None where none has a time.
+    break_even: the result of break_even().
+    zeros_reason: why zeros are not skipped; "" where they are skipped, or where they are few.
     """
     times = [min((candidate.cost for candidate in step.candidates
                   if candidate.algorithm.dense is dense), default=math.inf)
@@ -48,9 +49,9 @@ def break_even(density: float | None, sparse_us: float, dense_us: float) -> floa
     """Returns the density at which an algorithm that skips zeros would take as long as the dense
     one, if its time were proportional to the number of nonzeros; None where that is not known.
 
-    density: share of nonzero weights with which it took sparse_us microseconds. A part of the time
-    does not depend on the number of nonzeros: the true density is lower where sparse_us exceeds
-    dense_us, and else higher.
+    density: the share of nonzero weights with which the algorithm that skips zeros took sparse_us
+    microseconds. A part of the time does not depend on the number of nonzeros: the true density is
+    lower where sparse_us exceeds dense_us, and else higher.
     """
     if not density or not (0 < sparse_us < math.inf and 0 < dense_us < math.inf):
         return None
@@ -69,7 +70,7 @@ def reason_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def break_even_line(rows: Sequence[Row]) -> str:
-    """Returns what the column of break-even densities means; "" where it is empty."""
+    """Returns what the column of break-even densities means; "" where the column is empty."""
     if all(row.get("break_even") is None for row in rows):
         return ""
     return ("zeros win below: an estimate, as if the time of the algorithm that skips zeros fell "
@@ -77,7 +78,8 @@ def break_even_line(rows: Sequence[Row]) -> str:
 
 
 def break_even_text(row: Row) -> str:
-    """Returns the density of a row below which zeros would win, as text; "" where there is none."""
+    """Returns the density of a row below which zeros would win, as text; "" where it is not
+    known."""
     value = row.get("break_even")
     return "" if value is None else share_text(value)
 
@@ -107,8 +109,8 @@ def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
 
 
 def _comparison(group: Sequence[Row]) -> str:
-    """Returns a text that says how many times as long as the dense algorithm the fastest one that
-    skips zeros takes, if it was measured and is slower."""
+    """Returns a text with the ratio of the fastest time that skips zeros to the best dense time; ""
+    where zeros are not skipped for another reason than a longer time."""
     if group[0]["zeros_reason"] != _SLOWER:
         return ""
     ratios = [row["best_sparse_us"] / row["best_dense_us"] for row in group]

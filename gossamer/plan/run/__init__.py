@@ -1,1 +1,1 @@
-"""A plan that runs: buffers, memory, captured graphs, and what goes in and out."""
+"""A plan that runs: buffers, memory, captured graphs, inputs and outputs."""

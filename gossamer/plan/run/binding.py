@@ -91,7 +91,7 @@ def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
         if not _is_of(array.shape, info.shape):
             raise InputError(f"input {quoted(info.name)} has shape {_shape_text(array.shape)}, "
                              f"expected {_shape_text(info.shape)}")
-        # the name of a dtype takes longer than all else that is checked
+        # the name of a dtype comes last, since making it takes longer than all other checks
         if array.dtype != info.dtype and not is_lossless(str(array.dtype), info.dtype):
             raise InputError(f"input {quoted(info.name)} has dtype {array.dtype}, expected "
                              f"{info.dtype}, or one that converts to it without loss; convert it "
@@ -121,8 +121,8 @@ def single(outputs: Sequence[Any]) -> Any:
 
 
 def fill(out: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copies the results into the caller's arrays and returns these. Raises InputError where they
-    do not fit."""
+    """Copies the results into the caller's arrays and returns the arrays. Raises InputError where
+    the arrays do not fit."""
     targets = out if isinstance(out, (tuple, list)) else (out,)
     if len(targets) != len(results):
         raise InputError(f"out has {len(targets)} arrays, the network {len(results)} outputs")

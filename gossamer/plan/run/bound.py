@@ -22,9 +22,9 @@ from gossamer.plan.run.host_transfers import TransferGraph, page_locked_array
 class BoundCall:
     """A call of a plan with fixed arrays, as `Plan.bind` makes it.
 
-    Each call reads what the inputs hold now, writes the outputs in place, and returns them. On a
-    CUDA device it queues one graph on its stream and does not wait for it. The arrays, the plan's
-    weights and its memory live as long as this object.
+    Each call reads the present contents of the inputs, writes the outputs in place, and returns
+    them. On a CUDA device it queues one graph on its stream and does not wait for it. The arrays,
+    the plan's weights and its memory live as long as this object.
 
     inputs: the bound inputs.
     outputs: the bound output, or a tuple of several outputs.
@@ -32,8 +32,7 @@ class BoundCall:
 
     def __init__(self, names: Sequence[str], inputs: tuple[Any, ...], outputs: tuple[Any, ...],
                  device: Device, replay: Callable[[], None], stream: Any = None) -> None:
-        """stream: the stream that the caller has given, which may be closed; None without one.
-        """
+        """stream: the stream that the caller has given, which may be closed later; or None."""
         self.inputs = inputs
         self.outputs = single(outputs)
         self._device = device
@@ -44,7 +43,7 @@ class BoundCall:
                        if hasattr(array, "data_ptr")]
 
     def __call__(self) -> Any:
-        """Compute the outputs of what the inputs hold, and return them.
+        """Compute the outputs for the present contents of the inputs, and return them.
 
         Raises
         ------
@@ -179,7 +178,7 @@ def _check_apart(names: Sequence[str], places: Sequence[tuple[int, int]], output
     """Raises InputError where an output shares memory with an input or with another output.
 
     places: address and bytes of each array.
-    outputs: how many of the last are outputs.
+    outputs: the number of outputs, which come last.
     """
     for index in range(len(names) - outputs, len(names)):
         address, nbytes = places[index]

@@ -50,7 +50,8 @@ class ProgramBuffers:
 
     @contextmanager
     def replaced(self, buffers: Mapping[str, Buffer]) -> Iterator[None]:
-        """In the body, some values have other buffers, given by the names of the values."""
+        """Gives some values other buffers in the body of a with statement. buffers: these buffers
+        by the names of the values."""
         own = self._activations
         self._activations = {**own, **{self._program.root(value): buffer
                                        for value, buffer in buffers.items()}}
@@ -61,9 +62,9 @@ class ProgramBuffers:
 
 
 def _lifetimes(program: Program) -> dict[str, Lifetime]:
-    """Returns the lifetime of every value that has memory of its own in the arena, parts of it
-    included. Inputs and outputs are alive until after the last step, so that an execution can be
-    repeated."""
+    """Returns the lifetime of every value that has memory of its own in the arena; its parts count
+    as the value. Inputs and outputs are alive until after the last step, so that an execution can
+    be repeated."""
     owners = {value: program.place(value).whole for value in (
         *program.inputs.values(), *program.outputs.values(),
         *(value for step in program.steps for value in (*step.inputs, *step.outputs)))}

@@ -1,4 +1,4 @@
-"""Calls of a plan: arrays are checked, find a context, and come back as outputs."""
+"""Calls of a plan: arrays are checked, a context computes, and the outputs are returned."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gossamer.plan.run.known import KnownCall, form_of
 from gossamer.tensor import TensorSpec, default_spec
 
 _MOST_FORMS = 64
-"""Number of shapes and dtypes of NumPy arrays that are not checked again."""
+"""The most combinations of shapes and dtypes of NumPy arrays that are not checked again."""
 
 
 class Calls:
@@ -81,7 +81,7 @@ class Calls:
     async def asynchronous(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
                            stream: Any) -> Any:
         """Returns the outputs of a call that another thread makes; see `Plan.run_async`."""
-        # its import takes longer than the import of this file and of all that it needs
+        # importing asyncio takes longer than importing this file with all its imports
         import asyncio
 
         inputs = self._in_order(inputs, named)
@@ -146,7 +146,7 @@ class Calls:
 
     def _staged(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, ...] | None:
         """Returns the outputs for NumPy arrays of known shapes and dtypes, by the graph that was
-        captured for such calls; None where none was captured."""
+        captured for such calls; None where no graph was captured."""
         batch = self._batches.get(_form_on_host(inputs))
         if batch is None or debug.logger.isEnabledFor(logging.DEBUG):
             return None
@@ -213,7 +213,7 @@ class Calls:
                     and debug.level() < 2):
                 self.contexts.remember(form, KnownCall(context, form, inputs[0]))
             if current is None or stream is not current:
-                # the library of the inputs does not know that this stream still reads them
+                # the library of the inputs does not know that this stream still reads the inputs
                 device.synchronize(stream)
         return tuple(device.like(inputs[0], array) for array in results)
 
@@ -227,8 +227,8 @@ class Calls:
 
 
 def _form_on_host(arrays: Sequence[Any]) -> Hashable | None:
-    """Returns the shapes and dtypes of a call with NumPy arrays, by which it is known whether such
-    a call was checked before; None for other arrays."""
+    """Returns the shapes and dtypes of a call with NumPy arrays, a key that tells whether an equal
+    call was checked before; None for other arrays."""
     if any([type(array) is not np.ndarray for array in arrays]):
         return None
     return tuple([(array.shape, array.dtype) for array in arrays])

@@ -25,7 +25,7 @@ from gossamer.plan.run.whole_part import WholePart
 from gossamer.tensor import pack
 
 _MOST_DRAWN = 2**20
-"""Random numbers that are drawn for an input; a larger one repeats them."""
+"""The most random numbers that are drawn for an input; a larger input repeats them."""
 
 NewOutputs = tuple[tuple[Any, ...], tuple[int, ...]]
 """Arrays of a caller's library, and their addresses in the device's memory."""
@@ -99,13 +99,13 @@ class Context:
 
     def begin(self, inputs: Mapping[str, np.ndarray],
               computing: Any = None) -> Callable[[], dict[str, np.ndarray]]:
-        """Queues an execution, and returns a function that waits for it and returns what run()
-        does. It is called before the next execution begins.
+        """Queues an execution, and returns a function that waits for the execution and returns the
+        outputs as run() does. The function has to be called before the next execution begins.
 
         computing: a stream on which several contexts compute one after another, for large inputs
-        and outputs: one context then computes while another copies. Contexts that compute at once
-        also end at once, and the device waits while all of them copy. None for this context's own
-        stream.
+        and outputs: one context then computes while another copies. Contexts that compute at the
+        same time would also end at the same time, and the device would wait while all of them copy.
+        None for this context's own stream.
 
         Raises InputError as run() does.
         """
@@ -133,7 +133,7 @@ class Context:
     def run_checked(self, inputs: Mapping[str, np.ndarray],
                     outputs: Mapping[str, np.ndarray] | None = None,
                     bound: TransferGraph | None = None) -> dict[str, np.ndarray]:
-        """Returns what run() does, for arrays that were checked before.
+        """Returns the outputs as run() does, for arrays that were checked before.
 
         outputs: contiguous arrays that receive the outputs, by name; by default new ones.
         bound: the graph of a bound call, which gives the same arrays each time.
@@ -176,7 +176,7 @@ class Context:
     def run_staged(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
         """Returns the outputs for arrays of shapes and dtypes that run_checked() has computed
         before. A graph copies them through page-locked memory; a program that is one part takes
-        them as they are. None where neither is possible."""
+        them as they are. Returns None where neither is possible."""
         if self._whole is not None:
             return self.run_whole(arrays)
         staged = self._transfers.staged
@@ -217,8 +217,8 @@ class Context:
 
     def bound(self, inputs: Mapping[str, Buffer], outputs: Mapping[str, Buffer],
               stream: Any) -> Callable[[], None]:
-        """Returns a function that executes the program on the stream, with inputs that are read and
-        outputs that are written where they lie in the device's memory."""
+        """Returns a function that executes the program on the stream. It reads the inputs and
+        writes the outputs in place in the device's memory."""
         if not self._graphs.are_possible or debug.level() >= 2:
             return partial(self.run_on_device, inputs, outputs, stream)
         with self._lock:
@@ -238,10 +238,10 @@ class Context:
     def replayed(self, addresses: tuple[int, ...], stream: Any,
                  new_outputs: Callable[[], NewOutputs]) -> Callable[[], tuple[Any, ...]] | None:
         """Returns a function that executes the program on inputs at these addresses, by the graph
-        that was captured for them, and returns new outputs; None where no graph was.
+        that was captured for them, and returns new outputs; None where no graph was captured.
 
-        new_outputs: returns arrays for the outputs, and their addresses. Those of the next call
-        are made while the device computes.
+        new_outputs: returns arrays for the outputs, and their addresses. The arrays of the next
+        call are made while the device computes.
         """
         with self._lock:
             graph = self._graphs.known(addresses)
@@ -284,15 +284,15 @@ class Context:
                                  f"{shape_text(spec.stored_shape)} {spec.stored_dtype}")
 
     def _follow(self, stream: Any) -> None:
-        """Makes the stream wait for the last one that used these buffers."""
+        """Makes the stream wait for the last stream that used these buffers."""
         if self.last_stream is not stream and self.last_stream != stream:
             self.device.wait(stream, self.last_stream)
         self.last_stream = stream
 
     def execute(self, stream: Any = None) -> None:
         """Queues all steps on the present contents of the buffers. The first execution loads
-        kernels. The second one is captured as a graph, where the device has graphs and no step
-        runs on the host, and from then on the graph is replayed."""
+        kernels. The second execution is captured as a graph, where the device has graphs and no
+        step runs on the host, and from then on the graph is replayed."""
         self._execute(self.stream if stream is None else stream)
 
     def _execute(self, stream: Any) -> None:

@@ -16,7 +16,7 @@ from gossamer.plan.run.known import KnownCall
 _MOST_BATCHES = 8
 """Number of batch sizes whose contexts are kept."""
 _AT_ONCE = 4
-"""Calls of one batch size that run at once where the user says nothing."""
+"""The number of calls of one batch size that run at once by default."""
 _MOST_KNOWN = 64
 
 
@@ -26,7 +26,7 @@ class _Group:
     contexts: all contexts, the least recently used on a stream first.
     free: contexts that no thread has taken. None in the queue says that no context could be made;
     each thread that takes None puts it back.
-    making: held by the thread that makes a further one.
+    making: a lock for the thread that makes a further context.
     most: how many contexts fit into the device's memory; None while that is not known.
     """
 
@@ -45,7 +45,7 @@ class Contexts:
 
     make: makes a context of a batch size that works on a stream.
     most: how many calls of one batch size run at once.
-    known: calls that were checked before, by what form_of() returns for their tensors.
+    known: calls that were checked before, by the result of form_of() for their tensors.
     """
 
     def __init__(self, device: Device, make: Callable[[int, Any], Context]) -> None:
@@ -107,7 +107,7 @@ class Contexts:
         return context
 
     def remember(self, form: Hashable, call: KnownCall) -> None:
-        """Keeps a call that was checked. form: what form_of() returns for its tensors."""
+        """Keeps a call that was checked. form: the result of form_of() for the call's tensors."""
         if len(self.known) >= _MOST_KNOWN:
             self.known.clear()
         self.known[form] = call
@@ -130,8 +130,8 @@ class Contexts:
 
     def _grow(self, batch: int, group: _Group, *, for_stream: bool = False) -> None:
         """Makes a further context unless the limit is reached or a context is free. for_stream:
-        whether it is made even if a context is free, since the stream of the free context may
-        still have work."""
+        whether a context is made even if another one is free, since the stream of the free context
+        may still have work."""
         with group.making:
             if self._is_full(group) or not (for_stream or group.free.empty()):
                 return
@@ -166,7 +166,7 @@ class Contexts:
         group = self._groups.get(batch)
         if group is None or next(reversed(self._groups)) != batch:
             with self._lock:
-                # the batch size that was not used for the longest time stands first, and goes
+                # the least recently used batch size stands first, and is dropped
                 group = self._groups.pop(batch, None) or _Group()
                 while len(self._groups) >= _MOST_BATCHES:
                     del self._groups[next(iter(self._groups))]

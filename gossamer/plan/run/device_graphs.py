@@ -17,7 +17,7 @@ _MOST_FOREIGN = 8
 """Number of captured graphs that are stored for inputs at addresses of other libraries."""
 _VECTOR_BYTES = 16
 """Alignment of the inputs of kernels, which load four floats at once; arrays of other libraries may
-have less."""
+have a smaller alignment."""
 _MOST_COPIED_BYTES = 2**31 - 1
 """Largest output that a copy within a graph takes."""
 
@@ -38,7 +38,8 @@ class DeviceGraphs:
 
     @cached_property
     def are_possible(self) -> bool:
-        """Whether the steps can be captured: the device has graphs, and no step is the host's."""
+        """Whether the steps can be captured: the device has graphs, and no step runs on the
+        host."""
         return self._device.limits.graph and not self._program.host_steps(self._device)
 
     def known(self, addresses: tuple[int, ...]) -> CopyingGraph | None:
@@ -47,8 +48,8 @@ class DeviceGraphs:
         return self._known.get(addresses)
 
     def of(self, inputs: Mapping[str, Buffer], *, is_loaded: bool) -> CopyingGraph | None:
-        """Returns a graph that reads these inputs in place and copies the outputs, or None. It is
-        captured when inputs at the same addresses come a second time.
+        """Returns a graph that reads these inputs in place and copies the outputs, or None. The
+        graph is captured when inputs at the same addresses come a second time.
 
         is_loaded: whether all kernels are loaded, as no graph can be captured before.
         """
@@ -70,7 +71,7 @@ class DeviceGraphs:
     def in_place(self, inputs: Mapping[str, Buffer],
                  outputs: Mapping[str, Buffer]) -> Callable[..., None]:
         """Returns a graph of all steps that reads these inputs and writes these outputs in place,
-        where memory allows that, and copies the others."""
+        where their memory allows that, and copies the other inputs and outputs."""
         program, own = self._program, self._buffers
         callers: dict[str, Buffer] = {}
         read: list[tuple[Buffer, Buffer, int]] = []
@@ -80,7 +81,8 @@ class DeviceGraphs:
                 read.append((own.of(value), inputs[name], program.specs[value].nbytes))
             else:
                 callers[program.root(value)] = inputs[name]
-        # an input or a constant is not written, and parts of a value lie where the value does
+        # these outputs are copied: steps do not write inputs and constants, and a value and its
+        # parts lie in one memory
         shared = {program.root(value) for value in (
             *program.inputs.values(), *program.constants, *program.places,
             *(place.whole for place in program.places.values()))}
@@ -106,7 +108,7 @@ class DeviceGraphs:
     def _copying(self, inputs: Mapping[str, Buffer]) -> CopyingGraph:
         """Returns a graph of all steps that reads these inputs in place, and copies the outputs."""
         program = self._program
-        # the memory stays the caller's, who passes it again with every call
+        # the caller owns the memory, and passes it again with every call
         callers = {program.root(value): self._device.wrap(inputs[name].address,
                                                          inputs[name].nbytes, None)
                    for name, value in program.inputs.items()}

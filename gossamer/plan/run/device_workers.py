@@ -40,8 +40,8 @@ class Members:
         return [member for member in self.all if not member.problem]
 
     def leave_out(self, member: Member, error: Exception) -> None:
-        """Gives a device no further work, and warns of it. The last one is kept, as its errors say
-        what is wrong."""
+        """Gives a device no further work, and warns of that. The last device is kept, since its
+        errors say what is wrong."""
         with self._lock:
             if member.problem or self.usable == [member]:
                 return
@@ -53,10 +53,10 @@ class Members:
 class BatchTask:
     """A batch that one of the devices computes.
 
-    begin: queues it on a lane.
+    begin: queues the batch on a lane.
     result: receives the function that waits for the batch's outputs, or an error.
     name: returns an error with the caller's name for the batch added.
-    errors: the errors with which it failed, by device.
+    errors: the errors with which the batch failed, by device.
     """
 
     def __init__(self, begin: Begin, result: Future[Finish],
@@ -70,13 +70,13 @@ class BatchTask:
 class SharedWork:
     """The tasks of several devices.
 
-    A task that fails with a DeviceError is done again on each of the other devices, until one can.
+    A task that fails with a DeviceError is tried on each of the other devices, until one succeeds.
     A device is left out where it is lost, and where another device succeeded with a task on which
     it had failed. A device with too little memory for a task is not left out.
 
     members: the devices.
-    next_task: returns the next task for a device, or None where none waits; it is called with
-    `changed` held.
+    next_task: returns the next task for a device, or None where no task waits; `changed` is held
+    while it is called.
     changed: is notified when next_task may return a task.
     is_over: whether no further task will come.
     """
@@ -111,7 +111,7 @@ class SharedWork:
         return None
 
     def done(self, task: BatchTask, finish: Finish) -> None:
-        """Hands the result of a task on, and leaves out the devices that failed at it."""
+        """Sets the result of a task, and leaves out the devices that failed at it."""
         for member, error in task.errors.items():
             if not isinstance(error, OutOfMemoryError):
                 self.members.leave_out(member, error)
@@ -119,8 +119,7 @@ class SharedWork:
         task.result.set_result(finish)
 
     def failed(self, task: BatchTask, member: Member, error: Exception) -> None:
-        """Gives the task to another device, or hands its error on where no other device can do
-        it."""
+        """Gives the task to another device, or sets its error where no other device can do it."""
         if isinstance(error, DeviceLostError):
             self.members.leave_out(member, error)
         if isinstance(error, DeviceError):
@@ -136,7 +135,7 @@ class SharedWork:
         with self.changed:
             self._in_work -= 1
             if not self._again and not self.is_over:
-                # nobody waits for the end of a task
+                # no thread waits for the end of this task
                 return
         self._fail_hopeless()
 
@@ -160,11 +159,11 @@ class SharedWork:
 
 class DeviceWorker(threading.Thread):
     """The thread of one device. It queues each batch on one of several lanes, so that one batch is
-    copied while others are computed, and collects the results. It is one thread, since switching
-    between threads would take longer than the calls of the driver.
+    copied while others are computed, and collects the results. A device has only one thread, since
+    switching between threads would take longer than the calls of the driver.
 
-    depth: how many batches the device has at once; processors have one, since several at once take
-    longer for each.
+    depth: how many batches the device has at once. A processor has one, since each batch takes
+    longer where several are computed at once.
     sizes: the number of batch sizes for which it keeps lanes.
     """
 
@@ -198,12 +197,12 @@ class DeviceWorker(threading.Thread):
                 self._collect(*queued.popleft())
             else:
                 break
-            # the arrays of a batch are not kept while the next one is waited for
+            # the arrays of a batch are not kept alive while the thread waits for the next batch
             del task
         self._lanes.clear()
 
     def _collect(self, task: BatchTask, collect: Collect) -> None:
-        """Waits for a batch, and hands its result or its error on."""
+        """Waits for a batch, and sets its result or its error."""
         try:
             finish = collect()
         except Exception as error:

@@ -20,7 +20,7 @@ def is_foreign(array: Any) -> bool:
 def on_host(array: Any) -> np.ndarray:
     """Returns a foreign array in host memory as a NumPy array over the same memory.
 
-    Raises InputError where it lies elsewhere, or is a tensor that requires a gradient.
+    Raises InputError where the array lies elsewhere, or is a tensor that requires a gradient.
     """
     if getattr(array, "requires_grad", False):
         raise InputError("an input is a tensor that requires a gradient, which a plan does not "
@@ -33,7 +33,7 @@ def on_host(array: Any) -> np.ndarray:
 
 
 def is_lossless(source: str, target: str) -> bool:
-    """Whether every value of a dtype is a value of another one, by their names."""
+    """Whether every number of one dtype is a number of another dtype. Both are given by name."""
     if source == "bfloat16":
         return target in ("float32", "float64")
     try:

@@ -2,9 +2,9 @@
 
 A device copies page-locked memory at the rate of the bus and beside the host's own work; from other
 memory it copies only while the host waits. Arrays that are page-locked already are copied as they
-are. Others go through page-locked memory that is kept from call to call: large ones in pieces,
-which several threads copy there while the device takes the pieces before. Where all arrays lie in
-page-locked memory, the copies are part of one captured graph.
+are. Other arrays go through page-locked memory that is kept from call to call. Large arrays go in
+pieces: several threads copy pieces into this memory while the device copies earlier pieces from it.
+Where all arrays lie in page-locked memory, the copies are part of one captured graph.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.host import processors
 
 _PIECE_BYTES = 2**20
-"""The fewest bytes that one of several threads copies. Copying them takes twice as long as starting
-a thread on the host of an H200; elsewhere only the speed of large inputs depends on it."""
+"""The fewest bytes that one of several threads copies. On the host of an H200, copying them takes
+twice as long as starting a thread. On other hosts only the speed of large inputs depends on it."""
 _PIECES = 4
-"""Pieces of an array, each for a thread. On the host of an H200 two or four copy 10 MB in 0.57 ms,
-one in 0.86 and eight in 0.74; more and smaller pieces take longer. On another host the copies are
-as right, and perhaps not as fast."""
+"""The most pieces of an array, each copied by one thread. On the host of an H200, two or four
+threads copy 10 MB in 0.57 ms, one thread takes 0.86 ms and eight take 0.74 ms; more and smaller
+pieces take longer. On other hosts another number may be faster."""
 _PAGE_BYTES = 4096
-"""Pieces begin at multiples of it."""
+"""Bytes of a page of memory. Pieces begin at multiples of this number."""
 _MOST_STAGED_BYTES = 2**28
 """Bytes of the largest array that gets page-locked memory, of which a machine has little; the
-driver copies larger ones. The number is a rule of thumb."""
+driver alone copies larger arrays. The number is a rule of thumb."""
 
 
 @dataclass
 class TransferGraph:
-    """The graph of calls whose arrays lie at the same addresses in page-locked memory, which it
-    keeps alive: the driver would not take other memory at these addresses for the same.
+    """The graph of calls whose arrays lie at the same addresses in page-locked memory.
 
     calls: number of calls so far.
+    arrays: the arrays that the graph reads and writes. They are kept alive, since the driver would
+    not treat other memory at their addresses as page-locked memory of the graph.
     replay: the graph; None before it is captured.
     """
 
@@ -53,7 +54,7 @@ class TransferGraph:
 class StagedCall:
     """The graph of calls whose arrays are copied through a context's page-locked memory.
 
-    inputs, outputs: that memory as arrays like those of the calls, in their order.
+    inputs, outputs: the page-locked memory as arrays of the calls' shapes and dtypes, in order.
     replay: copies the inputs to the device, executes the program, and copies the outputs back.
     """
 
@@ -63,8 +64,8 @@ class StagedCall:
 
 
 class HostTransfers:
-    """The page-locked memory of one context's calls with NumPy arrays, and the graph of those whose
-    arrays are copied through it.
+    """The page-locked memory of one context's calls with NumPy arrays, and the graph of calls whose
+    arrays are copied through this memory.
 
     inputs, outputs: the context's memory of each input and output, by name.
     staged: the call through page-locked memory; None before its graph is captured.
@@ -90,12 +91,12 @@ class HostTransfers:
               *, bound: TransferGraph | None = None, execute: Callable[[Any], None],
               steps: Callable[[Any], None] | None, stream: Any) -> Callable[[], None]:
         """Queues the execution of a program on contiguous inputs, and returns a function that waits
-        for it and fills contiguous results. It is called before the next execution is queued, and
-        inputs in page-locked memory stay as they are until then.
+        for the execution and fills contiguous results. The function has to be called before the
+        next execution is queued, and inputs in page-locked memory must not change until then.
 
         results: arrays for the outputs, by name.
-        bound: the graph of a bound call, whose arrays are always the same; else the results are
-        new.
+        bound: the graph of a bound call, whose arrays are always the same; None for a call whose
+        results are new arrays.
         execute: executes the program on a stream.
         steps: queues the program's steps for a graph; None where no graph can be captured.
         """
@@ -176,7 +177,7 @@ class HostTransfers:
         graph = bound
         if graph is None:
             if any(sources[name] is array for name, array in inputs.items()):
-                # page-locked memory of the caller, who may free it
+                # the graph would read page-locked memory that the caller may free
                 return None
             graph = self._graph
         graph.calls += 1
@@ -236,8 +237,8 @@ def _like(memory: Mapping[str, np.ndarray | None],
 
 
 def _copied(target: np.ndarray, source: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Copies bytes in pieces, and yields the first and the end of each piece, in order, when it is
-    complete."""
+    """Copies bytes in pieces, and yields the start and the end of each piece, in order, when the
+    piece is complete."""
     if not _is_in_pieces(source):
         target[...] = source
         yield 0, source.nbytes
@@ -255,5 +256,5 @@ def _copied(target: np.ndarray, source: np.ndarray) -> Iterator[tuple[int, int]]
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    # several devices may copy at once
+    # all devices share these threads, and may copy at the same time
     return ThreadPoolExecutor(processors(), "gossamer-copy")

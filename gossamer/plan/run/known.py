@@ -13,9 +13,9 @@ _MOST_REPLAYS = 8
 
 
 def form_of(arrays: Sequence[Any]) -> Hashable | None:
-    """Returns what identifies the checks that a call with these arrays needs, and the stream on
-    which torch works now; None where one of them is no plain torch tensor on a CUDA device, or
-    requires a gradient."""
+    """Returns a key of all that is checked of a call with these arrays, and of the stream on which
+    torch works now; None where an array is no plain torch tensor on a CUDA device, or requires a
+    gradient."""
     torch = sys.modules.get("torch")
     if torch is None or not arrays:
         return None
@@ -33,11 +33,11 @@ def form_of(arrays: Sequence[Any]) -> Hashable | None:
 class KnownCall:
     """A call with tensors of one form on the plan's device.
 
-    It replays the graph that was captured for the tensors' addresses, which copies the outputs into
-    new tensors: what a caller still holds is never written again.
+    The call replays the graph that was captured for the tensors' addresses. The graph copies the
+    outputs into new tensors: tensors that a caller still holds are never written again.
 
     context: the context that computes.
-    form: what form_of() returned.
+    form: the result of form_of().
     like: a tensor of the call.
     """
 
@@ -71,8 +71,8 @@ class KnownCall:
 
 @cache
 def _handle_of() -> Callable[[int], int]:
-    """Returns a function from the index of a device to the handle of torch's current stream, which
-    makes no object for it where torch has such a function."""
+    """Returns a function that takes the index of a device and returns the handle of torch's current
+    stream. It makes no stream object where torch has a function that makes none."""
     torch = sys.modules["torch"]
     quick: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return quick or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))

@@ -27,7 +27,7 @@ Finish = Callable[[], Any]
 Collect = Callable[[], Finish]
 """Function that waits until the device has computed a batch."""
 Begin = Callable[["Lanes"], Collect]
-"""Function that queues the work on a batch which has been checked."""
+"""Function that queues the work on a batch that was checked before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class Lane:
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """Page-locked memory for its inputs, zeros at first."""
+        """Page-locked arrays for the lane's inputs, filled with zeros at first."""
         arrays = self._plan.page_locked(self.batch)
         for array in arrays:
             array[...] = 0
@@ -96,7 +96,7 @@ class Lanes:
 
     def prepare(self, batch: int, count: int) -> None:
         """Makes `count` lanes for a batch size, and computes on each until nothing more has to be
-        allocated or captured, so that later batches do not wait for it."""
+        allocated or captured, so that later batches wait for neither."""
         lanes = [self.take(batch) for _ in range(count)]
         for lane in lanes:
             named = by_name(self.plan.graph, lane.arrays)
@@ -200,7 +200,7 @@ def _on_device(plan: PlanParts, inputs: Sequence[Any], stream: Any) -> Begin:
              in zip(graph.outputs, results, strict=True)}, lane.stream)
 
         def collected() -> Finish:
-            # the caller's streams do not wait for the lane's
+            # the caller's streams do not wait for the lane's stream
             device.synchronize(lane.stream)
             lanes.give_back(lane)
             # a library's current stream is known in the caller's thread only

@@ -20,12 +20,13 @@ class Lifetime:
 def place(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int], int]:
     """Returns the byte offset of every value in one arena, and the arena's size in bytes.
 
-    The largest value is placed first, of equal ones the one that is alive first. Each gets the
-    lowest gap between the values that are already placed and are alive at the same time.
+    The largest value is placed first; of values of one size, the value that is alive first. Each
+    value gets the lowest gap between the values that are already placed and are alive at the same
+    time.
     """
     order = sorted(values, key=lambda name: (-values[name].nbytes, values[name].first, name))
-    # the first and last step of what is placed, and where it begins and ends, in the order of the
-    # beginnings; as floats, which hold any size: what they round no device has
+    # first step, last step, start and end of each placed value, in the order of the starts; float64
+    # is exact up to 2**53 bytes, which no device has
     placed = np.zeros((4, 0))
     offsets: dict[str, int] = {}
     total = 0

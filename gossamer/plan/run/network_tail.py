@@ -29,11 +29,11 @@ class TailCalls(Calls):
     """The calls of one plan whose graph has a tail, the end of a network that ONNX Runtime computes
     after the plan's program. Outputs are NumPy arrays, or lists where ONNX has sequences.
 
-    threads: those of ONNX Runtime.
+    threads: the threads of ONNX Runtime.
 
-    Raises UnsupportedError where ONNX Runtime is not installed or does not compute the tail, and
-    ValueError where the tail reads values that nothing makes, or its model has another number of
-    inputs or outputs than the tail.
+    Raises UnsupportedError where ONNX Runtime is not installed or does not compute the tail. Raises
+    ValueError where the tail reads values that nothing makes, or where its model has another number
+    of inputs or outputs than the tail.
     """
 
     def __init__(self, graph: Graph, tail: Tail, device: Device,
@@ -93,14 +93,15 @@ class TailCalls(Calls):
         raise self.error("have pinned inputs")
 
     def error(self, what: str) -> InputError:
-        """Returns the error about what cannot be done with shapes that the data decide."""
+        """Returns the error of a call that is not possible where the data decide shapes. what:
+        words for the call, such as "be bound"."""
         return InputError(f"{self._graph.name} cannot {what}: {self._source} and what follows it "
                           "have shapes that the data decide; call the plan with arrays")
 
 
 def _as_taken(info: ValueInfo, value: Any) -> Any:
     """Returns an input of a network as ONNX Runtime takes it. Raises InputError for numbers where
-    texts are expected, and the other way round."""
+    texts are expected, and for texts where numbers are."""
     if info.dtype == "string":
         array = np.asarray(value)
         if array.dtype.kind not in "OUS":
@@ -110,7 +111,7 @@ def _as_taken(info: ValueInfo, value: Any) -> Any:
     try:
         np.dtype(info.dtype)
     except TypeError:
-        # a sequence, a map, an optional value, or numbers that NumPy does not have
+        # the input is a sequence, a map, an optional value, or has a dtype that NumPy does not have
         return value
     array = np.asarray(value, order="C")
     if array.dtype.kind not in _NUMBERS and array.dtype.kind != "V":

@@ -84,7 +84,7 @@ class PreparedSteps:
 
     def _built(self) -> Sequence[Callable[[], Prepared]]:
         """Returns for each step a function that returns its prepared state and the cost of
-        preparing it, or raises the error that preparing it raised."""
+        preparing it, or raises the error with which preparing it failed."""
         steps = self._program.steps
         makers = [partial(build, step.algorithm, weights, step.problem,
                           step.placed_variant or step.variant, step.device)
@@ -104,7 +104,8 @@ class PreparedSteps:
         state, cost = built()
         self.builds.append(cost)
         self.states.append(state)
-        # a reference cycle would keep the memory until Python's garbage collector finds it
+        # work() does not refer to self: a reference cycle would keep the memory until Python's
+        # garbage collector finds it
         buffers = self._buffers
         if step.device is not self._device:
             return _host_work(step, state, self._device, list(map(buffers.of, step.inputs)),

@@ -1,9 +1,9 @@
 """Requests that wait for a device, and the choice of the batch that goes next.
 
 The choice knows how long the plan takes at each batch size. Among the sizes whose batch would end
-before the first request is due, it takes the size with the most images a second. If no batch ends
-so soon, it takes the size with the most images a second of all, since only that lets the queue
-become shorter.
+before the first request is due, it takes the size with the most images a second. If no batch would
+end so soon, it takes the size with the most images a second of all sizes, which shortens the queue
+fastest.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from gossamer.plan.run.device_workers import BatchTask, Member
 from gossamer.plan.run.lanes import Begin, Collect, Finish, Lanes
 
 _GAIN = 1.05
-"""Factor by which a larger batch has to compute more images a second to be used: a rule of thumb
-for what repeated measurements of a plan differ by."""
+"""A larger batch size is used only if it computes more images a second than smaller sizes, by this
+factor. The factor is a rule of thumb for the difference between repeated measurements of a plan."""
 _BRIEF_BYTES = 2**19
-"""As many bytes are copied in less time than a thread may wait to get Python's lock back, by a rule
-of thumb for memory of 10 GB/s and more."""
+"""The most bytes that are copied without giving up Python's lock: a thread that gives it up may
+wait for it longer than the copy takes. The number is a rule of thumb for memory of 10 GB/s and
+more."""
 
 
 class Request:
     """Inputs of one or several images, whose outputs a caller waits for.
 
     arrays: the inputs.
-    rows: how many images they are.
+    rows: the number of images in the inputs.
     due: the clock's time at which the outputs are wanted.
-    deadline: the time after which they are of no use.
+    deadline: the time after which the outputs are of no use.
     result: receives the outputs.
     """
 
@@ -89,7 +90,7 @@ class Request:
 
 
 class Part:
-    """Images of a request that go together; there are several where it is larger than a batch."""
+    """Images of a request that go in one batch; a request larger than a batch has several parts."""
 
     def __init__(self, request: Request, start: int, stop: int) -> None:
         self.request = request
@@ -98,10 +99,10 @@ class Part:
 
 
 def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) -> tuple[int, int]:
-    """Returns the batch size that goes next, and how many of the waiting parts go with it.
+    """Returns the batch size that goes next, and how many of the waiting parts go in this batch.
 
     rows: the images of each part, in the order in which they go.
-    left_s: seconds until the first of them is due.
+    left_s: seconds until the first part is due.
     times: seconds of each batch size.
     """
     best: tuple[bool, float, int, int] | None = None
@@ -121,7 +122,7 @@ def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) 
 class WaitingRequests:
     """The waiting requests of one batcher, in the order in which they are due.
 
-    times: seconds of each batch size for each device; none where each request goes alone.
+    times: seconds of each batch size for each device; empty where each request goes alone.
     batches: how many batches of each size were begun.
     rows: images that wait now.
     """
@@ -188,7 +189,7 @@ class WaitingRequests:
         self.rows = sum(part.rows for _, _, part in self._heap)
 
     def fail_all(self, error: Exception) -> None:
-        """Hands an error to everybody who waits."""
+        """Fails all requests that wait, with an error."""
         while self._heap:
             heapq.heappop(self._heap)[2].request.fail(error)
         self.rows = 0
@@ -214,7 +215,7 @@ def _copy(target: np.ndarray, source: np.ndarray) -> None:
     """Copies images into a part of a batch, without giving up Python's lock where they are few."""
     if (source.nbytes <= _BRIEF_BYTES and source.dtype == target.dtype
             and source.flags.c_contiguous):
-        # NumPy gives up the lock for arrays of many items, and not for one that has all the bytes
+        # NumPy gives up the lock for an array of many items, not for one item of all the bytes
         item = np.dtype((np.void, source.nbytes))
         target, source = target.reshape(-1).view(item), source.reshape(-1).view(item)
     target[...] = source
@@ -230,7 +231,7 @@ def alone(request: Request) -> Begin:
 
 
 def _kept(collect: Callable[[], list[np.ndarray]]) -> Finish:
-    """Waits for the outputs of a batch, and returns the function that returns them."""
+    """Waits for the outputs of a batch, and returns a function that returns the outputs."""
     outputs = tuple(collect())
     return lambda: outputs
 
@@ -254,7 +255,8 @@ def _hand_out(parts: Sequence[Part], size: int, result: Future[Finish]) -> None:
 
 
 def _rows(output: np.ndarray, start: int, stop: int, size: int) -> np.ndarray:
-    """Returns the rows of some images of a batch; an output may have several for each."""
+    """Returns the rows of some images of a batch; an output may have several rows for each
+    image."""
     each = len(output) // size
     return output[start * each:stop * each]
 
@@ -264,8 +266,9 @@ def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
     """Returns the seconds of increasing batch sizes, at least of the first.
 
     Sizes that compute hardly more images a second than smaller ones are left out: such a batch
-    would only make requests wait longer. It ends before a size that takes longer than most_s, and
-    behind two in a row that are left out; a single one may have been disturbed.
+    would only make requests wait longer. Measuring ends before a size that takes longer than
+    most_s, and after two sizes in a row that are left out; the time of a single size may have been
+    disturbed.
     """
     times: dict[int, float] = {}
     best = 0.0

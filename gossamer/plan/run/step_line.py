@@ -1,4 +1,4 @@
-"""The line that the debug levels show of a step."""
+"""The line that debug levels from 2 on print for a step."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ class ResultStream(Iterator[Any]):
     """The results of batches, in their order, as `Plan.stream` returns them.
 
     Threads read and compute ahead of the caller, for each device at most twice as many batches as
-    the stream is deep. They end when all results were taken, when the stream is closed, and when
-    the caller drops it. It may be used as a context manager, which closes it at the end.
+    the stream is deep. The threads end when all results were taken, when the stream is closed, and
+    when the caller drops it. A stream may be used as a context manager, which closes it at the end.
     """
 
     def __init__(self, members: Members, batches: Iterable[Any], depth: int, errors: str) -> None:
@@ -59,9 +59,10 @@ class ResultStream(Iterator[Any]):
         ------
         GossamerError
             If this batch failed; the message begins with its number from 0. The stream goes on with
-            the next one.
+            the next batch.
         Exception
-            What the iterator of the batches raised, after the results of all before it.
+            The error that the iterator of the batches raised, after the results of all batches
+            before.
         """
         if self._is_over:
             raise StopIteration
@@ -103,10 +104,11 @@ class ResultStream(Iterator[Any]):
 
 
 class _Pipeline:
-    """The threads of a stream. They hold no reference to the stream itself, which ends them when
-    the caller drops it.
+    """The threads of a stream. They hold no reference to the stream, so that the stream is deleted,
+    and ends them, when the caller drops it.
 
-    One thread reads, as iterators are rarely made for several, and one for each device computes.
+    One thread reads, since iterators are rarely made for several threads. One thread for each
+    device computes.
     """
 
     def __init__(self, members: Members, iterator: Iterator[Any], depth: int) -> None:
@@ -123,7 +125,8 @@ class _Pipeline:
         self._workers = [DeviceWorker(self._work, member, depth) for member in used]
 
     def next_entry(self) -> Future[Finish] | BaseException | None:
-        """Returns the next batch in order; what the iterator raised; or None at the end."""
+        """Returns the future of the next batch in order, the iterator's error, or None at the
+        end."""
         if not self._reader.ident:
             self._reader.start()
             for worker in self._workers:
@@ -131,7 +134,7 @@ class _Pipeline:
         return self._entries.get()
 
     def make_room(self) -> None:
-        """Lets a further batch be read, as the result of one was taken."""
+        """Lets a further batch be read, after a result was taken."""
         self._room.release()
 
     def end(self) -> None:
@@ -142,7 +145,7 @@ class _Pipeline:
         self._entries.put(None)
 
     def join(self) -> None:
-        """Waits for the threads that compute and, for a short time, for the one that reads."""
+        """Waits for the threads that compute and, for a short time, for the thread that reads."""
         for worker in self._workers:
             if worker.ident and worker is not threading.current_thread():
                 worker.join()
@@ -156,7 +159,7 @@ class _Pipeline:
         """Reads the batches, checks each, and hands it to the threads that compute."""
         last: BaseException | None = None
         try:
-            # arrays on the device are ready when what is pending on this stream is done
+            # arrays on the device are ready when the pending work on this stream is done
             stream = self._plans[0].device.create_stream()
             for index in count():
                 self._room.acquire()

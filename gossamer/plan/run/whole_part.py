@@ -1,5 +1,5 @@
-"""Execution of a program that is one part of ONNX Runtime on arrays as they are, since copies in
-and out would take a good share of a small network's time."""
+"""Execution of a program that ONNX Runtime computes as one part, on the caller's arrays as they
+are: copies in and out would take a good share of a small network's time."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class WholePart:
 
     @staticmethod
     def of(program: Program, device: Device, data: Sequence[Any]) -> WholePart | None:
-        """Returns the session of a program that is one part on the host, whose inputs and outputs
-        are the program's; None for another one. data: the `data` of each step's state."""
+        """Returns the session of a program that is one part on the host with the inputs and outputs
+        of the program; None for another program. data: the `data` of each step's state."""
         if device.compiles or len(data) != 1 or not isinstance(data[0], Ready):
             return None
         (step,) = program.steps

@@ -32,9 +32,9 @@ from gossamer.plan.store.tuning_file import (
 )
 
 WRITE_SECONDS = 2.0
-"""Seconds from one writing to the next while measurements are added."""
+"""Seconds from one write to the next while measurements are added."""
 _BUSY_SECONDS = 10.0
-"""How long a process waits for another one that writes."""
+"""Seconds for which a process waits for another process that writes."""
 _APPLICATION = int.from_bytes(b"gsmr", "big")
 _TABLES = (
     "CREATE TABLE device (described TEXT NOT NULL)",
@@ -47,11 +47,11 @@ _TABLES = (
 
 @dataclass
 class Known:
-    """What is stored for one driver, toolkit and gossamer version.
+    """The lines that are stored for one driver, toolkit and gossamer version.
 
-    candidates: the lines of each problem's candidates by key, by the problem's key.
+    candidates: by the problem's key, the lines of the problem's candidates by their keys.
     plans, checks: the lines of plans and of checks by key.
-    elsewhere: for each problem the other drivers, toolkits and versions with which it was measured.
+    elsewhere: for each problem all drivers, toolkits and versions with which it was measured.
     """
 
     candidates: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -68,12 +68,11 @@ class Known:
 
 class Database:
     """The measurements in one device's data base, and measurements that wait to be written to it.
-    Each access is a short transaction of its own connection, so that processes wait for each other
-    only for its length.
+    Each access is a short transaction with its own connection, so that processes wait for each
+    other only as long as a transaction takes.
 
-    Added lines are written every WRITE_SECONDS at most, so that a killed process loses the
-    measurements of that time only. Where the data base cannot be read or written, it stays in
-    memory.
+    Added lines are written at most every WRITE_SECONDS, so that a killed process loses only the
+    lines of that time. Where the data base cannot be read or written, the lines stay in memory.
 
     path: the file.
     device: the device as the file describes it.
@@ -86,7 +85,7 @@ class Database:
         self.messages: dict[str, None] = {}
         """Sentences for the user about bad files, each once."""
         self.waiting: list[Section] = []
-        """What was added and is not written yet, the oldest first."""
+        """The lines that were added and are not written yet, the oldest first."""
         self._device = dict(device)
         self._known: Known | None = None
         self._attempted = -math.inf
@@ -119,7 +118,7 @@ class Database:
             self.flush()
 
     def flush(self) -> None:
-        """Writes all that waits, beside the measurements of other processes."""
+        """Writes all lines that wait, beside the measurements of other processes."""
         if self.is_kept:
             return
         try:
@@ -139,10 +138,10 @@ class Database:
             self._attempted = time.monotonic()
 
     def close(self) -> None:
-        """Writes all that waits when the cache is dropped or the process ends."""
+        """Writes all lines that wait when the cache is dropped or the process ends."""
         self.flush()
         if not self.is_kept:
-            # the garbage collector may have dropped the cache while this thread was writing
+            # lines may be left where the cache was dropped while this thread was writing
             atexit.register(self.flush)
 
     @property
@@ -151,11 +150,11 @@ class Database:
         return not self.waiting
 
     def take(self, content: dict[str, Any], name: str) -> None:
-        """Adds all that a file of measurements holds, and replaces measurements of the same
-        candidates and times of the same plans. name: the device's, for messages.
+        """Adds all lines of a file of measurements, and replaces measurements of the same
+        candidates and times of the same plans. name: the name of the device, for messages.
 
-        Raises BadFile where the measurements were made on another device, or none by the present
-        driver, toolkit and gossamer; OSError where they cannot be kept.
+        Raises BadFile where the measurements were made on another device, or where none was made
+        with the present driver, toolkit and gossamer; OSError where they cannot be written.
         """
         if content["device"] != self._device:
             raise BadFile("foreign", f"was measured on {_device_text(content['device'])}; "
@@ -211,8 +210,8 @@ class Database:
             base.execute("COMMIT")
 
     def _set_aside(self, bad: BadFile) -> None:
-        """Renames a bad file to a new name that says what it is, unless another process has done
-        that, or put a good one in its place. Raises OSError."""
+        """Renames a bad file to a new name that says what is wrong, unless another process has
+        renamed it or put a good file in its place. Raises OSError."""
         with contextlib.suppress(BadFile):
             with contextlib.suppress(FileNotFoundError):
                 self._read()
@@ -240,8 +239,8 @@ class Database:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns the content of a data base in the form of an exported file, all of which is checked.
-    Raises OSError, or BadFile where it is none of gossamer's measurements."""
+    """Returns the content of a data base in the form of an exported file, after all of it was
+    checked. Raises OSError, or BadFile where the file holds no valid measurements of gossamer's."""
     if not path.exists():
         raise FileNotFoundError(2, "No such file", str(path))
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
@@ -276,7 +275,7 @@ def clear(path: Path) -> None:
 
 
 class _Busy(OSError):
-    """Raised where another process has written for too long."""
+    """Raised where another process writes for longer than _BUSY_SECONDS."""
 
 
 @contextlib.contextmanager
@@ -285,7 +284,7 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
     it. Raises OSError or BadFile.
 
     mode: "ro", "rw", or "rwc" to create it and to write.
-    exclusive: keeps all others out.
+    exclusive: keeps all other processes out.
     """
     kind = "EXCLUSIVE" if exclusive else "IMMEDIATE" if mode == "rwc" else "DEFERRED"
     try:
@@ -299,7 +298,7 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
                     f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_SECONDS,
                     isolation_level=None)) as base:
                 base.execute(f"BEGIN {kind}")
-                # another process may have removed or replaced the file before this had the lock
+                # another process may have removed or replaced the file before this one had the lock
                 if path.exists() and os.path.samestat(before, path.stat()):
                     yield base
                     return
@@ -328,12 +327,12 @@ def _version(base: sqlite3.Connection) -> int | None:
 
 def _insert(base: sqlite3.Connection, section: Section) -> None:
     """Adds the lines of a section. The first measurement of a problem by the present version of an
-    algorithm removes those by other versions."""
+    algorithm removes the measurements by other versions."""
     made_by = _text(section["made_by"])
     present = {of_versions(key, line) for key, line in section.get("candidates", {}).items()}
     for any_version, this_version in present:
-        # both prefixes end with a space; the keys that begin with one are less than the prefix with
-        # the next character, "!", in place of the space
+        # both prefixes end with a space; keys that begin with a prefix are less than the prefix
+        # with the next character, "!", in place of this space
         base.execute("DELETE FROM line WHERE made_by = ? AND kind = 'candidates'"
                      " AND key >= ? AND key < ? AND substr(key, 1, ?) != ?",
                      (made_by, any_version, any_version[:-1] + "!", len(this_version),

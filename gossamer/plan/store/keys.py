@@ -28,7 +28,7 @@ def source_hash(algorithm: Algorithm) -> str:
 
 def libraries(algorithm: Algorithm, device: Device) -> dict[str, str]:
     """Returns the versions of the packages that an algorithm calls, by package, and of the vendor's
-    library on the device, which may be another than the one in the package."""
+    library on the device, which may differ from the library in the package."""
     _, versions = sources(type(algorithm).__module__)
     vendor_version = algorithm.version(device)
     return {**versions, algorithm.vendor: vendor_version} if vendor_version else versions

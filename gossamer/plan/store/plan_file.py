@@ -33,21 +33,21 @@ FORMAT = "gossamer plan"
 VERSION = 10
 _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
         NotImplementedError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
-"""Errors that can occur while a file is read that is damaged, or that save() did not write."""
+"""Errors that can occur while a damaged file is read, or a file that save() did not write."""
 
 
 def again(path: Path, device: str = "") -> str:
-    """Returns what to do with a plan that does not hold any more, for a message. device: name of
-    the device that it was made for, "" where that is not known."""
+    """Returns the words of a message that say how to replace a plan that no longer holds. device:
+    name of the device that the plan was made for, "" where the device is not known."""
     words = ["gossamer", "compile", "MODEL", *(["--device", device] if device else []),
              "-o", str(path)]
     return f"compile the network again (`{shlex.join(words)}`)"
 
 
 def header(device: Device, strict: bool, algorithms: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the header of a saved plan: what must be the same where the plan is loaded, and
-    whether the plan is strict. There is no date in it, so that equal plans make equal files.
-    algorithms: those that the plan takes, as used_algorithms() returns them."""
+    """Returns the header of a saved plan: all that must be the same where the plan is loaded, and
+    whether the plan is strict. The header has no date, so that equal plans make equal files.
+    algorithms: the algorithms that the plan takes, as used_algorithms() returns them."""
     return {
         "format": FORMAT, "version": VERSION,
         "device": {"api": device.api, "description": device.description,
@@ -98,10 +98,10 @@ def checked(path: Path) -> Iterator[None]:
 
 
 def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[str]:
-    """Raises InputError unless the plan was made on such a device, with this driver.
+    """Raises InputError unless the plan was made on a device of this kind, with this driver.
 
-    Returns sentences on differences with which the plan still holds: NumPy computes the same on
-    the host with other numbers of processors and of threads, as containers have them.
+    Returns sentences on differences with which the plan still holds. On the host NumPy computes the
+    same with other numbers of processors and threads, such as in a container.
     """
     here = header(device, False, {})
     compiles = device.compiles
@@ -124,9 +124,9 @@ def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[st
 
 
 def check_algorithms(path: Path, head: Mapping[str, Any], algorithms: Mapping[str, Any]) -> None:
-    """Raises InputError unless the algorithms of the plan and the libraries that they call are
-    those it was made with, as a config may mean something else in another version. algorithms:
-    those of the plan as they are here, as for header()."""
+    """Raises InputError unless the plan's algorithms and the libraries that they call have the
+    versions that the plan was made with: a config may mean something else in another version.
+    algorithms: the plan's algorithms in their present versions, as for header()."""
     planned, device = head["made_by"]["algorithms"], str(head["device"]["name"])
     for name, here in algorithms.items():
         there = planned[name]
@@ -177,9 +177,10 @@ class _Arrays:
         self._indices: dict[bytes, int] = {}
 
     def index(self, array: np.ndarray) -> int:
-        """Returns the number of an array's entry, which is written where it is new."""
+        """Returns the number of an array's entry, which is written if it is new."""
         buffer = io.BytesIO()
-        # keeps the order of dimensions in memory too, on which the rounding of products may depend
+        # the entry also has the order of dimensions in memory, on which the rounding of products
+        # may depend
         np.lib.format.write_array(buffer, array, allow_pickle=False)
         data = buffer.getvalue()
         key = hashlib.sha256(data).digest()
@@ -283,7 +284,7 @@ def _encode(value: Any, arrays: _Arrays) -> Any:
 
 def _decode(value: Any, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, str) and not (value.isascii() and value.isidentifier()):
-        # no other text can come near the code of a kernel
+        # only names are allowed, so that no other text can become part of a kernel's code
         raise ValueError(f"an attribute is the text {quoted(value)}")
     if isinstance(value, list):
         return [_decode(item, arrays) for item in value]

@@ -45,8 +45,8 @@ def exported(device: Device) -> bytes:
 
 
 def take(device: Device, data: bytes) -> None:
-    """Adds measurements that exported() returned in another process. Raises BadFile where it holds
-    nothing for this device, driver, toolkit and gossamer."""
+    """Adds measurements that exported() returned in another process. Raises BadFile where the data
+    hold nothing for this device, driver, toolkit and gossamer."""
     if data:
         TuningCache(device).take(parse(data))
 
@@ -55,10 +55,10 @@ class TuningCache:
     """The measurements made on one device, in one data base. Other processes may read it and add
     to it at the same time; an object is used by one thread at a time.
 
-    It has one section for each combination of driver, toolkit and gossamer version with which
-    measurements were made; only the one of this process is used. New measurements are written
-    together every few seconds, and by flush(). Where the data base cannot be read or written, they
-    stay in memory.
+    The data base has one section for each combination of driver, toolkit and gossamer version with
+    which measurements were made; this process uses only the section of its own combination. New
+    measurements are written together every few seconds, and by flush(). Where the data base cannot
+    be read or written, measurements stay in memory.
     """
 
     def __init__(self, device: Device, folder: Path | None = None) -> None:
@@ -91,9 +91,10 @@ class TuningCache:
         return [measurements[candidate] for candidate in sorted(measurements)] or None
 
     def put(self, problem: Problem, measured: Sequence[Measurement]) -> None:
-        """Adds measurements that the present versions of the algorithms made, and replaces those
-        of the same candidates. They are on disk, beside those of other processes, after the next
-        flush(), at the latest when the object is dropped or the process ends.
+        """Adds measurements that the present versions of the algorithms made, and replaces
+        measurements of the same candidates. The measurements are on disk, beside those of other
+        processes, after the next flush(), at the latest when the object is dropped or the process
+        ends.
 
         Raises ValueError for an algorithm that the problem's op does not have.
         """
@@ -109,7 +110,7 @@ class TuningCache:
 
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
         """Returns whether a measured candidate was found right with constants other than the ones
-        that it was measured with. weights: the digest of these."""
+        that it was measured with. weights: the digest of the other constants."""
         return self._check_key(problem, measured, weights) in self._base.known.checks
 
     def put_check(self, problem: Problem, measured: Measurement, weights: str) -> None:
@@ -131,17 +132,17 @@ class TuningCache:
 
     def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
         """Adds the times of plans from end to end by key, each with a description for the reader of
-        the file, and replaces those of the same keys. They are on disk when this returns."""
+        the file, and replaces times of the same keys. The times are on disk when this returns."""
         if timings:
             self._base.add("plans", {
                 key: encode_plan(*described) for key, described in timings.items()}, now=True)
 
     def take(self, content: dict[str, Any]) -> None:
-        """Adds all that another file of measurements holds, and replaces measurements of the same
+        """Adds all lines of another file of measurements, and replaces measurements of the same
         candidates and times of the same plans.
 
-        Raises BadFile where the measurements were made on another device, or none by the present
-        driver, toolkit and gossamer; OSError where they cannot be kept.
+        Raises BadFile where the measurements were made on another device, or where none was made
+        with the present driver, toolkit and gossamer; OSError where they cannot be written.
         """
         self._base.take(content, self._owner.name)
 
@@ -168,8 +169,8 @@ class TuningCache:
         return lines
 
     def _note_other_sections(self, key: str) -> None:
-        """Records how the section that is most like this process's, among those with measurements
-        of a problem, differs from it."""
+        """Records how a section with measurements of a problem differs from the section of this
+        process; of several such sections the most similar one."""
         differences = [
             [f"{name} {before or 'none'}, now {now or 'none'}"
              for name, now in self._base.made_by.items()
@@ -189,7 +190,7 @@ def file_name(device: Device) -> str:
 
 def _source(op: str, name: str, device: Device) -> str | None:
     """Returns the identity of an algorithm of an op on a device; None where there is no such
-    algorithm. The identity of a vendor's algorithm has the library's version, for which the library
-    is loaded."""
+    algorithm. The identity of a vendor's algorithm contains the library's version, so that the
+    library is loaded."""
     return next((identity(algorithm, device) for algorithm in OPS[op].algorithms
                  if algorithm.name == name), None)

@@ -1,4 +1,4 @@
-"""The form in which the measurements of one device travel: JSON, all of which is checked."""
+"""The form in which the measurements of one device are exported: JSON, all of which is checked."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gossamer.plan.measurement import Measurement, rounded
 FORMAT = "gossamer measurements"
 VERSION = 9
 Section = dict[str, Any]
-"""What one combination of driver, toolkit and gossamer version measured: lines by key, for each
-kind of KINDS."""
+"""The measurements with one combination of driver, toolkit and gossamer version: lines by key, for
+each kind of KINDS."""
 
 _FIELDS = {"problem": str, "source": str, **get_type_hints(Measurement)}
 """The fields of a candidate's line, with their types."""
@@ -38,8 +38,8 @@ class BadFile(Exception):
 def candidate_key(problem: str, source: str, measured: Measurement) -> str:
     """Returns the key of a candidate's line.
 
-    problem: its problem's key.
-    source: identifies what its algorithm runs.
+    problem: the key of the candidate's problem.
+    source: the identity of the candidate's algorithm on the device, as keys.identity() returns it.
     """
     name, *others = measured.candidate_key
     return f"{problem} {name} {source} {json.dumps(others)}"
@@ -53,14 +53,14 @@ def of_versions(key: str, line: dict[str, Any]) -> tuple[str, str]:
 
 
 def problem_of(key: str) -> str:
-    """Returns the key of the problem of a candidate's key."""
+    """Returns the problem's key, with which a candidate's key begins."""
     return key.partition(" ")[0]
 
 
 def encode(problem: str, source: str, measured: Measurement) -> dict[str, Any]:
     """Returns a measurement as JSON values.
 
-    problem: its problem in words.
+    problem: the problem in words.
     source: as for candidate_key().
     """
     line = {"problem": problem, "source": source, **vars(measured)}
@@ -113,7 +113,7 @@ def decode_plan(line: dict[str, Any]) -> Timing:
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """Returns the content of a file, all of which is checked. Raises BadFile."""
+    """Returns the content of a file, after all of it was checked. Raises BadFile."""
     try:
         content = json.loads(data, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
@@ -142,7 +142,7 @@ def other_version(version: int) -> BadFile:
 
 @contextlib.contextmanager
 def damage_named() -> Iterator[None]:
-    """In the body, errors that values of other types cause are raised as BadFile."""
+    """Raises BadFile for errors that wrong values cause in the body of a with statement."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError,
@@ -151,7 +151,7 @@ def damage_named() -> Iterator[None]:
 
 
 def _finite(text: str) -> float:
-    """Returns the number of a text. Raises ValueError for one that JSON does not have."""
+    """Returns the number of a text. Raises ValueError for a number that JSON does not have."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"the number {cut(text)}")
@@ -176,14 +176,14 @@ def check(content: dict[str, Any]) -> None:
 
 
 def _decode_check(line: Any) -> None:
-    """Raises TypeError for what is no description of a check."""
+    """Raises TypeError for a line that is no description of a check."""
     if not isinstance(line, str):
         raise TypeError("a check is no text")
 
 
 KINDS: dict[str, Callable[[Any], Any]] = {
     "candidates": decode, "plans": decode_plan, "checks": _decode_check}
-"""The kinds of lines of a section, each with the function that checks one."""
+"""The kinds of lines of a section, each with the function that checks such a line."""
 
 
 def count(section: Section) -> tuple[int, int, int]:

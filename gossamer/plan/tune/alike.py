@@ -1,5 +1,5 @@
-"""Which layers' candidates take the same time, and which layers are so alike that the candidates
-that are best for one are best for the other."""
+"""Which layers have candidates with the same times, and which layers are so alike that the best
+candidates of one layer are the best of the other."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.weights import WeightsInfo
 
 _DENSITIES = 10
-"""Number of steps from density 0 to 1 within which layers count as alike."""
+"""Number of equal steps from density 0 to 1; layers whose densities round to one step are alike."""
 
 
 def timed_problem(problem: Problem, algorithm: Algorithm) -> Problem:
-    """Returns the problem under which an algorithm's times are stored: for an algorithm that takes
-    no notice of zeros it is the same for all weights."""
+    """Returns the problem under which an algorithm's times are stored: for a dense algorithm this
+    problem is the same for all weights."""
     return without_zeros(problem) if algorithm.dense else problem
 
 
@@ -32,8 +32,8 @@ def without_zeros(problem: Problem) -> Problem:
 
 
 def likeness(problem: Problem) -> Hashable | None:
-    """Returns what is equal for the problems of layers that are alike: shapes, and density to a
-    tenth; None where no weight is zero."""
+    """Returns a value that is equal for the problems of layers that are alike, with the same shapes
+    and the same density to a tenth; None where no weight is zero."""
     info: WeightsInfo | None = getattr(problem, "weights_info", None)
     if info is None or not info.mask_hash:
         return None

@@ -1,5 +1,5 @@
-"""Where rounding may take the result of a problem over a jump, so that a candidate that computes
-another number there than the reference is right all the same."""
+"""Where rounding may take the result of a problem over a jump. There a candidate may compute
+another number than the reference and still be right."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _EXACTLY_ROUNDED = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "
 """Functions whose float32 result is correctly rounded on every device. Division and square root
 are not among them: OpenCL lets a device round them otherwise."""
 _ROUNDING = 2.0**-20
-"""Relative rounding of one float32 function, with room for approximations of devices."""
+"""Relative rounding error of one float32 function, with room for approximations of devices."""
 _HALF_ROUNDING = 2.0**-11
-"""Relative rounding of a float16 number."""
+"""Relative rounding error of a float16 number."""
 _SPREAD = 8.0
-"""How many times the largest normalised error one sum of an output may be off: the error of all
-is a root mean square."""
+"""How far a single sum of an output may be off, as a multiple of the largest normalised error: the
+normalised error is a root mean square over all sums."""
 _LARGEST_INTEGER = 2.0**24
-"""Sums of integers up to this are exact in float32, in whatever order they are added."""
+"""Sums of integers up to this number are exact in float32, in any order of the additions."""
 _AVERAGING = frozenset({"concat", "copy", "gather", "pad", "pool", "reduce", "resize"})
-"""Ops whose results are off by at most what they compute from the errors of their inputs."""
+"""Ops for which the error of a result is at most the op's own result for the inputs' errors."""
 
 Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where an output of a right candidate may differ from the reference's, in arrays of the
-    output's shape.
+    """Where an output of a right candidate may differ from the reference's output. Both arrays have
+    the output's shape.
 
     doubtful: True where rounding may take a value over a jump.
     exact: True where a right result equals the reference's float32 number, unless it is doubtful.
@@ -57,8 +57,12 @@ class Bounds:
 
 @dataclass(frozen=True)
 class _Approximate:
-    """Values in float64, the most that each may be off, and where a jump is in reach. There the
-    error is as large as the jump."""
+    """Values that may be off.
+
+    value: the values in float64.
+    error: the most that each value may be off; where a jump is in reach, as much as the jump.
+    doubtful: True where a jump is in reach.
+    """
 
     value: np.ndarray
     error: np.ndarray
@@ -66,13 +70,13 @@ class _Approximate:
 
     @staticmethod
     def of(value: np.ndarray, relative_error: float = 0.0) -> _Approximate:
-        """Returns values that are off by a share of themselves."""
+        """Returns values that may be off by a share of themselves."""
         value = np.asarray(value, np.float64)
         return _Approximate(value, np.abs(value) * relative_error, np.zeros(value.shape, bool))
 
 
 def uncheckable(problem: Problem) -> str | None:
-    """Returns why there are no bounds of a problem that jumps; None where there are."""
+    """Returns why bounds() cannot bound the results of a problem that jumps; None where it can."""
     parts = problem.parts if isinstance(problem, FusionProblem) else (problem,)
     for part in parts:
         known = isinstance(part, ElementwiseProblem | ReshapeProblem) or hasattr(part, "epilogue")
@@ -117,8 +121,8 @@ def _of_problem(problem: Problem, inputs: Sequence[_Approximate], weights: Array
                 *, integers_are_exact: bool) -> list[_Approximate]:
     """Returns the outputs of a problem whose inputs may be off.
 
-    integers_are_exact: whether sums of integers are computed without error. Algorithms that add
-    something else up, such as Winograd's, do not.
+    integers_are_exact: whether sums of integers are computed without error. Algorithms that sum
+    other numbers, such as Winograd's, round such sums.
     """
     if isinstance(problem, ElementwiseProblem):
         remaining = iter(inputs)
@@ -144,7 +148,7 @@ def _of_problem(problem: Problem, inputs: Sequence[_Approximate], weights: Array
 _PARTS: tuple[tuple[str, Callable[[np.ndarray], np.ndarray]], ...] = (
     ("value", lambda array: array), ("error", np.zeros_like),
     ("doubtful", lambda array: np.zeros(array.shape, bool)))
-"""The fields of approximate values, each with the function that makes it of a constant."""
+"""The fields of approximate values, each with the function that makes the field of a constant."""
 
 
 def _sums(problem: Problem, source: _Approximate, weights: Arrays, precision: str,
@@ -190,7 +194,7 @@ def _averaged(problem: Problem, inputs: Sequence[_Approximate],
 
 
 def _as_stored(output: _Approximate, dtype: str) -> _Approximate:
-    """Returns results as they are stored in a dtype: turned into a truth value or cut off."""
+    """Returns results as they are stored in a dtype: as truth values, or truncated to integers."""
     value, error = output.value, output.error
     if dtype == "bool":
         jumps = (np.abs(value) <= error) & (error > 0)
@@ -228,7 +232,7 @@ def _applied(step: ExpressionStep, arguments: Sequence[_Approximate]) -> _Approx
         reach = arguments[0].error + arguments[1].error
         off = np.where((np.abs(values[0] - values[1]) <= reach) & (reach > 0), 1.0, 0.0)
     if step.function in DISCONTINUOUS:
-        # a value that jumped before counts only where it is in reach of this jump
+        # an argument that may have jumped counts only where this jump is in its reach
         return _Approximate(value, off, off > 0)
     if step.function == "where":
         condition, chosen, other = arguments
@@ -243,7 +247,8 @@ def _applied(step: ExpressionStep, arguments: Sequence[_Approximate]) -> _Approx
 
 def _rounding(step: ExpressionStep, arguments: Sequence[_Approximate],
               value: np.ndarray) -> np.ndarray:
-    """Returns the most that float32 arithmetic adds; 0 where the result is exact everywhere."""
+    """Returns the most error that float32 arithmetic adds; 0 where every device computes the result
+    exactly."""
     rounded = _ROUNDING * np.abs(value)
     if step.function not in _EXACTLY_ROUNDED and step.function != "constant":
         return rounded

@@ -39,8 +39,8 @@ BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 class CandidateBuilds:
     """The candidates that are built ahead on one device.
 
-    workers: processes that build candidates; those under True build candidates of vendors'
-    libraries, and those under False candidates that skip zeros. Both kinds occupy Python's
+    workers: processes that build candidates. Processes under True build candidates of vendors'
+    libraries, and processes under False candidates that skip zeros. Both kinds occupy Python's
     interpreter for long. This process builds all other candidates.
     """
 
@@ -85,7 +85,8 @@ class CandidateBuilds:
             not future.done() for future in self._building) < _AT_ONCE * processors())
 
     def begin(self, attempt: Attempt) -> None:
-        """Begins to build a candidate; where they are not built side by side, builds it."""
+        """Begins to build a candidate, or builds it now where the device does not build side by
+        side."""
         if self._pool is not None:
             self._building[self._pool.submit(self.build, attempt)] = attempt
             return
@@ -93,7 +94,7 @@ class CandidateBuilds:
         self._building[future] = attempt
         try:
             future.set_result(self.build(attempt))
-        except Exception as error:  # it may fail in any way, which is reported
+        except Exception as error:  # a candidate may fail in any way; its failure is reported
             future.set_exception(error)
 
     def give_up_optional(self) -> list[Attempt]:
@@ -106,20 +107,20 @@ class CandidateBuilds:
 
     def done(self) -> tuple[Attempt, Future[BuiltCandidate]] | None:
         """Returns an attempt whose build has ended, with the future of its candidate; None where no
-        build has."""
+        build has ended."""
         future = next((future for future in self._building if future.done()), None)
         return None if future is None else (self._building.pop(future), future)
 
     def wait(self, others: Iterable[Future[Any]] = ()) -> None:
-        """Waits until a candidate is built, or one of the `others` ends that have not ended yet."""
+        """Waits until a candidate is built, or one of the `others` that are still running ends."""
         with self._profile.stage(WAITING):
             wait([*self._building, *(other for other in others if not other.done())],
                  return_when=FIRST_COMPLETED)
 
     def set_of(self, layer: Layer) -> CandidateSet:
         """Returns the inputs and expected outputs of a layer, which the first caller makes. They
-        are kept by name and problem: conversions of one value to the same format have the same
-        name, whatever format they convert from."""
+        are stored under the layer's name and problem: conversions of one value to the same format
+        have the same name, whatever format they convert from."""
         made: Future[CandidateSet] = Future()
         known = self._sets.setdefault((layer.name, layer.problem), made)
         if known is made:
@@ -131,7 +132,7 @@ class CandidateBuilds:
         return known.result()
 
     def build(self, attempt: Attempt) -> BuiltCandidate:
-        """Returns an attempt's candidate ready to run, the cost of that, and its check."""
+        """Returns an attempt's candidate ready to run, the cost of building it, and its check."""
         built = None
         layer, is_vendor = attempt.group.layer, bool(attempt.algorithm.vendor)
         assert layer.problem is not None

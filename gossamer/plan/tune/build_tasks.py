@@ -1,4 +1,4 @@
-"""What a process does that builds candidates: it packs weights and compiles kernels for a device
+"""The work of a process that builds candidates: it packs weights and compiles kernels for a device
 that it never touches, or does the work of a vendor's library on the device."""
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from gossamer.plan import prepare
 from gossamer.plan.prepare import BuiltElsewhere
 
 MOST_BYTES = 2**28
-"""Bytes of constants and packed forms that a process keeps; those of the layers that were least
-recently built for are dropped first."""
+"""The most bytes of constants and packed forms that a process keeps. The constants and forms of the
+layer whose candidates were built longest ago are dropped first."""
 
 
 class KeptWeights(Weights):
     """A layer's constants with their packed forms, which stay in this process.
 
-    kept: the forms by name, with the arrays of those that not only the device can make.
+    kept: the forms by name, each with its array, or with None where the form was made on the
+    device.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], device: Device, layer: str,
@@ -60,7 +61,7 @@ class KeptWeights(Weights):
 
 
 _devices: list[Device] = []
-"""The device for which this process builds, where it is one that does."""
+"""The device for which this process builds; empty in a process that does not build for another."""
 _weights: LruCache[KeptWeights] = LruCache(MOST_BYTES, lambda weights: weights.host_bytes)
 
 
@@ -74,8 +75,8 @@ def start(make_device: Callable[[], Device]) -> None:
 def build(algorithm: Algorithm, problem: Problem, variant: Variant, layer: str, digest: str,
           constants: Callable[[], Mapping[str, np.ndarray]]) -> BuiltElsewhere:
     """Builds a candidate. digest: hash of the constants of its layer. constants: returns the
-    constants, and is called where they are not kept. Raises NoProcessError where only the process
-    that uses the device can build it."""
+    constants, and is called where this process does not keep them. Raises NoProcessError where only
+    the process that uses the device can build the candidate."""
     (device,) = _devices
     weights = _weights.of(digest, lambda: KeptWeights(constants(), device, layer, digest))
     try:
@@ -89,7 +90,7 @@ def build(algorithm: Algorithm, problem: Problem, variant: Variant, layer: str, 
 
 
 def work(function: Callable[[Device], object]) -> BuiltElsewhere:
-    """Calls a function with the device. Raises NoProcessError where that fails."""
+    """Calls a function with the device. Raises NoProcessError where the function fails."""
     start = time.process_time()
     try:
         function(*_devices)

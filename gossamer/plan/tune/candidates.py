@@ -29,22 +29,24 @@ from gossamer.plan.tune.memory import CandidateMemory
 from gossamer.tensor import TensorSpec
 
 _CHECKED_IMAGES = 3
+"""The least number of images that are compared with the reference."""
 _CHECKED = 2**22
-"""Output values and operations up to which more than _CHECKED_IMAGES images are compared."""
+"""More images are compared as long as they have at most this many output values and operations
+together."""
 _COLD_SAMPLES = 5
-"""Executions with cold caches; the median of their times counts."""
+"""Number of executions with cold caches; the median of their times counts."""
 _DRAWS = 8
-"""How often inputs are drawn at most, where many results lie within rounding of a jump, or where
-there are few results."""
+"""The most draws of inputs, where many results lie within rounding of a jump, or where an output
+has few results."""
 _CHEAP = 2**26
-"""Operations of a reference that is computed for several draws where there are few results: less
-than a second of a processor's time."""
+"""The most operations of a reference that is computed for several draws, where an output has few
+results. They take a processor less than a second."""
 _ALIKE = 0.1
-"""Relative difference of a later draw's share of such results from the first one's up to which no
-other draw is made."""
+"""Relative difference between a later draw and the first in their shares of results near a jump.
+Where the difference is smaller, no further draw is made."""
 
 QUIET = np.errstate(all="ignore")
-"""Weights may be huge or not finite; the comparison of outputs shows what comes of that."""
+"""Silences NumPy: weights may be huge or not finite, and the comparison of outputs finds errors."""
 
 
 class WrongNumbersError(Exception):
@@ -56,20 +58,20 @@ class WrongNumbersError(Exception):
 
 @dataclass(frozen=True)
 class _ContinuousPart:
-    """A problem that decides a jump, and the reference's outputs for it."""
+    """A problem without jumps whose results decide a jump, and the reference's outputs for it."""
 
     problem: Problem
     expected: list[np.ndarray]
 
 
 BuiltCheck = list[tuple[_ContinuousPart, State]]
-"""What the check of a candidate computes besides it, ready to run."""
+"""The problems that the check of a candidate computes besides the candidate, ready to run."""
 
 
 class CandidateSet:
     """The candidates of a layer, which run on the same inputs with the layer's own constants.
 
-    memory: the memory that they share with those of other layers.
+    memory: the memory that these candidates share with the candidates of other layers.
     """
 
     def __init__(self, layer: Layer, device: Device, memory: CandidateMemory | None = None) -> None:
@@ -82,7 +84,7 @@ class CandidateSet:
         self._constants = layer.weights
         self._few, self._images = self._compared()
         self._seed = 0
-        """What the inputs are drawn with."""
+        """The seed with which the inputs are drawn."""
         self._parts: list[_ContinuousPart] = []
         self._bounds: dict[str, list[Bounds]] = {}
         self._bounds_lock = threading.Lock()
@@ -99,8 +101,8 @@ class CandidateSet:
 
     @QUIET
     def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:
-        """Returns what the check of a candidate computes besides it, ready to run: the problems
-        without jumps. Other threads may build while the device checks and times."""
+        """Returns the problems without jumps that the check of a candidate computes besides the
+        candidate, ready to run. Other threads may call this while the device checks and times."""
         if self._jumps:
             self._bounds_of(self._rounding_of(variant))
         built: BuiltCheck = []
@@ -112,7 +114,8 @@ class CandidateSet:
             try:
                 state, _ = build(algorithm, self.weights, part.problem, variant, self.device)
             except Exception:
-                # a vendor's library may fuse the one epilogue and not the other
+                # a vendor's library may fuse the candidate's epilogue and not the epilogue of this
+                # problem
                 if not algorithm.vendor:
                     raise
                 continue
@@ -125,8 +128,9 @@ class CandidateSet:
                               wrong_numbers=isinstance(failure, WrongNumbersError))
 
     def _compared(self) -> tuple[Problem, list[int] | None]:
-        """Returns the problem of the images that are compared, and which these are, the first and
-        the last among them; the whole problem and None where images are not apart."""
+        """Returns the problem of the images that are compared, and their indices, with the first
+        and the last image among them. Returns the whole problem and None where it does not consist
+        of images."""
         one = self.problem.first_images(1)
         if one == self.problem:
             return one, None
@@ -155,8 +159,8 @@ class CandidateSet:
             return self._bounds[precision]
 
     def _rounding_of(self, variant: Variant) -> str:
-        """Returns the precision by which a variant's results may be rounded: float32 where its own
-        changes nothing for the values of the problem."""
+        """Returns the precision to which a variant's results may be rounded: float32 where the
+        variant's own precision changes nothing for the values of the problem."""
         exact = variant.is_as_precise_as_float32(self.problem)
         return "fp32" if exact else variant.precision
 
@@ -166,7 +170,7 @@ class CandidateSet:
         shares = [self._doubtful_share()]
         while shares[-1] > MOST_DOUBTFUL and len(shares) < _DRAWS:
             if len(shares) > 1 and abs(shares[-1] - shares[0]) < _ALIKE * shares[0]:
-                # thresholds at numbers that sums often take are near whatever is drawn
+                # where sums often equal a threshold, they are near the jump in every draw
                 break
             self._seed = len(shares)
             self._bounds.clear()
@@ -177,8 +181,8 @@ class CandidateSet:
             self._bounds.clear()
 
     def _few_results(self) -> list[int]:
-        """Returns the numbers of the outputs that have so few floats that all of them may be nearly
-        zero; none where the reference takes long."""
+        """Returns the numbers of the outputs with so few floats that all may be nearly zero; no
+        numbers where the reference takes long to compute."""
         if not 0 < self._few.flops <= _CHEAP:
             return []
         return [number for number, spec in enumerate(self._few.outputs)
@@ -187,8 +191,8 @@ class CandidateSet:
     @QUIET
     def _draw_large_results(self, numbers: Sequence[int]) -> list[np.ndarray]:
         """Draws inputs several times, keeps the draw whose smallest output is largest, and returns
-        the reference's outputs for it. Where a sum of many numbers is nearly zero, rounding any of
-        them is a large error of the sum.
+        the reference's outputs for it. Where a sum of many numbers is nearly zero, the rounding of
+        each number is a large relative error of the sum.
 
         numbers: the numbers of the outputs that are compared.
         """
@@ -214,10 +218,10 @@ class CandidateSet:
                 check: BuiltCheck) -> tuple[Work, float]:
         """Runs a candidate once and returns it as work, with its error. Raises WrongNumbersError
         where its numbers are wrong, where it wrote outside of its output or left a part of it
-        unwritten, and whatever the candidate raises.
+        unwritten. Raises every error that the candidate raises.
 
-        check: what build_check() returned; a candidate whose results jump is also compared with the
-        jumps left out, where the algorithm can compute that in the same variant.
+        check: the result of build_check(). A candidate whose results jump is also compared with the
+        jumps left out, where the algorithm can compute such a problem with the same variant.
         """
         rounding = self._rounding_of(variant)
         limits = self._bounds_of(rounding) if self._jumps else None
@@ -234,7 +238,7 @@ class CandidateSet:
     def _compared_work(self, algorithm: Algorithm, variant: Variant, state: State,
                        expected: Sequence[np.ndarray],
                        limits: Sequence[Bounds] | None) -> tuple[Work, float]:
-        """Returns a prepared problem as work, and its error against these outputs."""
+        """Returns a prepared problem as work, and its error against the expected outputs."""
         device, memory = self.device, self.memory
         sources = [self._source(index, spec) for index, spec in enumerate(variant.inputs)]
         margin = device.alignment
@@ -264,7 +268,7 @@ class CandidateSet:
 
     def _error(self, index: int, buffer: Buffer, spec: TensorSpec, expected: Sequence[np.ndarray],
                limits: Sequence[Bounds] | None) -> float:
-        """Returns the error of an output; infinite where it was not written as it should be."""
+        """Returns the error of an output; infinite as in check.error_of()."""
         on_device = self.memory.on_device
         if on_device is not None and limits is None and handles(spec) and (
                 expected is self._expected):
@@ -282,9 +286,9 @@ class CandidateSet:
 
     def cold(self, work: Work) -> float | None:
         """Returns the median time in microseconds of single executions, each after the cache was
-        filled with other data; None where that is not done, as the device does not say how large
-        its cache is or cannot replay such an execution as a graph, or where other programs use the
-        cache too."""
+        filled with other data. Returns None for a device that does not tell how large its cache is,
+        or that cannot replay an execution as a graph. Returns None for processors, since other
+        programs use their caches too."""
         limits = self.device.limits
         if self.device.on_processors or not (limits.graph and limits.cache_bytes):
             return None
@@ -308,6 +312,6 @@ class CandidateSet:
 
 
 def reason_of(failure: Exception) -> str:
-    """Returns the words for a candidate that fails, or whose numbers are wrong."""
+    """Returns the words for the failure of a candidate, such as wrong numbers."""
     return str(failure) if isinstance(failure, WrongNumbersError) else (
         f"does not run: {first_line(failure)}")

@@ -6,12 +6,13 @@
 #define IS_FINITE(x) (fabs(x) <= LARGEST)
 #define IS_NAN(x) ((x) != (x))
 
-/* Compares images of an output, whose strides s are in elements, with the expected ones, which are
- * row-major. The output lies between margins of guard bytes. Group (b, k) writes for its share of
- * image images[k] four sums: squares of differences, squares of what is expected, how many values
- * are finite, or not, in one of both only, and a number of two bits for its share of the memory: bit
- * 0 is set where a byte of the margins is not the guard byte, and bit 1 where an element of the
- * output still consists of guard bytes. Equal values that are not finite count in no sum. */
+/* Compares images of an output with the expected images, which are row-major. The output's strides
+ * s0 to s3 are in elements, and it lies between margins of guard bytes. Work-group (b, k) writes
+ * four numbers for its share of image images[k]: the sum of squares of differences, the sum of
+ * squares of expected values, how many values differ where the output or the expected value is not
+ * finite, and two bits for its share of the memory. Bit 0 is set where a byte of the margins is not
+ * the guard byte, and bit 1 where an element of the output still consists of guard bytes. Equal
+ * values that are not finite count nowhere. */
 KERNEL LAUNCH_BOUNDS(256, 1)
 void compare(const GLOBAL uchar *RESTRICT memory, int halves, INT64 margin, INT64 output_bytes,
              const GLOBAL float *RESTRICT expected, const GLOBAL int *RESTRICT images,

@@ -1,4 +1,4 @@
-"""Comparison of the output that a candidate wrote with the reference's."""
+"""Comparison of the output that a candidate wrote with the output of the reference."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ GUARD = 0xFF
 """Value of each byte around an output, and of the output's own bytes before a candidate runs."""
 
 VALUES_OF_ERROR = 64
-"""Least number of values over which one error is computed: a single one may be nearly zero."""
+"""The least number of values over which one error is computed: a single value may be nearly
+zero."""
 _SEPARATE = 2**14
-"""Values of an image from which it pays to read only the images that are compared."""
+"""Values of an image from which on it is faster to read only the images that are compared."""
 _AT_ONCE = 2**17
 """Number of values that fit a processor's cache and are compared at once."""
 
@@ -28,8 +29,9 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     where a guard was written over, a part of the output was not written, or a padding is not zero.
 
     images: indices of the images that `expected` holds, which are compared; the other images are
-    only tested for being written. None: `expected` is the whole output, which does not consist of
-    images. limits: where right results may differ from `expected`, for results that jump.
+    only searched for values that were not written. None: `expected` is the whole output, which does
+    not consist of images.
+    limits: where right results may differ from `expected`, for results that jump; else None.
     """
     margin = buffer.device.alignment
     end = margin + spec.nbytes
@@ -45,12 +47,12 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
             return math.inf
         if images is None:
             return _outside(result, expected, limits, max(result.shape[:1], default=1))
-        # as a float the guard is a NaN; an integer may happen to equal it
+        # as a float the guard is a NaN, which marks unwritten values; integers may equal the guard
         if floats and len(images) < count and _has_unwritten(result):
             return math.inf
         return _outside(result if len(images) == count else result[images], expected, limits,
                         together)
-    # images lie one after another in memory, and only those that are compared are read back
+    # images lie one after another in memory, and only the compared images are read back
     for image in range(count):
         start = margin + image * size
         if image not in images and floats and (
@@ -71,7 +73,7 @@ def _unpacked(memory: np.ndarray, spec: TensorSpec) -> np.ndarray | None:
     result = unpack(memory.view(spec.stored_dtype), spec)
     is_padded = spec.format.is_packed or (
         memory.nbytes != spec.size * spec.stored_dtype.itemsize)
-    # kernels read paddings as they are
+    # kernels that read the output rely on zeros in its paddings
     if is_padded and not np.array_equal(pack(result, spec).reshape(-1).view(np.uint8), memory):
         return None
     return result
@@ -79,8 +81,8 @@ def _unpacked(memory: np.ndarray, spec: TensorSpec) -> np.ndarray | None:
 
 def _outside(result: np.ndarray, expected: np.ndarray, limits: Bounds | None,
              together: int) -> float:
-    """Returns the error of what no jump is near; infinite where a number that must be exact is
-    another."""
+    """Returns the error of the values that are not near a jump; infinite where a value that must be
+    exact differs."""
     if limits is None:
         return difference(result, expected, together)
     right = expected.astype(result.dtype)
@@ -134,8 +136,8 @@ def difference(result: np.ndarray, expected: np.ndarray, together: int) -> float
 
 def largest_error(expected: np.ndarray, differences: np.ndarray, together: int) -> float:
     """Returns the largest normalised error of any group of `together` consecutive images, from each
-    image's sum of squares of what is expected and of the differences from it."""
-    # what is left over goes to the last images that are judged together
+    image's sum of squares of expected values and sum of squares of differences."""
+    # images that are left over join the last group
     starts = range(0, max(1, len(expected) // together * together), together)
     size, error = np.sqrt(np.add.reduceat(np.stack([expected, differences]), starts, axis=1))
     return float(np.where(size > 0, error / np.where(size > 0, size, 1), error).max())

@@ -2,10 +2,10 @@
 measured times.
 
 An algorithm's own model, or else a floor from the arithmetic and the bytes of the problem, gives a
-time. How far measured times are from it is remembered for each algorithm, precision and layout, so
-that later candidates have an expected time and a least time, below which none of their kind was.
-Of each problem only the best time counts: the configs of one layer, on which an algorithm may be
-slow for a reason of its own, say nothing of other layers.
+time. For each kind of candidates (algorithm, precision and layouts) the ratios of measured times to
+this time are stored. They give later candidates of the kind an expected time, and a least time that
+few of the kind are expected to fall below. Of each problem only the best time counts: an algorithm
+may be slow on one layer with all configs, which says nothing about other layers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.tensor import TensorSpec
 
 _FEW = 6
-"""Number of problems from which on the ratios of their best times to the model are relied on."""
+"""Number of problems from which on the ratios of their best times to the model are used."""
 _UNKNOWN = 0.4
-"""Least ratio of a measured time to its model, for a kind with few measured times."""
+"""The least ratio of a time to its model that is expected of a kind with few measured times."""
 _FEW_CONFIGS = 12
-"""Number of pairs of configs from which on their ratios are relied on."""
+"""Number of pairs of a later and a first config from which on the ratios of their times are
+used."""
 _MARGIN = 0.9
-"""Factor by which a time may be below what the ratios that were seen so far say."""
+"""Factor on the least time by the ratios seen so far: a new time may be a little lower."""
 _CONVERSION = 2.0
-"""Ratio of the time that a conversion may take to its floor."""
+"""A conversion is expected to move its bytes in at most this many times the time at nominal
+rates."""
 
 Kind = tuple[str, ...]
 """An algorithm, a precision and the layouts of all inputs and outputs."""
@@ -38,11 +40,15 @@ Kind = tuple[str, ...]
 
 @dataclass(frozen=True)
 class NominalRates:
-    """Nominal rates of one compute unit for a microsecond, and the time of an empty launch.
+    """Nominal rates of a kind of devices.
 
-    config: the least ratio of the time of a later config to that of an algorithm's first one, while
-    few such pairs were measured. The last config of a vendor's library can take half the time of
-    its first, and on processors orders that were made for GPUs say less.
+    launch_us: the time of an empty launch in microseconds.
+    flops: operations of one compute unit in a microsecond, by precision.
+    nbytes: bytes that one compute unit moves in a microsecond.
+    config: while few pairs of configs were measured, the least ratio that is expected of a later
+    config's time to the time of the algorithm's first config. The last config of a vendor's library
+    can take half the time of its first one. On processors the ratio is lower, since the configs are
+    in an order that was made for GPUs.
     """
 
     launch_us: float
@@ -65,10 +71,10 @@ class Ratios:
     """Ratios of measured times to times that were known before. Of the ratios of one key the least
     counts.
 
-    doubt: the share of ratios that may be below the one by which `least_us` judges.
-    few: number of keys from which on the ratios are relied on.
-    unknown: the least ratio until then.
-    most: the most that the least ratio is taken for.
+    doubt: the share of ratios that may be below the ratio that least_us() uses.
+    few: number of keys from which on the ratios are used.
+    unknown: the ratio that least_us() uses with fewer keys.
+    most: the largest ratio that least_us() uses.
     """
 
     def __init__(self, doubt: float, few: int, unknown: float, most: float = math.inf) -> None:
@@ -77,8 +83,8 @@ class Ratios:
         self._sorted: list[float] = []
 
     def learn(self, key: Hashable, known_us: float, time_us: float) -> None:
-        """Remembers the ratio of a measured time to one that was known before, if it is the least
-        of its key."""
+        """Remembers the ratio of a measured time to a time that was known before, if this ratio is
+        the least of its key."""
         ratio = max(time_us, 1e-3) / max(known_us, 1e-3)
         before = self._of.get(key)
         if before is None or ratio < before:
@@ -88,20 +94,21 @@ class Ratios:
             bisect.insort(self._sorted, ratio)
 
     def expected_us(self, known_us: float) -> float:
-        """Returns the product of a time with the geometric mean of the ratios, 1 without any."""
+        """Returns the product of a time with the geometric mean of the ratios; the time where there
+        are no ratios."""
         return known_us * (statistics.geometric_mean(self._sorted) if self._sorted else 1.0)
 
     def least_us(self, known_us: float) -> float:
-        """Returns the product of a time with a ratio below which no more than the share `doubt` of
-        the ratios are, with a margin."""
+        """Returns the product of a time with a low ratio, less a margin. At most the share `doubt`
+        of the ratios are below this ratio."""
         if len(self._sorted) < self._few:
             return known_us * self._unknown
         return known_us * _MARGIN * min(
             self._most, self._sorted[int(self._doubt * len(self._sorted))])
 
     def saving_us(self, known_us: float, bound_us: float) -> float | None:
-        """Returns how far below a bound the products of a time with the ratios are on average,
-        where those that are above it count as 0; None where too little is known."""
+        """Returns how far the products of a time with each ratio are below a bound, on average; a
+        product above the bound counts as 0. Returns None where few ratios are known."""
         if len(self._sorted) < self._few:
             return None
         below = bisect.bisect_left(self._sorted, bound_us / known_us)
@@ -113,8 +120,8 @@ class Estimates:
     """The estimates for candidates on one device.
 
     doubt: the share of candidates that may take less than the least time that is expected of them.
-    of_kind: the best times of the candidates of a kind to those of their models, by problem.
-    of_configs: the times of later configs of an algorithm to those of the first one, by its name.
+    of_kind: for each kind, the ratios of the best time for each problem to the time of its model.
+    of_configs: by an algorithm's name, the ratios of times of later configs to that of the first.
     """
 
     def __init__(self, device: Device, doubt: float = 0.0) -> None:
@@ -127,8 +134,8 @@ class Estimates:
             lambda: Ratios(doubt, _FEW_CONFIGS, self._rates.config, 1.0))
 
     def model_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
-        """Returns the time that the algorithm's model with its launches, or else the floor,
-        gives."""
+        """Returns the time by the algorithm's own model, with its launches; the floor where it has
+        none."""
         own = algorithm.expected_us(problem, variant, self.device)
         if own is None:
             return self.floor_us(algorithm, problem, variant)

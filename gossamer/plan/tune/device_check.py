@@ -23,7 +23,7 @@ _BLOCKS = 64
 """Work-groups that compare one image."""
 _RANK = 4
 _LEAST_SQUARES = 1e-24
-"""Sum of squares of an image below which they may be too small for float32."""
+"""Sum of squares of an image below which single squares may be too small for float32."""
 
 
 class DeviceCheck:
@@ -52,10 +52,11 @@ class DeviceCheck:
 
     def error_of(self, guarded: Buffer, spec: TensorSpec, expected: Buffer,
                  images: Sequence[int] | None) -> float | None:
-        """Returns what check.error_of returns for an output that handles() allows; None where
-        squares are too large or too small for float32, so that the host has to compare.
+        """Returns the error that check.error_of() returns, for an output that handles() allows.
+        Returns None where squares are too large or too small for float32, so that the host has to
+        compare.
 
-        expected: the images that are compared as row-major float32.
+        expected: the expected values of the compared images, in row-major float32.
         """
         device = self._device
         count = spec.shape[0] if images is not None else 1
@@ -74,7 +75,7 @@ class DeviceCheck:
             np.int64(image_size), np.int64(image_stride), *sizes[1:], *map(np.int64, strides)))
         device.read(answer, sums)
         found = int(np.bitwise_or.reduce(sums[..., 3].astype(np.int32), axis=None))
-        # where all images are compared, an element that was not written is a NaN among numbers
+        # where all images are compared, an unwritten element is a NaN, which sums[..., 2] counts
         if found & 1 or (found & 2 and images is not None and len(images) < count):
             return math.inf
         if sums[..., 2].any():
@@ -93,7 +94,7 @@ class DeviceCheck:
         return self._lists[images]
 
     def _room(self, purpose: str, nbytes: int) -> Buffer:
-        """Returns memory of at least so many bytes, which later checks use again."""
+        """Returns memory of at least `nbytes` bytes, which later checks use again."""
         memory = self._memory.get(purpose)
         if memory is None or memory.nbytes < nbytes:
             self._memory.pop(purpose, None)
@@ -111,9 +112,9 @@ def checks_in_memory(device: Device) -> bool:
 
 
 def compile_ahead(device: Device) -> None:
-    """Starts to compile the kernels of checks, for which the first check then need not wait."""
+    """Starts to compile the kernels of checks, so that the first check need not wait for them."""
     if checks_in_memory(device) and device.builds_side_by_side:
-        # an error is raised again where a check is made
+        # an error is raised again by the first check
         pool = ThreadPoolExecutor(len(_KERNELS))
         for kernel in _KERNELS:
             pool.submit(device.compile, kernel)

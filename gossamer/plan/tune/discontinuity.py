@@ -1,9 +1,9 @@
 """Checks of results that jump: sign, comparisons, floor, and selections by them.
 
-A candidate rounds otherwise than the float64 reference does, so a value that lies within rounding
-of a jump may come out on its other side, and the candidate is right all the same. The whole output
-is compared outside of what rounding may take over a jump. An epilogue that jumps is compared once
-more with the jump left out, by normalised error.
+A candidate rounds in another way than the float64 reference. A value that lies within rounding of a
+jump may come out on the other side of the jump, and the candidate is still right. So an output is
+compared only where rounding cannot take a value over a jump. An epilogue that jumps is compared
+once more with the jump left out, by normalised error.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.problem import FusionProblem
 
 MOST_DOUBTFUL = 0.05
-"""The largest share of an output that may lie within rounding of a jump; else other inputs are
-drawn."""
+"""The largest share of an output that may lie within rounding of a jump; where the share is larger,
+other inputs are drawn."""
 
 _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal"})
 
@@ -46,9 +46,10 @@ def _expression(problem: Problem) -> Expression | None:
 
 
 def continuous_parts(problem: Problem) -> list[Problem]:
-    """Returns the problems whose results are what the jumps of a problem's epilogue decide by: a
-    comparison's difference, or the argument of a sign. Empty for element-wise problems, which add
-    nothing up, and for fusions, whose algorithms compute what they were made for only."""
+    """Returns the problems whose results decide the jumps of a problem's epilogue: the difference
+    of a comparison, or the argument of a sign. Returns none for element-wise problems, which
+    compute no sums, and none for fusions: their algorithms compute only the problems that they were
+    made for."""
     if isinstance(problem, ElementwiseProblem | FusionProblem):
         return []
     epilogue: Epilogue = problem.epilogue  # type: ignore[attr-defined]
@@ -74,7 +75,8 @@ def continuous_parts(problem: Problem) -> list[Problem]:
 
 def _part(expression: Expression, steps: Sequence[ExpressionStep],
           output: int | None = None) -> Expression:
-    """Returns an expression of these steps, less those that its output does not need."""
+    """Returns an expression of the steps that its output needs. output: the index of the output
+    among the values; by default the last."""
     inputs = expression.inputs
     output = inputs + len(steps) - 1 if output is None else output
     needed = {output}

@@ -1,4 +1,4 @@
-"""Inputs of candidates, drawn and uploaded once for all layers that take the same."""
+"""Inputs of candidates, drawn and uploaded once for all layers that take the same inputs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _SHARE, _MOST_BYTES = 16, 2**31
 """Inputs are stored for later layers in at most 1/_SHARE of the device's memory, and at most
 _MOST_BYTES."""
 _DRAWN_BYTES = 2**29
-"""Bytes of drawn numbers that are kept at most."""
+"""The most bytes of drawn numbers that are kept."""
 _DRAWN = 2**20
-"""Numbers of an input from which on its images repeat."""
+"""Number of values of the inputs from which on their images repeat."""
 _LEAST_PERIOD = 3
 """Least number of images after which inputs repeat."""
 
 
 class Examples:
-    """Example inputs of problems on one device, as Problem.example_inputs draws them, but for large
-    batches, of which images repeat. Layers whose first inputs are alike share them."""
+    """Example inputs of problems on one device, as Problem.example_inputs draws them. In large
+    batches images repeat. Layers whose first inputs are alike share these inputs."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -37,8 +37,12 @@ class Examples:
 
     def of(self, problem: Problem, seed: int = 0,
            images: Sequence[int] | None = None) -> list[np.ndarray]:
-        """Returns the inputs of a problem, or of some of its images, and whole those that do not
-        consist of images. They must not be written to. seed: other ones give other inputs."""
+        """Returns the inputs of a problem, or of some of its images. An input that does not consist
+        of images is returned whole. The arrays must not be written to.
+
+        seed: each seed gives other inputs.
+        images: the indices of the images; None for all.
+        """
         period = _period(problem)
         one = problem.first_images(1)
         found = []
@@ -52,7 +56,7 @@ class Examples:
         return found
 
     def _of_period(self, problem: Problem, period: int | None, seed: int) -> list[np.ndarray]:
-        """Returns the inputs of as many images as differ."""
+        """Returns the inputs of the images that differ from one another."""
         few = problem if period is None else problem.first_images(period)
 
         def draw() -> list[np.ndarray]:
@@ -79,7 +83,8 @@ class Examples:
         return made
 
     def _made(self, array: np.ndarray, spec: TensorSpec) -> Buffer:
-        """Returns an array as a spec says, on the device, its images repeated where it has more."""
+        """Returns an array on the device as a spec says, its images repeated where the spec has
+        more."""
         if array.shape == spec.shape:
             return self._uploaded(pack(array, spec))
         if not spec.format.images_are_apart or array.shape[1:] != spec.shape[1:]:
@@ -114,15 +119,16 @@ class Examples:
 
 
 def _key(problem: Problem, count: int, seed: int) -> Hashable:
-    """Returns what decides the first inputs of a problem, as many as `count` says."""
+    """Returns a key that is equal for problems with the same first `count` inputs."""
     own = type(problem).example_inputs is not Problem.example_inputs
     return problem if own else problem.inputs[:count], count, problem.facts[:count], seed
 
 
 def _period(problem: Problem) -> int | None:
-    """Returns after how many images the inputs of a problem repeat, as drawing and packing all
-    would take too long; None where they do not. It divides none of the distances between the first,
-    the middle and the last image, which are compared with the reference."""
+    """Returns after how many images the inputs of a problem repeat, since drawing and packing all
+    images would take too long. Returns None where they do not repeat. The number divides none of
+    the distances between the first, the middle and the last image, so that these images differ;
+    they are compared with the reference."""
     one = problem.first_images(1)
     if one == problem:
         return None

@@ -15,17 +15,20 @@ from gossamer.plan.tune.cost import Estimates
 from gossamer.tensor import Format, memory_format
 
 _ALONE = 1.25
-"""Ratio of a fusion's time to that of its layers alone up to which it may save conversions."""
+"""Ratio of a fusion's time to the time of its layers alone up to which the fusion may be of use,
+since it may save conversions."""
 _CLEARLY_FASTER = 0.6
-"""Ratio of a fusion's time to that of its layers alone up to which the layers are left to it."""
+"""Ratio of a fusion's time to the time of its layers alone up to which no further candidates of the
+layers are measured."""
 _FEW = 3
-"""Candidates of each layer of a fusion that have a time before the time of the fusion keeps others
-from being tried."""
+"""Number of candidates of each layer of a fusion that must have a time before the fusion's time
+keeps further candidates of these layers from being tried."""
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
 _FOR_ALIKE = 2
-"""Configs that are measured of a layer that is like another one, the best of that one."""
+"""Number of configs that are measured for a layer that is like another one: the other one's
+best."""
 
 _Kind = tuple[tuple[Format, ...], str]
 """The formats and the precision of a candidate."""
@@ -36,18 +39,18 @@ class LayerTimes:
     """The best times that are known for a layer, by the formats of inputs and outputs.
 
     name: the layer's name.
-    is_inner: whether all layers next to it may compute in the same precisions, so that a precise
-        candidate saves no conversions.
-    keeps_precisions: whether a less precise candidate may not stand for a more precise one.
-    groups: its candidates.
-    begun: how many of them were begun.
+    is_inner: whether all layers next to this one may compute in the same precisions, so that a
+        precise candidate saves no conversions.
+    keeps_precisions: whether a candidate is measured even where a less precise one is faster.
+    groups: the groups of the layer's candidates.
+    begun: the number of candidates that were begun.
     best: the fastest candidate of each combination of formats and precision.
-    best_us: the least of their times.
-    bounds: what bound() returned since the last of these changed.
-    tried: how many candidates have a time.
+    best_us: the time of the fastest candidate in microseconds.
+    bounds: the results of bound() that still hold.
+    tried: the number of candidates that have a time.
     parts: for a fusion, the times of its layers.
-    covered_by: for each layer or fusion with these times the fusions that compute it and others in
-        one step.
+    covered_by: for each layer or fusion with these times, the times of the fusions that compute it
+        together with others in one step.
     """
 
     name: str
@@ -79,9 +82,9 @@ class LayerTimes:
 
     @property
     def useful_share(self) -> float:
-        """The share of its best time that a layer must fall below so that the fusions which compute
-        it are given up, where their other layers fall as far. It is 1 where a layer that has these
-        times has no faster fusion."""
+        """The share of its best time below which a layer must fall to be faster than the fusions
+        that compute it, if the other layers of the fusions fall by the same share. The share is 1
+        where a layer with these times has no faster fusion."""
         if self.keeps_precisions or not self.covered_by:
             return 1.0
         return max(min((fusion._share for fusion in fusions), default=1.0)
@@ -94,7 +97,7 @@ class LayerTimes:
         return min(1.0, self.best_us / parts_us) if 0 < parts_us < math.inf else 1.0
 
     def update(self) -> None:
-        """Takes notice of what was measured."""
+        """Sets the best times from the attempts that were measured."""
         timed = [attempt for group in self.groups for attempt in group.attempts.values()
                  if attempt.time_us is not None]
         timed.sort(key=lambda attempt: attempt.time_us or 0.0)
@@ -108,9 +111,9 @@ class LayerTimes:
             fusion.bounds.clear()
 
     def bound(self, attempt: Attempt, estimates: Estimates) -> float:
-        """Returns the time from which on an attempt is of no use: that of a known candidate,
-        together with the conversions from its formats to the attempt's; for a fusion that of its
-        layers alone, with some more for conversions."""
+        """Returns the time from which on an attempt is of no use: the least time of a known
+        candidate together with conversions between its formats and the attempt's. For a fusion this
+        is at most the time of its layers alone, with some more for conversions."""
         key = (attempt.formats, attempt.variant.precision)
         if key not in self.bounds:
             self.bounds[key] = self._bound(attempt, estimates)
@@ -118,9 +121,9 @@ class LayerTimes:
 
     def useful_us(self, attempt: Attempt, estimates: Estimates) -> float:
         """Returns the time from which on an attempt is of no use beside the fusions that compute
-        this layer: the share of bound() below which they would be given up, and 0 where that share
-        is small. Until each layer of these fusions has the times of a few candidates, it is bound()
-        itself. Fusions within larger ones are tried last, when the layers have their times."""
+        this layer: bound() times useful_share, or 0 where useful_share is small. Until each layer
+        of these fusions has the times of a few candidates, it is bound() itself. Fusions within
+        larger fusions are tried last, when the layers have their times."""
         is_known = self.is_fusion or all(
             part.tried >= _FEW for fusions in self.covered_by for fusion in fusions
             for part in fusion.parts)
@@ -146,12 +149,13 @@ class LayerTimes:
 
 @dataclass(eq=False)
 class CandidateGroup:
-    """Candidates whose times hold for several layers, since they do not look at what differs.
+    """Candidates whose times hold for several layers: they ignore the properties in which the
+    layers differ.
 
     problem: the problem under which the times are stored.
     layer: the layer with whose constants they are measured.
-    layers: those for which the times hold.
-    alike: the candidates of a layer that is like this one, where these wait for their times.
+    layers: the layers for which the times hold.
+    alike: the group of a layer that is like this one, where this group waits for the times there.
     attempts: one for each candidate, by its key.
     """
 
@@ -163,20 +167,20 @@ class CandidateGroup:
     _leaders: dict[tuple, Attempt] = field(default_factory=dict)
 
     def join(self, times: LayerTimes) -> None:
-        """Lets the times hold for another layer, unless they do."""
+        """Lets the times hold for another layer too."""
         if times not in self.layers:
             self.layers.append(times)
             times.groups.append(self)
             times.update()
 
     def update(self) -> None:
-        """Lets the layers take notice of what was measured."""
+        """Sets the best times of all layers from the attempts that were measured."""
         for layer in self.layers:
             layer.update()
 
     def best(self) -> list[CandidateKey]:
-        """Returns the keys of the few fastest candidates, with which layers that are like this one
-        make do."""
+        """Returns the keys of the few fastest candidates. Layers that are like this one measure
+        only these."""
         timed = [attempt for attempt in self.attempts.values() if attempt.time_us is not None]
         timed.sort(key=lambda attempt: attempt.time_us or 0.0)
         return [attempt.key for attempt in timed[:_FOR_ALIKE]]
@@ -193,16 +197,18 @@ class CandidateGroup:
 class Attempt:
     """A candidate that is to be measured.
 
-    group: the candidates with which it shares measurements.
-    model_us: the time that its model gives.
-    leader: the first config of its algorithm with the same formats and precision; None for that.
-    is_required: whether the plan without measurements takes it, or it is the last.
-    is_last: whether a layer has no other candidate that works, so that it is measured in any case.
-    is_more: whether its config is none of those that the effort has at first.
+    group: the group to which the candidate belongs.
+    model_us: the time in microseconds that the candidate's model gives.
+    leader: the attempt for the first config of the algorithm with the same formats and precision;
+        None for that attempt itself.
+    is_required: whether the plan without measurements takes the candidate, or is_last is true.
+    is_last: whether a layer has no other candidate that works, so that this one is measured in any
+        case.
+    is_more: whether the config comes after the first ones of the effort.
     before: an earlier result, which does not suffice.
     measured: the result.
     may_differ: whether the result may be another next time, so that it is not stored.
-    kernels: those of its kernels that are known before it is built.
+    kernels: the kernels of the candidate that are known before it is built.
     kind: algorithm, precision and layouts: attempts of one kind correct each other's model.
     family: algorithm, precision and formats: attempts of one family have the same leader.
     key: the candidate's key among the candidates for its problem.
@@ -231,5 +237,5 @@ class Attempt:
 
     @property
     def time_us(self) -> float | None:
-        """The measured time; None where there is none."""
+        """The measured time; None for a candidate without a time."""
         return None if self.measured is None or self.measured.failure else self.measured.median_us

@@ -21,8 +21,8 @@ _FILLED_AT_ONCE = 2**24
 class CandidateMemory:
     """Inputs, outputs and the workspace of candidates on one device.
 
-    Candidates run one after another, so all write to the same memory. It grows where a candidate
-    needs more, and candidates that were prepared before keep what they had.
+    Candidates run one after another, so all write to the same memory. This memory is replaced where
+    a candidate needs more; candidates that were prepared before keep the old memory.
 
     examples: the inputs.
     on_device: the kernels that check candidates in the device's memory; None where the device
@@ -38,7 +38,7 @@ class CandidateMemory:
         self._cache_filler: tuple[Buffer, Buffer] | None = None
 
     def empty(self, nbytes: int, purpose: str) -> Buffer:
-        """Returns new memory. Where there is too little, the inputs of layers are freed for it."""
+        """Returns new memory. Where too little is free, the inputs of layers are freed first."""
         try:
             return self.device.empty(nbytes, purpose)
         except OutOfMemoryError:
@@ -46,7 +46,7 @@ class CandidateMemory:
             return self.device.empty(nbytes, purpose)
 
     def compile_checks(self) -> None:
-        """Compiles the kernels that check candidates, where that is not done yet."""
+        """Compiles the kernels that check candidates, unless they are compiled."""
         if self.on_device is not None:
             self.on_device.compile()
 

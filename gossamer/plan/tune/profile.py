@@ -22,7 +22,8 @@ OTHER = "everything else"
 
 class TuningProfile:
     """Seconds of the thread that plans, by stage. A stage within another one interrupts it, so that
-    all add up to the elapsed time. Other threads, which build candidates meanwhile, do not count.
+    all stages add up to the elapsed time. Other threads, which build candidates meanwhile, do not
+    count.
     """
 
     def __init__(self) -> None:
@@ -56,9 +57,10 @@ class TuningProfile:
         self._present, self._since = stage, now
 
     def summary(self) -> dict[str, Any]:
-        """Returns elapsed_s; device_share, the share of that in which the device checked or timed
-        candidates or whole plans; and stages, a dict for each with the keys stage, seconds and
-        share, the longest first. Empty where nothing was measured."""
+        """Returns elapsed_s; device_share, the share of the elapsed time in which the device
+        checked or timed candidates or whole plans; and stages, a list with a dict for each stage,
+        the longest first, with the keys stage, seconds and share. Empty where nothing was
+        measured."""
         elapsed = sum(self._seconds.values())
         on_device = sum(self._seconds.get(name, 0.0) for name in (CHECKING, TIMING, COMPARING))
         if not on_device:

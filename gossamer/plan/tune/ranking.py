@@ -1,4 +1,4 @@
-"""The order in which the candidates of a network's layers are measured, and which are not.
+"""The order in which the candidates of a network's layers are measured, and which are left out.
 
 All candidates are in one queue, ordered by the time that each may save the network for a second of
 measuring. A candidate that cannot save anything, even if it takes only the least time that can be
@@ -21,24 +21,26 @@ from gossamer.plan.tune.cost import Estimates, Ratios
 from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 
 _ATTEMPT_SECONDS = 0.01
-"""Seconds that measuring a candidate takes where building it takes none: those of a check and of
-the first sample, while other threads build."""
+"""Seconds that the check and the first sample of a candidate take, while other threads build."""
 _COMPILE_SECONDS = 0.5
-"""Seconds that compiling a kernel takes, about."""
+"""About the number of seconds that compiling a kernel takes."""
 _BUILDERS = 8
-"""Candidates that are built at the same time, about, where as many processors can build."""
+"""About the number of candidates that are built at the same time, on a host with at least as many
+processors."""
 _LATER = 20.0
-"""Factor of the seconds of a more precise candidate among layers that compute in float16."""
+"""Factor on the seconds of a candidate more precise than float16, where all layers beside it may
+compute in float16. With this factor the candidate is measured later."""
 _LIKELY = 0.1
-"""Share of the most that a candidate may save which it is expected to save, as long as little is
-known of its kind."""
+"""The time that a candidate is expected to save, as a share of the most that it may save, as long
+as little is known of its kind."""
 
 
 @dataclass(frozen=True)
 class Skip:
     """Why a candidate is left out.
 
-    is_final: whether the next search for the same leaves it out, too.
+    reason: the reason in words.
+    is_final: whether the next search for the same layers leaves the candidate out, too.
     """
 
     reason: str
@@ -51,8 +53,8 @@ ENDED = Skip("measuring was ended before", is_final=False)
 class Ranking:
     """The attempts that are left, in the order in which they are best measured.
 
-    limits: those of the effort.
-    required_first: whether required attempts come before all others, whatever is expected of them.
+    limits: the numbers of the effort.
+    required_first: whether required attempts come before all others, even if they seem slow.
     """
 
     def __init__(self, estimates: Estimates, limits: Effort, *,
@@ -68,8 +70,8 @@ class Ranking:
         self._left_of: Counter[CandidateGroup] = Counter()
         self._numbers = itertools.count()
         self._heap: list[tuple[float, int, Attempt]] = []
-        """The attempts with negative scores, which were computed with what was known at the time.
-        """
+        """Negative score, number and attempt of all that are left. A score may be out of date: it
+        was computed from the times that were known then."""
 
     def extend(self, attempts: Iterable[Attempt]) -> None:
         """Adds attempts."""
@@ -86,15 +88,15 @@ class Ranking:
         return self._left_of[group] > 0
 
     def pop(self, is_over: bool = False) -> tuple[Attempt, Skip | None] | None:
-        """Returns the attempt that is measured next, or one that is left out with the reason; None
-        where none is left. is_over: whether others than required ones are left out.
-        """
+        """Returns the attempt that is measured next, with None, or an attempt that is left out,
+        with the reason. Returns None where no attempt is left. is_over: whether all attempts are
+        left out but the required ones."""
         while self._heap:
             _, number, attempt = heapq.heappop(self._heap)
             skip = ENDED if is_over and not attempt.is_required else self.skip(attempt)
             if skip is None:
                 score = self._score(attempt)
-                # scores mostly get worse while more is known
+                # scores mostly get worse as more times are known
                 if self._heap and -score > self._heap[0][0]:
                     heapq.heappush(self._heap, (-score, number, attempt))
                     continue
@@ -124,8 +126,8 @@ class Ranking:
         return None
 
     def _not_worth_it(self, attempt: Attempt, score: float) -> Skip | None:
-        """Returns a reason where an attempt is expected to save too little; None where it is not.
-        """
+        """Returns a reason where an attempt is expected to save too little; None where it saves
+        enough."""
         limits = self._limits
         if self._is_sure(attempt) or not (limits.worth or attempt.is_more):
             return None
@@ -138,7 +140,7 @@ class Ranking:
                     f"{seconds:.2f} s of building")
 
     def _is_sure(self, attempt: Attempt) -> bool:
-        """Returns whether an attempt is measured whatever is expected of it."""
+        """Returns whether an attempt is measured in any case."""
         return (self._limits.everything or attempt.is_last
                 or (attempt.is_required and self._required_first))
 
@@ -151,8 +153,8 @@ class Ranking:
         return max(ratios.least_us(us) for ratios, us in self._ratios(attempt))
 
     def _ratios(self, attempt: Attempt) -> list[tuple[Ratios, float]]:
-        """Returns by which ratios to which times an attempt is judged: to that of its model, and to
-        that of the first config, where it is another one whose time is known."""
+        """Returns pairs of ratios and the time that they multiply, by which an attempt is judged:
+        the time of its model, and the time of its leader where that is known."""
         found = [(self._estimates.of_kind[attempt.kind], attempt.model_us)]
         if attempt.leader is not None and attempt.leader.time_us is not None:
             found.append((self._estimates.of_configs[attempt.algorithm.name],
@@ -163,7 +165,7 @@ class Ranking:
         """Remembers the time that was measured in an attempt."""
         if attempt.time_us is None:
             return
-        # the configs of one problem, on which an algorithm may be slow, say nothing of others
+        # for each problem the best config counts: slower ones say nothing about other problems
         for (ratios, us), key in zip(self._ratios(attempt), (attempt.group.problem, attempt),
                                      strict=False):
             ratios.learn(key, us, attempt.time_us)
@@ -184,7 +186,7 @@ class Ranking:
         seconds = self._seconds(attempt)
         if attempt.variant.precision != "fp16" and all(
                 layer.is_inner for layer in attempt.group.layers):
-            # it is of no use where float16 is as fast, which is known soon
+            # the attempt is of no use where float16 is as fast, which is known soon
             seconds *= _LATER
         saved = 0.0
         for layer in attempt.group.layers:
@@ -192,9 +194,9 @@ class Ranking:
             if bound == math.inf:
                 expected = max(self._expected_us(attempt), 1e-3)
                 if not layer.begun:
-                    # layers without any time come first, with what is expected to be fastest
+                    # layers without any time come first, with the candidate expected to be fastest
                     return 1e12 / (expected * seconds)
-                # what was begun is expected to be faster
+                # the candidates that were begun are expected to be faster
                 saved += _LIKELY * expected
             else:
                 saved += self._saving_us(attempt, bound * layer.useful_share)
@@ -205,9 +207,9 @@ class Ranking:
         return min(ratios.expected_us(us) for ratios, us in self._ratios(attempt))
 
     def _saving_us(self, attempt: Attempt, bound: float) -> float:
-        """Returns the time that an attempt is expected to save where a bound is known: the average
-        over what was measured of such candidates, or as long as that is little, some of the way
-        down to the least time expected."""
+        """Returns the time that an attempt is expected to save below a known bound: the average
+        over the measured ratios of such candidates. As long as few are measured, it is the distance
+        from the bound to the expected time, or a share of the distance to the least time."""
         ratios, us = self._ratios(attempt)[-1]
         if (known := ratios.saving_us(us, bound)) is not None:
             return known

@@ -20,20 +20,22 @@ CHAINS, STEPS, WIDE_CHAINS = 8, 16, 12
 and rates_wide.cl."""
 SOURCE, WIDE_SOURCE = (KernelSource.of(Path(__file__).with_name(file), name) for file, name in (
     ("rates.cl", "multiply_add"), ("rates_wide.cl", "multiply_add_wide")))
-"""Each has a file of its own, so that no device waits until the other one is compiled."""
+"""Each kernel has a file of its own, so that a device compiles only the kernel that it uses."""
 PURPOSE = "the measurement of the device's rates"
 _REPEATS, _SAMPLE_US = 5, 1000.0
+"""Number of samples, and microseconds of one sample."""
 _CACHES, _LEAST_BYTES, _MOST_BYTES = 4, 2**25, 2**29
-"""Bytes that are copied: as many times those of the cache, at least and at most so many."""
+"""The copy reads _CACHES times the bytes of the cache, but at least _LEAST_BYTES and at most
+_MOST_BYTES."""
 
 _MULTIPLY_ADDS, _BYTES = 1e9, 1e9
-"""Work whose time the tuning cache holds."""
+"""The numbers of multiply-adds and of bytes whose times the tuning cache stores."""
 
 
 def know_rates(device: Device, cache: TuningCache) -> None:
-    """Sets the rates of a device, from those in the tuning cache, or else as they are measured now,
-    which takes a fraction of a second. Nothing is set for a device that compiles no kernels, for a
-    simulator, and where measuring fails. What other programs spoilt is taken, but not kept."""
+    """Sets the rates of a device. They are read from the tuning cache, or else measured now, which
+    takes a fraction of a second, and stored in the cache. Nothing is set for a device that compiles
+    no kernels, for a simulator, and where measuring fails."""
     if not device.compiles or device.is_simulator:
         return
     keys = [f"rates {source_hash(__name__)} {work}" for work in ("multiply-adds", "copy")]
@@ -87,7 +89,7 @@ def multiply_adds(device: Device) -> tuple[int, Work]:
 
 
 def _wide_multiply_adds(device: Device) -> tuple[int, Work]:
-    """Returns what multiply_adds() does, for processors: operations on vectors of 16 numbers."""
+    """Returns the same as multiply_adds(), for processors: operations on vectors of 16 numbers."""
     work_groups, rounds = 32 * device.limits.compute_units, 1024
     kernel = device.compile(WIDE_SOURCE)
     result = device.empty(4 * 16 * work_groups, PURPOSE)

@@ -22,7 +22,7 @@ Arrays = Mapping[str, np.ndarray]
 _Lowered = tuple[Sequence[Layer], Arrays]
 
 _BYTES_AT_ONCE = 2**28
-"""Bytes of the values of all images that are computed together."""
+"""The most bytes of the values of images that are computed together."""
 
 
 def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
@@ -48,7 +48,8 @@ def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
 
 def _lowered(graph: Graph, images: int, *, apart: bool) -> dict[int, _Lowered]:
     """Returns the layers for each number of images that are computed together. Where images are
-    computed apart, this is as many as _BYTES_AT_ONCE allow and the remainder; else it is all."""
+    computed apart, these numbers are as many images as _BYTES_AT_ONCE allows, and the remainder;
+    else the only number is all images."""
     store = WeightsStore()
     all_images = lower(resolve(graph, images), store)
     nbytes = sum(8 * spec.size for layer in all_images[0] for spec in layer.output_specs)

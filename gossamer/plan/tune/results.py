@@ -1,4 +1,4 @@
-"""The measurements of a tuner: those of this process, and those in the caches of its devices."""
+"""The measurements of a tuner, in this process and in the caches of its devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Results:
         self._known: dict[tuple[Problem, str], _ByCandidate] = {}
 
     def start(self) -> None:
-        """Starts a plan: forgets what was left out of the plan before, and what failed."""
+        """Starts a plan: forgets the candidates that were left out for the plan before, or
+        failed."""
         for known in self._known.values():
             for key in [key for key, measured in known.items() if measured.failure]:
                 del known[key]
@@ -40,15 +41,16 @@ class Results:
         return self._known.get((problem, device.name), {})
 
     def stored(self, problem: Problem, device: Device) -> _ByCandidate:
-        """Returns the measurements that are known: those in the cache, and those that this process
-        uses in place of them."""
+        """Returns the measurements in the cache, and in place of some of them the measurements that
+        this process uses."""
         on_disk = self.cache_of(device).get(problem) or ()
         return {**{measured.candidate_key: measured for measured in on_disk},
                 **self.of(problem, device)}
 
     def keep(self, problem: Problem, device: Device, measured: Sequence[Measurement], *,
              on_disk: bool) -> None:
-        """Makes measurements of a problem's candidates those that this process uses."""
+        """Makes this process use these measurements of a problem's candidates. on_disk: whether the
+        cache stores them, too."""
         if measured:
             self._known.setdefault((problem, device.name), {}).update(
                 {each.candidate_key: each for each in measured})

@@ -1,7 +1,7 @@
 """Checks candidates and times them, one after another.
 
-Every candidate gets one sample of its time. Those that are near the best known time for a layer
-get the samples that the effort asks for, interleaved with one another.
+Every candidate gets one sample of its time. Candidates near the best known time for a layer get as
+many samples as the effort says, interleaved with one another.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from gossamer.plan.tune.profile import CHECKING, TIMING, TuningProfile
 from gossamer.plan.tune.ranking import Ranking
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
-"""Microseconds of one sample, and of all samples of a group's candidates."""
+"""Microseconds of one sample, and the most of all samples of a group's candidates."""
 _BEST = 1.03
 """Ratio to the best known time up to which the time with cold caches is measured too."""
 _HOPELESS = 4.0
 """Multiple of the best known time beyond which one execution is enough."""
 _LAUNCH_US, _GRAPH_US = 50.0, 5.0
-"""Microseconds that the launch may add to the time of one execution; and of one in a graph, which
-records its own time."""
+"""Microseconds that the launch may add to the time of one execution: without a graph, and with a
+graph, which records its own time."""
 _LONG_US = 1000.0
 """Microseconds of one execution from which on its launch does not matter."""
 _REPEATED_US = 20000.0
@@ -45,7 +45,11 @@ it."""
 class _Ready:
     """A candidate that was timed once.
 
-    task: None where it is not timed again.
+    work: runs the candidate.
+    task: the candidate as a task that can be timed again.
+    error: the normalised error of the candidate's outputs.
+    build: the cost of building the candidate.
+    first_us: the time of the first sample in microseconds.
     """
 
     attempt: Attempt
@@ -96,22 +100,22 @@ class Sampler:
 
     def try_(self, attempt: Attempt, built: Future[BuiltCandidate]) -> None:
         """Checks a candidate and takes the first sample of its time."""
-        # a kernel of checks that fails is no failure of a candidate
+        # a failure to compile the checks is no failure of the candidate
         self._memory.compile_checks()
         candidates = self._builds.set_of(attempt.group.layer)
         try:
             try:
                 ready = self._timed_once(attempt, candidates, *built.result())
             except (OutOfMemoryError, MemoryError):
-                # candidates that are kept to be timed again make room
+                # candidates that wait to be timed again are timed now, and their memory is freed
                 self._sample_all()
                 ready = self._timed_once(attempt, candidates, *self._builds.build(attempt))
-        except Exception as failure:  # it may fail in any way, which is reported
+        except Exception as failure:  # a candidate may fail in any way; its failure is reported
             self._fail(attempt, candidates, failure)
             return
         once = Timing(ready.first_us, ready.first_us, ready.first_us, 1)
         is_near = ready.first_us <= NEAR * self._ranking.bound(attempt)
-        # an interrupt may come before the other samples of one that is near
+        # an interrupt may come before the other samples of a candidate that is near
         attempt.measured = _measured(ready, once, candidates, 1 if is_near else self._samples)
         self._ranking.learn(attempt)
         if is_near:
@@ -126,8 +130,9 @@ class Sampler:
         return _Ready(attempt, work, task, error, cost, first_us)
 
     def _first_sample(self, attempt: Attempt, work: Work) -> tuple[PreparedTask, float]:
-        """Returns a candidate as a task, with the microseconds of its first sample, which is one
-        execution where that lasts long, the shorter of two where others may have disturbed it."""
+        """Returns a candidate as a task, with the microseconds of its first sample. A candidate
+        that takes long has one execution as its sample, or the shorter of two where other processes
+        may have disturbed the first."""
         device = self._device
         execute = (device.timed_graph(work, 1) if device.limits.graph
                    else partial(device.time, work))
@@ -151,7 +156,7 @@ class Sampler:
             failure, (OutOfMemoryError, MemoryError, ProcessEndedError, CompilerEndedError))
         attempt.group.update()
         if isinstance(failure, DeviceLostError):
-            # the measurement that says so is kept: the next process does not try the candidate
+            # the failure is stored, so that the next process does not try the candidate
             raise DeviceLostError(f"{failure}; {attempt.algorithm.name} was tried for layer "
                                   f"{attempt.group.layer.name!r}") from failure
 
@@ -174,7 +179,7 @@ class Sampler:
             timings = sampled([ready.task for ready in near], self._samples, _BUDGET_US)
             for ready, timing in zip(near, timings, strict=True):
                 self._keep_samples(candidates, ready, timing)
-            # the least of single samples may be below all medians
+            # the layers' best times are set anew: a single sample may have been below all medians
             group.update()
             for ready in near:
                 self._measure_cold(candidates, ready)

@@ -1,8 +1,8 @@
 """The search for the fastest candidates of layers on one device.
 
-The candidates are ranked by what each is expected to save, built ahead, checked and sampled once;
-those within 15% of the best are sampled again. Some candidates wait until others are measured,
-since the results of the others may show that they are of no use.
+The candidates are ranked by the time that each is expected to save, built ahead, checked and
+sampled once. Candidates within 15% of the best time are sampled again. Some candidates wait until
+others are measured, since the results may show that the waiting candidates are of no use.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from gossamer.plan.tune.workers import WorkerPools
 _NOT_TRIED = "not tried: "
 """The beginning of the reason of a candidate that was left out, as reports have it."""
 _STORE_SECONDS = 5.0
-"""Seconds after which measurements are stored while others are made, so that a process that is
-killed loses no more."""
+"""Seconds after which a search stores its measurements so far: a process that is killed loses no
+more than these seconds."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Progress:
     """How far measuring is.
 
     layers: the number of layers that are measured.
-    known_layers: how many of them have a time.
-    best_us: the sum of their best times in microseconds.
+    known_layers: how many of these layers have a time.
+    best_us: the sum of the best times of these layers in microseconds.
     candidates: the number of candidates that are to be measured.
-    done: how many of them are measured or left out.
-    seconds_left: the seconds that the others may take.
+    done: how many of these candidates are measured or left out.
+    seconds_left: the seconds that the remaining candidates may take.
     """
 
     layers: int
@@ -63,8 +63,8 @@ class Progress:
 class Search:
     """The search among the candidates of layers on one device.
 
-    key: identifies the candidates and the effort of the search. What one search left out, a later
-    one with the same key leaves out too.
+    key: identifies the candidates and the effort of the search. Candidates that one search left out
+    are left out by later searches with the same key, too.
     required_first: whether the candidates that a plan without measurements takes come first.
     is_over: whether measuring is to end as soon as each layer has a time.
     begun: called with attempts before they join the ranking.
@@ -100,18 +100,20 @@ class Search:
         self._attempts: list[Attempt] = []
         """The attempts for candidates without a stored measurement that suffices."""
         self._alike: dict[object, CandidateGroup] = {}
-        """For layers that are alike, the group of the first of them, by what likeness() returns."""
+        """For layers that are alike, the group of the first such layer, by the result of
+        likeness()."""
         self._later: list[Attempt] = []
         """The attempts that wait until the others are measured."""
         self._start = self._stored = time.monotonic()
 
     def run(self, requests: Sequence[MeasurementRequest],
             others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
-        """Measures what is requested; the results are stored, those before an interrupt included.
+        """Measures the requested candidates. The results are stored, also those before an
+        interrupt.
 
         others: called for further requests when the libraries of vendors have answered.
         """
-        # within current() not every call asks the driver which context is current
+        # within current() calls need not ask the driver which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries else nullcontext())
         try:
             with responsive(), current, self._builds.started():
@@ -132,7 +134,7 @@ class Search:
             self._store()
 
     def _measure(self) -> None:
-        """Measures what is left in the ranking."""
+        """Measures the candidates that are left in the ranking."""
         while True:
             if not self._step():
                 if not self._builds.attempts:
@@ -144,7 +146,7 @@ class Search:
         """Begins to build candidates, and measures one that is built, or takes the other samples
         of a group; returns whether there was anything to measure."""
         if self._is_over():
-            # nobody waits for builds that the plan can do without
+            # builds that the plan can do without are given up
             self.skips |= dict.fromkeys(self._builds.give_up_optional(), ENDED)
         self._begin()
         if (done := self._builds.done()) is None:
@@ -163,7 +165,8 @@ class Search:
                 self.skips[attempt] = skip
 
     def _try(self, attempt: Attempt, built: Future[BuiltCandidate]) -> None:
-        """Measures a candidate that is built, unless what was learnt meanwhile made it useless."""
+        """Measures a candidate that is built, unless times measured meanwhile show that it is
+        useless."""
         if (skip := self._ranking.skip(attempt)) is not None:
             self.skips[attempt] = skip
         else:
@@ -184,8 +187,8 @@ class Search:
 
     def _add(self, requests: Sequence[MeasurementRequest]) -> None:
         """Adds requests to the ranking. Three kinds of candidates wait until the others are
-        measured: those with configs beyond the first ones of the effort, those of layers that are
-        like an earlier layer, and those of fusions within larger ones."""
+        measured: candidates with configs beyond the first ones of the effort, candidates of layers
+        that are like an earlier layer, and candidates of fusions within larger fusions."""
         with self._profile.stage(LISTING):
             new = self._listed(requests)
             self._relate()
@@ -208,7 +211,7 @@ class Search:
     def _listed(self, requests: Iterable[MeasurementRequest]
                 ) -> dict[CandidateGroup, list[Attempt]]:
         """Returns an attempt for each candidate that was not requested before, by the group of
-        those that share measurements."""
+        candidates that share measurements."""
         new: dict[CandidateGroup, list[Attempt]] = {}
         for request in requests:
             self._requests.append(request)
@@ -232,7 +235,7 @@ class Search:
                         group.add(attempt)
                         new.setdefault(group, []).append(attempt)
                     if is_first and (variant.precision == "fp32" or request.layer.inserted):
-                        # the plan without measurements takes this one
+                        # the plan without measurements takes this candidate
                         group.attempts[key].is_required = True
                         is_first = False
         return new
@@ -243,7 +246,8 @@ class Search:
                        kernels=algorithm.kernel_sources(group.problem, variant, self._device))
 
     def _relate(self) -> None:
-        """Lets layers know of those next to them, and of the fusions that compute them."""
+        """Sets for the times of each layer whether it is an inner one, and which fusions compute
+        it."""
         inner = self._space.inner(self._requests, self._device)
         outer = {request.problem for request in self._requests if request.layer.name not in inner}
         times_of = {request.layer.name: self._times[request.problem] for request in self._requests}
@@ -321,9 +325,10 @@ class Search:
         return attempt.measured
 
     def _required_instead(self) -> list[Attempt]:
-        """Returns an attempt for each layer none of whose measured candidates works: the most
-        precise of those that are left. It is measured even where measuring was ended, or where it
-        was left out as slow. Fusions need none, since their layers can be computed alone."""
+        """Returns an attempt for each layer without a measured candidate that works: the most
+        precise attempt that is left. It is measured even where measuring was ended, or where the
+        attempt was left out as slow. Fusions need no such attempt, since their layers can be
+        computed alone."""
         instead: dict[Attempt, None] = {}
         for times in self._times.values():
             if times.best or times.is_fusion:
@@ -341,7 +346,7 @@ class Search:
         return list(instead)
 
     def _store(self) -> None:
-        """Stores what was measured, and what was left out."""
+        """Stores the measurements, and which candidates were left out."""
         self._stored = time.monotonic()
         with self._profile.stage(STORING):
             for group in self._groups.values():
@@ -366,8 +371,8 @@ class Search:
 
 
 def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:
-    """Returns a measurement with the build time of an earlier one, where that was made before the
-    kernels were in the cache."""
+    """Returns a measurement with the build time of an earlier one, where the earlier one was made
+    before the kernels were in the cache."""
     if before is None or before.build_s is None or before.build_cached or not fresh.build_cached:
         return fresh
     return replace(fresh, build_s=before.build_s, build_cached=False)

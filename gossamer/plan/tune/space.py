@@ -19,16 +19,18 @@ from gossamer.plan.tune.profile import LISTING, TuningProfile
 from gossamer.plan.tune.workers import WorkerPools
 
 _FEW_LISTED = 8
-"""Number of layers and libraries from which on processes are started for the libraries."""
+"""Number of pairs of a problem and a library's algorithm from which on processes are started to ask
+the libraries."""
 
 
 class Space:
     """The candidates of layers within an effort, in order of preference.
 
-    limits: those of the effort, whose name is `effort`.
-    precisions: those that are allowed.
+    effort: the name of the effort.
+    limits: the numbers of the effort.
+    precisions: the precisions that are allowed.
     keeps_precisions: whether layers may have to be computed in float32 though float16 is faster, so
-    that a less precise candidate may not stand for a more precise one.
+    that candidates are measured even where less precise ones are faster.
     threads: BLAS threads of a layer on the host.
     """
 
@@ -44,15 +46,15 @@ class Space:
         self._refusals: dict[tuple[Algorithm, Problem, str], str | None] = {}
         self._narrow: set[tuple[Problem, str]] = set()
         self.answers: list[Future[BuiltElsewhere]] = []
-        """They are done when the libraries of vendors that were asked in other processes have
-        answered, or have failed to."""
+        """Futures of the answers of vendors' libraries that were asked in other processes. A future
+        is done when the library has answered or failed."""
         self.why = f"with effort {effort}"
         """The words that say where the limit of the time for building comes from."""
 
     def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> None:
-        """Begins to ask the libraries of vendors that take long what they offer for layers, in
-        other processes, where there is much to ask and to build. What they answer is on disk when
-        `answers` are done. workers: the processes, which are started here."""
+        """Begins to ask vendors' libraries that take long for their variants for layers, in other
+        processes, where there are many layers and the device builds side by side. The variants are
+        on disk when `answers` are done. workers: the processes, which are started here."""
         listed = [layer for layer in layers if layer.problem is not None]
         asked = {(algorithm, _problem_of(layer)): None for layer in listed
                  for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
@@ -77,7 +79,7 @@ class Space:
 
     @property
     def is_asking(self) -> bool:
-        """Whether the libraries of vendors have not answered yet."""
+        """Whether some vendor's library is still being asked."""
         return not all(answer.done() for answer in self.answers)
 
     def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
@@ -95,9 +97,9 @@ class Space:
                             if layer.problem not in wide)
 
     def inner(self, requests: Sequence[MeasurementRequest], device: Device) -> set[str]:
-        """Returns the names of the layers that can compute in float16, and whose inputs come from
-        and whose outputs go to such layers only; and those of fusions that can, whatever their
-        neighbours."""
+        """Returns the names of the layers that can compute in float16 between layers that can do so
+        too: all that write their inputs and all that read their outputs. Returns the names of
+        fusions that can compute in float16 as well, whatever their neighbours are."""
         able = {request.layer.name for request in requests if not self.keeps_precisions and any(
             variant.precision == "fp16" for algorithm in request.algorithms
             for variant in self.within_effort(algorithm, request.problem, device))}
@@ -132,8 +134,9 @@ class Space:
 
     def within_effort(self, algorithm: Algorithm, problem: Problem,
                       device: Device) -> Sequence[Variant]:
-        """Returns the variants of as many configs as the effort has at most, and those before them
-        that would take too long to build; all of allowed precisions."""
+        """Returns the variants in allowed precisions of the first configs that do not take too long
+        to build, as many configs as the effort has at most. Variants before them that would take
+        too long to build are returned, too."""
         key = (algorithm, problem, device.name)
         if key not in self._variants:
             most, count = self.limits.most_configs_of(algorithm), 0
@@ -165,7 +168,7 @@ class Space:
         is_narrow = algorithm.vendor and (problem, device.name) in self._narrow
         if is_narrow:
             return ("fp16",)
-        # one that changes nothing is always allowed
+        # a precision that changes no result is always allowed
         count = max(len(self._precisions), PRECISIONS.index(problem.exact_precision) + 1)
         return PRECISIONS[:count]
 

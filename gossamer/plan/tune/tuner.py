@@ -39,7 +39,7 @@ from gossamer.plan.tune.workers import WorkerPools
 _FEW_TIMINGS = 10
 """The least number of candidates whose samples show how far times scatter on the device."""
 _RESERVED = 0.2
-"""Share of a budget that is left for the choice, at most."""
+"""The largest share of a budget that is left for the choice."""
 
 
 class Tuner:
@@ -51,10 +51,10 @@ class Tuner:
     note: called with a line of text for each batch of layers that is about to be measured.
     progress: called with a Progress after each candidate.
     budget_s: seconds, counted from start(), after which there should be a plan; None for no limit.
-    A little earlier, only candidates that the plan cannot do without are still begun.
+    From a little before that time on, only candidates that the plan cannot do without are begun.
     keeps_precisions: whether layers may have to be computed in float32 though float16 is faster.
-    all_vendor_configs: whether all configs of vendors' libraries are measured, whatever the effort,
-    and whether no candidate is left out, so that each algorithm has its best time.
+    all_vendor_configs: whether all configs of vendors' libraries are measured with any effort, and
+    no candidate is left out, so that each algorithm has its best time.
     threads: BLAS threads of a layer on the host.
     """
 
@@ -100,16 +100,16 @@ class Tuner:
         self._verification = Verification(self._results, self.profile, self._memory_of)
 
     def start(self) -> None:
-        """Starts a plan, and the time that the budget allows for it. Forgets what was left out for
-        the plan before: candidates that its fusions made useless may be of use now."""
+        """Starts a plan, and the time of its budget. Forgets which candidates were left out for the
+        plan before: candidates that the fusions of that plan made useless may be of use now."""
         self._known.clear()
         self._results.start()
         self._begun = time.monotonic()
         self._deadline = math.inf if self._budget_s is None else self._begun + self._budget_s
 
     def stop(self) -> None:
-        """Ends measuring for good, as soon as what a plan cannot do without is measured. Another
-        thread, or the handler of a signal, may call this."""
+        """Ends measuring for good, as soon as the candidates that a plan cannot do without are
+        measured. Another thread, or the handler of a signal, may call this."""
         self._is_stopped = True
 
     @property
@@ -129,8 +129,8 @@ class Tuner:
 
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> list[Candidate]:
-        """Returns the algorithms' candidates within the effort, in order of preference. Those that
-        would take too long to build, or were not tried, are among them as excluded."""
+        """Returns the algorithms' candidates within the effort, in order of preference. Candidates
+        that would take too long to build, or were not tried, are returned as excluded ones."""
         request = MeasurementRequest(layer, algorithms, device)
         names = tuple(algorithm.name for algorithm in algorithms)
         key = request.problem, device.name, names
@@ -140,9 +140,9 @@ class Tuner:
         return self._known[key]
 
     def ask(self, layers: Iterable[Layer], device: Device) -> None:
-        """Begins to ask the libraries of vendors what they offer for layers, where the device
-        builds side by side and that takes long. Variants are listed in the order of the device's
-        rates, which are measured first."""
+        """Begins to ask vendors' libraries for their variants for layers, where the libraries take
+        long and the device builds side by side. The device's rates are measured first, since they
+        decide the order in which variants are listed."""
         self._compilers.enter_context(self.device.compilers(processors()))
         self._know_rates(device)
         compile_ahead(device)
@@ -163,20 +163,21 @@ class Tuner:
                         others: Callable[[], Sequence[MeasurementRequest]], scope: str) -> None:
         """Measures the candidates of a network's layers and fusions on the device together.
 
-        requests: those that are known at once.
+        requests: the requests that are known at the start.
         others: called for further requests when the libraries of vendors have answered.
-        scope: identifies what is requested.
+        scope: text that identifies the requests.
         """
         self._search(self.device, requests, scope, others)
 
     def _search(self, device: Device, requests: Sequence[MeasurementRequest], scope: str,
                 others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
-        """Searches on one device. others, scope: those of measure_network()."""
+        """Searches on one device. others, scope: as in measure_network()."""
         self._know_rates(device)
         key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
                       self.limits.everything)
-        # candidates that a plan cannot do without come first where a budget may end the search;
-        # else, if many are built at once, those come first that show others to be of no use
+        # candidates that a plan cannot do without come first where a budget may end the search, or
+        # where one candidate is built at a time; else candidates come first that may show others to
+        # be useless
         required_first = self._budget_s is not None or not device.builds_side_by_side
         search = Search(device, self.space, key, self._results,
                         self._estimates_of(device), self._memory_of(device),
@@ -234,16 +235,16 @@ class Tuner:
         return candidates
 
     def conversion_us(self, problem: Problem, device: Device) -> float | None:
-        """Returns the least time that a conversion can take, by an estimate; None where it has been
-        measured or shall be."""
+        """Returns the least time that a conversion can take, by an estimate; None where the
+        conversion was measured or is to be measured."""
         if self.limits.everything or self._results.of(problem, device):
             return None
         return self._estimates_of(device).least_conversion_us(problem.inputs[0],
                                                               problem.outputs[0])
 
     def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
-        """Returns the candidates; those whose numbers are wrong with the constants of their layers
-        are excluded."""
+        """Returns the candidates. A candidate that computes wrong numbers with the constants of its
+        layer is excluded."""
         return self._verification.verified(chosen)
 
     def flush(self) -> None:
@@ -253,7 +254,7 @@ class Tuner:
     def release(self) -> None:
         """Frees the memory that holds inputs and outputs of the layers to be measured, and ends the
         processes that build."""
-        # a second interrupt may end the wait for the others
+        # compilers are closed first: a second interrupt may end the wait for the workers
         self._compilers.close()
         self._workers.close()
         for memory in self._memories.values():
@@ -265,7 +266,7 @@ class Tuner:
         return self._memories[device.name]
 
     def _know_rates(self, device: Device) -> None:
-        """Sees to it that the rates by which candidates are ordered are those of the device."""
+        """Makes known the device's own rates, by which candidates are ordered."""
         if device is self.device and not self._knows_rates:
             know_rates(device, self.cache)
             self._knows_rates = True

@@ -23,8 +23,8 @@ from gossamer.plan.tune.results import Results
 _Key = tuple[str, str | None, str, CandidateKey]
 """The name of a layer, the digest of its constants, the name of a device, and a candidate."""
 _MAY_PASS = (CompilerEndedError, OutOfMemoryError, MemoryError)
-"""Failures that say nothing of a candidate's numbers, so that it is checked again for the next
-plan."""
+"""Failures that say nothing about a candidate's numbers, so that the candidate is checked again for
+the next plan."""
 
 
 class Verification:
@@ -41,9 +41,9 @@ class Verification:
         self._failures: dict[_Key, Exception | None] = {}
 
     def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
-        """Returns the candidates; those whose numbers are wrong with the constants of their layers
-        are excluded. Candidates that were not checked with these constants are built, and their
-        references computed, side by side where the device can do that."""
+        """Returns the candidates. A candidate that computes wrong numbers with the constants of its
+        layer is excluded. Candidates that were not checked with these constants are built, and
+        their references computed, side by side where the device can do that."""
         by_key = [((layer.name, layer.digest, device.name, candidate.measured.candidate_key),
                    (layer, candidate, device)) for layer, candidate, device in chosen]
         unknown = {key: each for key, each in by_key
@@ -71,7 +71,8 @@ class Verification:
                 or self._results.cache_of(device).has_check(layer.problem, measured, layer.digest))
 
     def _checked(self, chosen: Sequence[Chosen], device: Device) -> list[Exception | None]:
-        """Returns how candidates on a device failed; None for those that are right."""
+        """Returns for each candidate on a device how it failed; None for a candidate that is
+        right."""
         memory, cache = self._memory_of(device), self._results.cache_of(device)
 
         def built(layer: Layer, candidate: Candidate) -> tuple[CandidateSet, State, BuiltCheck]:
@@ -90,7 +91,7 @@ class Verification:
                 candidates.checked(candidate.algorithm, candidate.variant, state, check)
             except DeviceLostError:
                 raise
-            except Exception as error:  # it may fail in any way, which is reported
+            except Exception as error:  # a candidate may fail in any way; its failure is reported
                 failures.append(error)
                 continue
             assert layer.problem is not None

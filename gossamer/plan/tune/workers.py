@@ -20,10 +20,10 @@ _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
 """Limits of libraries for linear algebra: each process computes on one processor."""
 _MOST_ON_DEVICE, _MEMORY_EACH = 5, 2**33
-"""Processes that build on the device itself at most, and bytes of the device's memory for each."""
+"""The most processes that build on the device itself, and the bytes of device memory for each."""
 _MOST = 32
-"""Processes that build without the device at most: one device times no faster than so many build,
-and each takes a few hundred megabytes of the host's memory."""
+"""The most processes that build without the device. One device times candidates no faster than this
+number of processes builds them, and each process takes a few hundred megabytes of host memory."""
 
 
 class BuildWorkers(ProcessPool):
@@ -46,13 +46,14 @@ class BuildWorkers(ProcessPool):
 
     def build(self, algorithm: Algorithm, problem: Problem, variant: Variant,
               weights: Weights) -> Future[BuiltElsewhere]:
-        """Returns the future of what a process builds for a candidate; give that to
-        `gossamer.plan.prepare.build`, which then has little left to do.
+        """Returns the future of the forms and kernels that a process makes for a candidate. With
+        them `gossamer.plan.prepare.build` has little left to do.
 
-        Candidates are built in the order in which they are submitted. The future of one that waits
-        can be cancelled. Its exception is NoProcessError where no process builds the candidate, so
-        that the caller builds it, which this may raise as well; ProcessEndedError where the process
-        ended while it built; or the error by which building failed.
+        Candidates are built in the order in which they are submitted. The future of a candidate
+        that waits can be cancelled. The future's exception is NoProcessError where no process
+        builds the candidate, so that the caller has to build it; ProcessEndedError where the
+        process ended while it built; or the error with which building failed. This function raises
+        NoProcessError itself where the algorithm leaves nothing to other processes.
         """
         candidate = f"{algorithm.name} {variant.config_text} for layer {weights.layer}"
         if self._on_device:
@@ -65,11 +66,11 @@ class BuildWorkers(ProcessPool):
             what=f"built {candidate}", on_demand=weights.arrays, then=_received)
 
     def do(self, work: Callable[[Device], object], what: str) -> Future[BuiltElsewhere]:
-        """Returns the future of work that processes which open the device do, such as
-        Algorithm.work_ahead returns. what: words for it.
+        """Returns the future of work that a process with the device open does, such as the work
+        that Algorithm.work_ahead returns. what: words for the work.
 
-        Its exception is ProcessEndedError where the process ended meanwhile, and NoProcessError
-        where no process does the work or the work fails.
+        The future's exception is ProcessEndedError where the process ended meanwhile, and
+        NoProcessError where no process does the work or the work fails.
         """
         assert self._on_device
         return self.submit(build_tasks.work, work, what=f"was asked for {what}",
@@ -83,17 +84,18 @@ def _received(built: BuiltElsewhere) -> BuiltElsewhere:
 
 
 class WorkerPools:
-    """Processes that build candidates of vendors' libraries, which open the device, and processes
-    that build those that skip zeros, which do not.
+    """Two pools of processes that build candidates. The processes of one pool open the device and
+    build candidates of vendors' libraries. The processes of the other pool build candidates that
+    skip zeros, and do not open the device.
 
-    pools: the processes, by whether they are for the libraries of vendors.
+    pools: the pools that were started, by whether they are for vendors' libraries.
     """
 
     def __init__(self) -> None:
         self.pools: dict[bool, BuildWorkers] = {}
 
     def start(self, device: Device, algorithms: Iterable[Algorithm]) -> None:
-        """Starts the processes that are of use for some algorithms, where there are none yet."""
+        """Starts the processes that are of use for some algorithms, unless they are started."""
         if device.build_only is None or processors() == 1:
             return
         kinds = {bool(algorithm.vendor) for algorithm in algorithms
