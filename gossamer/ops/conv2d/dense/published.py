@@ -33,9 +33,10 @@ _WORK_GROUP = 512
 
 
 class PublishedConvolution(Algorithm):
-    """Three kernels that are not fused: the im2col matrix of the images, the product of the weights
-    with it, and bias and activation. Their work-groups have 512 work-items, or fewer where the
-    device allows fewer."""
+    """Computes a convolution in three kernels that are not fused: the first writes the im2col
+    matrix of the images, the second multiplies the weights with it, and the third applies bias and
+    activation. The work-groups of the third kernel have 512 work-items, or fewer where the device
+    allows fewer."""
 
     op = "conv2d"
     name = "published"
