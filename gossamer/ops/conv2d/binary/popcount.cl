@@ -3,7 +3,7 @@
  * A work-group computes TILE_M output channels of PATCHES_Y * WORK_H rows and PATCHES_X * WORK_W
  * columns of outputs. Its input words lie in shared memory, CHUNK words of a pixel at a time. A
  * work-item computes one channel of WORK_H * WORK_W outputs. The work-items of a warp have 32
- * consecutive channels: they read the same input words, and their votes are 32 bits of the output. */
+ * consecutive channels: they read the same input words, and their votes are 32 output bits. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORD_BITS 32 /* bits of a word, 32 or 64 */
