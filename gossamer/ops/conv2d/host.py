@@ -17,7 +17,7 @@ from gossamer.ops.weights import Weights
 
 _CACHED_FLOATS = 48 * 1024
 """Floats of one block of padded input planes, a rule of thumb: a block, its sums and its scratch
-array should fit the L2 cache of a core. On a core with a smaller cache they only take longer."""
+array should fit the L2 cache of a core. On a core with a smaller cache blocks only take longer."""
 
 
 class HostIm2col(Algorithm):

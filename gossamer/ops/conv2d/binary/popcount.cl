@@ -7,7 +7,7 @@
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORD_BITS 32 /* bits of a word, 32 or 64 */
-#define PLANES 1 /* 1 for inputs of -1 and 1, 2 where a first word says which inputs are not 0 */
+#define PLANES 1 /* 1 for inputs -1 and 1; 2 for -1, 0 and 1, where plane 0 says which are not 0 */
 #define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
 #define FLOATS 0 /* 1: floats are written; a packed output is then the second result */
 #define THRESHOLDS 1 /* 1: integer thresholds replace the epilogue */

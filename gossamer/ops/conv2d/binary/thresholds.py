@@ -35,8 +35,7 @@ class Thresholds:
 
     lower: lower threshold of each channel, int32 of shape (M,).
     upper: upper threshold, int32 of shape (M,); where it equals `lower` the result is never 0.
-    direction: 1 where the result rises with the accumulator, -1 where it falls, int32 of shape
-    (M,).
+    direction: -1 where the result falls with the accumulator, else 1; int32 of shape (M,).
     """
 
     lower: np.ndarray

@@ -10,7 +10,7 @@
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define PIXELS 4 /* output pixels of a work-item */
 #define VECTORS 4 /* vectors of 8 output channels of a work-item, a multiple of 4 */
-#define PLANES 1 /* 1 for inputs of -1 and 1, 2 where a first word says which inputs are not 0 */
+#define PLANES 1 /* 1 for inputs -1 and 1; 2 for -1, 0 and 1, where plane 0 says which are not 0 */
 #define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
 #define FLOATS 0 /* 1 where floats are written; a packed output is then the second result */
 #define THRESHOLDS 1 /* 1 where integer thresholds replace the epilogue */
@@ -76,7 +76,7 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_popcount(
     int products[PIXELS];
     int image[PIXELS], row[PIXELS], column[PIXELS];
     UNROLL for (int i = 0; i < PIXELS; i++) {
-        /* pixels behind the last one are computed like the last one, and not stored */
+        /* places after the last pixel compute the last pixel again, and do not store it */
         int pixel = MINIMUM(first_pixel + i, pixels - 1);
         image[i] = pixel / plane * x_image + first_word * x_word;
         row[i] = pixel % plane / out_width * stride_y - pad_top;

@@ -96,7 +96,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     x_image, x_word, x_row, x_column = (
         stride // (WORD_BITS // 32) for stride in PackedParts.of(source).strides)
     form = "64 bits, binary"
-    # one-bit words have -1 in place of 0 outside of the image; where it stands for 0 the kernel
+    # one-bit words have -1 in place of 0 outside of the image; where -1 stands for 0 the kernel
     # does not count it
     outside = layer.padding if layer.padding or layer.form.planes == 2 else -1
     return [Launch(

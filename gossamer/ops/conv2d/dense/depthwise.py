@@ -26,7 +26,7 @@ stride, where strides above 2 count as 2. Shapes are tried in this order, the fa
 problems on an H200 first; on every device each shape may be measured."""
 _MAX_TAPS = 49
 _EIGHTFOLD_TAPS = 9
-"""The most taps of a filter of which registers hold the weights for eight channels."""
+"""The most taps for which registers hold the weights of eight channels."""
 _MAX_WIDTH = 64
 
 

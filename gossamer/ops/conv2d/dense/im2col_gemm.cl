@@ -7,7 +7,7 @@
  * A work-group computes TILE_P pixels by TILE_M output channels and a work-item WORK_P by WORK_M of
  * them, from tiles of TILE_K values of k in shared memory that are filled one step ahead. With
  * SLICE_K > 1 the work-items form SLICE_K sets (k-slices). Each set sums a part of a tile's K
- * range, and the sums of all sets are added at the end: more work-items run where pixels are few.
+ * range, and the sums of all sets are added at the end; this gives small layers more work-items.
  * With SPLIT_K > 1, SPLIT_K work-groups share the K range of a tile. Each work-group then writes
  * its sums as floats (split, pixel, channel) without an epilogue, and split_sum.cl adds them up.
  * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.

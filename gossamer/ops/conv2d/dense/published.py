@@ -76,7 +76,7 @@ class PublishedConvolution(Algorithm):
 
 
 def _product(problem: Conv2dProblem, part: MatrixPart) -> Product:
-    """Returns the product of the weights with a part's matrix, one for each image and group."""
+    """Returns the products of the weights with a part's matrix, one for each image and group."""
     return Product(problem.out_channels // problem.groups, part.pixels, problem.depth,
                    part.pixels, problem.out_height * problem.out_width,
                    part.images * problem.groups, problem.groups,

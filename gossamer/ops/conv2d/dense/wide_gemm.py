@@ -104,8 +104,8 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 
 
 def _expected_us(problem: Conv2dProblem, pixels: int, vectors: int, device: Device) -> float:
-    """Returns the estimated time of a launch in microseconds: the time of the multiply-adds and
-    stores of all work-items, those on padding included, and of finding the pixels of each tap."""
+    """Returns the estimated time of a launch in microseconds: the time of all multiply-adds and
+    stores of all work-items, also on padding, and of finding the pixels of each tap."""
     per_group = problem.out_channels // problem.groups
     tiles = -(-problem.pixels // pixels) * -(-per_group // (16 * vectors)) * problem.groups
     rounds = -(-tiles // max(device.limits.compute_units, 1))

@@ -96,8 +96,8 @@ class Cudnn(Algorithm):
         if "fp32" in precisions:
             epilogues.sort(key=lambda epilogue: not any(
                 offer.plans for offer in _offers(problem, device, epilogue, "fp32").values()))
-        # the first plans with either epilogue are listed first; then all other plans with a fused
-        # epilogue, which is nearly always faster, come before those with a separate one
+        # The plans of rank 0 come first, with each epilogue. Then all further plans with the first
+        # epilogue come before plans with the second: the fused one is nearly always faster.
         ranks = [(0, epilogue) for epilogue in epilogues]
         ranks += [(rank, epilogue) for epilogue in epilogues for rank in range(1, MOST_PLANS)]
         for rank, epilogue in ranks:

@@ -29,7 +29,7 @@ MOST_PLANS = 8
 """The most plans that are listed for one form; cuDNN's heuristics list fast plans first."""
 
 _MEMORY_SHARE = 32
-"""Plans that need more workspace than the device's memory divided by this are left out."""
+"""Plans that need more workspace than the device's memory divided by this number are left out."""
 
 X, WEIGHT, Y, OPERAND = 1, 2, 3, 4
 """Names of tensors in a graph; operand i is OPERAND + i."""

@@ -20,7 +20,7 @@
 
 #if !defined CONFIGURED && !defined WORD_BITS
 #define WORD_BITS 64 /* bits of a word, 32 or 64 */
-#define PLANES 1 /* 1 for inputs of -1 and 1, 2 where a first word says which inputs are not 0 */
+#define PLANES 1 /* 1 for inputs -1 and 1; 2 for -1, 0 and 1, where plane 0 says which are not 0 */
 #define AT_ONCE 3 /* steps that a warp multiplies between two barriers */
 #endif
 
@@ -44,7 +44,7 @@ INLINE void copy_word(uint target, const uchar *source, int size)
 #endif
 }
 
-/* The sizes of the input, and where the channels of the work-group's group begin. */
+/* The input with its sizes, and the first word of the channels of the work-group's group. */
 struct Source {
     const uchar *x;
     int first_word, words, height, width, stride_y, stride_x, pad_top, pad_left;

@@ -315,7 +315,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         {
 #ifdef EXCHANGED_OPERAND
             /* with STAGES phases or more the operand's copies were waited for in the phases; else
-             * all copies are waited for, those of later inputs included */
+             * all copies are waited for, copies of later inputs included */
             if (COPIERS || phases < STAGES)
                 cp_async_wait_all();
             WARP_BARRIER();

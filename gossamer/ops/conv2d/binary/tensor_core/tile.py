@@ -121,7 +121,7 @@ class Tile(abc.ABC):
 
     def most_shared_bytes(self, limits: Limits) -> int:
         """Returns the bytes of dynamic shared memory that a work-group may take, so that a
-        multiprocessor holds blocks_per_unit of them."""
+        multiprocessor holds blocks_per_unit work-groups."""
         return limits.shared_bytes_opt_in // self.blocks_per_unit - _STATIC_BYTES
 
     def fits(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> bool:

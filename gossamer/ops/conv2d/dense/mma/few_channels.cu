@@ -4,8 +4,8 @@
  * (ops/image.h). y is float16, NHWC.
  *
  * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. It copies the pixels
- * under their windows to shared memory as float16, with zeros outside of the image. There a line is
- * one row of one channel, of PITCH numbers. The lines of all channels of a row follow one another,
+ * under their windows to shared memory as float16, with zeros outside of the image. A line is one
+ * row of one channel there, PITCH numbers. The lines of all channels of a row follow one another,
  * then the lines of the next row. So the window of an output is a part of LINES successive lines,
  * and its part of each line begins PITCH numbers after its part of the line before.
  *
@@ -121,7 +121,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
     BARRIER();
 
     /* In each step a lane loads two pairs of numbers. `lines` has each pair's line within the step,
-     * `offsets` its distance from the step's first number, and `masks` the bits of those of its
+     * `offsets` its distance from the step's first number, and `masks` has the bits of the pair's
      * numbers that are in the window. */
     int lines[2], offsets[2];
     uint masks[2];

@@ -26,7 +26,7 @@
  * HALVES            1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they
  *                   are floats, which are read as TF32
  * STAGED            1: the epilogue's one tensor operand, STAGED_OPERAND, is copied to shared
- *                   memory ahead, in stages after those of the lines; OUT_VECTOR is VECTOR */
+ *                   memory ahead, in stages after the stages of lines; OUT_VECTOR is VECTOR */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: the pieces of a pixel lie side by side in x; 0: k_table holds the offset of each piece

@@ -6,8 +6,8 @@
  * The pixels and pads of all images are one sequence of places: `pitch` places a row,
  * `image_places` places an image. Zeros are copied to the places of pads. The pads at the right of
  * a row are also the left pads of the next row. The place of an output is the place of its window's
- * first pixel, so tap (r, s) of every output is r * pitch + s places further. Places without an
- * output are computed like others and not stored.
+ * first pixel, so the input of tap (r, s) lies r * pitch + s places further for every output.
+ * Places without an output are computed like others and not stored.
  *
  * A unit is 64 places: the rows of a product of a warpgroup (four warps). A work-group takes a
  * range of units, in tiles of up to TILE_UNITS, and TILE_M output channels. For each slice of SLICE

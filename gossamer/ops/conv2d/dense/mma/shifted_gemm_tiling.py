@@ -50,7 +50,7 @@ class ShiftedTile:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Registers of a work-item that copies and of one that multiplies."""
+        """Registers of a copying work-item, and of a multiplying work-item."""
         return (56, 240 if self.warpgroups == 1 else 224)
 
     @property
@@ -185,7 +185,7 @@ def expected_us(problem: Conv2dProblem, tile: ShiftedTile, limits: Limits) -> fl
 def _cycles(problem: Conv2dProblem, tile: ShiftedTile, units: int) -> float:
     """Returns the cycles of a tile with `units` units: a constant, the copies of its runs, and the
     products. Products take as long as the tensor cores need for all warpgroups, or as one warpgroup
-    needs to start its own, whichever is longer."""
+    needs to start its own products, whichever is longer."""
     stages = tile.stages(problem)
     # the rows and the columns of a product are both read from shared memory
     product = max(tile.columns / 2, 16 + tile.columns / 4)

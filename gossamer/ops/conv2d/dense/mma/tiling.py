@@ -60,7 +60,7 @@ class MmaTile:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Registers of a work-item that copies and of one that multiplies, with wgmma."""
+        """With wgmma, registers of a copying work-item, and of a multiplying work-item."""
         each = _REGISTERS // (self.work_group * self.blocks_per_unit) // 8 * 8
         copy = min(each, 32 + 24 * (self.tile_p // 64))
         left = each * self.work_group - copy * self.copiers
@@ -102,7 +102,7 @@ class MmaTile:
 
     def stages_ahead_of_operand(self, precision: str) -> int:
         """Returns how many stages can be copied ahead of the stages of a staged operand; negative
-        where that operand is not copied ahead."""
+        where the operand is not copied ahead."""
         itemsize = 2 if precision == "fp16" else 4
         fits = [stages for stages in (1, 2, 4)
                 if self.tile_p // stages * self.tile_m * itemsize <= self.slot_bytes]

@@ -97,7 +97,7 @@ KERNEL WORK_GROUP_OF(THREADS) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
  * the last one read the input of the last one and are not stored.
  *
  * Work-groups are assumed to start on the multiprocessors (units) in turn. The work-groups of one
- * unit mostly have the same span of points, and rows that are successive in `order`. They so find
+ * unit mostly have the same span of points, and rows that are successive in `order`. So they find
  * inputs in the unit's cache that other work-groups loaded. Each unit runs `waves` work-groups, and
  * each of the first `longer` units runs one more. */
 #ifdef POINTS

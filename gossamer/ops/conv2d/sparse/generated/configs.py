@@ -176,10 +176,10 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
 
     In a large batch three configs come first, because the model distinguishes them worst: the best
     with prefetch warps, the best with k_groups, and the best with neither. The best config of each
-    other kind (channels, k_groups, prefetch warps) follows. These alternate with configs that
-    differ from the first ones in tiles, in staggered entries or by longer stages. Last comes the
-    config with the shortest code, unless it is already listed: it is for efforts that leave little
-    time for building.
+    other kind (channels, k_groups, prefetch warps) follows. These configs alternate with configs
+    that differ from the first ones in tiles, in staggered entries or by longer stages. Last comes
+    the config with the shortest code, unless it is already listed: it is for efforts that leave
+    little time for building.
     """
     # layers of one shape and density share configs, wherever their zeros are
     anywhere = replace(problem, weights_info=WeightsInfo(problem.weights_info.density))
@@ -327,7 +327,7 @@ def _needed_registers(d: GeneratedTiling) -> int:
 
 def _tiles(problem: Conv2dProblem, halves: bool) -> Iterator[tuple[int, int, int]]:
     """Yields tiles of a work-group as numbers of images, rows and columns. Of the tiles of each
-    size it yields those that waste few work-items and read few inputs beyond their own pixels."""
+    size it yields the tiles that waste few work-items and read few inputs beyond their pixels."""
     pair = 2 if halves else 1
     image_counts = [images * pair for images in _IMAGES if images * pair <= problem.batch]
     if problem.batch <= _IMAGES[0] * pair:

@@ -35,7 +35,7 @@ MOST_SECONDS = 240.0
 
 _LINES_PER_SECOND = 13_000
 """Instructions that one processor assembles in a second, as measured on the host of an H200. On a
-slower processor building may take longer than `MOST_SECONDS`; nothing else depends on this rate."""
+slower processor building may take longer than `MOST_SECONDS`, which does no other harm."""
 
 _MOST_LINES = MOST_SECONDS * _LINES_PER_SECOND
 

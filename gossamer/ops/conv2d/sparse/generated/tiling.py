@@ -29,8 +29,9 @@ class GeneratedConfig:
     staggered_entries: parts of a stage's code at which different warps begin. Each warp runs all
     parts, one after another, so that several instruction fetches are under way at once.
     prefetch_warps: 1 where one extra warp per staggered entry runs its part of a stage's code,
-    without computing results, before the other warps need it. The others then find the code in the
-    instruction cache, and all begin at its start. 0 without such warps; 1 requires k_groups = 1.
+    without computing results, before the other warps need the code. The other warps then find it in
+    the instruction cache, and all begin at its start. 0 without prefetch warps; 1 requires
+    k_groups = 1.
     blocks_per_unit: work-groups that must fit a multiprocessor at once.
     kernels: kernels among which the blocks are divided; they are assembled, and run, in parallel.
     """
@@ -93,7 +94,7 @@ class GeneratedTiling:
 
     @property
     def work_group(self) -> int:
-        """Work-items of a work-group, with those of prefetch warps."""
+        """Work-items of a work-group, prefetch warps included."""
         return self.workers + self.config.prefetch_warps * self.config.staggered_entries * WARP
 
     @property

@@ -2,7 +2,7 @@
  * multiplied.
  *
  * A block is 16 * TILES output channels. A column of the weights is a channel and a row and a
- * column of the window; a block has the columns in which one of its channels has a nonzero. They
+ * column of the window; a block has the columns in which one of its channels has a nonzero. Columns
  * are multiplied in steps of 16 (TF32: 8). With two tiles some columns are needed by both tiles,
  * some by the first alone and some by the second alone. All columns of a step are of one of these
  * kinds. A step for one tile has 32 columns (TF32: 16), so that all steps have the same number of

@@ -115,7 +115,8 @@ _POINTS = {"fp16": {(1, 1): ((1, 1), (1, 2), (1, 3), (2, 2), (1, 4)),
 _MOST_SHAPES = 5
 """The most shapes with one precision and one number of tiles that are offered for a layer."""
 _MOST_SIMILAR = 2
-"""The most of these shapes in which a warp has the same parts of images and the same pixels."""
+"""The most offered shapes with one precision and one number of tiles that also have the same parts
+and give a warp the same height and width."""
 _NOMINAL_BATCH = 64
 """The batch size for which shapes are chosen: every batch size is offered the same shapes."""
 

@@ -163,7 +163,7 @@ def _arranged(blocks: list[TileBlock], warps_a_block: int) -> list[TileBlock]:
 
 def _shares(blocks: list[TileBlock], sizes: Sequence[int]) -> list[list[TileBlock]]:
     """Divides the blocks into shares of given sizes with similar sums of work. First each block,
-    the longest ones first, goes to the share with the least work. Then the largest share repeatedly
+    the longest blocks first, goes to the share with least work. Then the largest share repeatedly
     swaps a block with another share, in the swap that lessens the difference of their sums most."""
     shares: list[list[TileBlock]] = [[] for _ in sizes]
 
@@ -201,7 +201,7 @@ def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int,
     classes: class of each column, from 0 to apart - 1; columns of different classes can be read at
     once.
     depth: columns of a step.
-    rounding: number that is added to a phase's share of the steps before it is rounded down.
+    rounding: number that is added to a phase's share of the steps before the share is rounded down.
     """
     arrivals = np.searchsorted(chunks, np.arange(phases + 1)).tolist()
     class_of = classes.tolist()

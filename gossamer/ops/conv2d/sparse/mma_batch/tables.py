@@ -78,7 +78,7 @@ class BatchTables:
     other columns.
     "channels" has for each row of a block its output channel, or -1.
 
-    After the last step there is one more, because kernels read ahead.
+    One further step follows the last step, because kernels read ahead.
     """
 
     problem: Conv2dProblem

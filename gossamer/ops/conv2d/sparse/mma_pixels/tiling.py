@@ -140,7 +140,8 @@ class PixelTiling:
 
     @property
     def blocks(self) -> int:
-        """Blocks of a group of the convolution, with empty ones that fill the last work-group."""
+        """Number of blocks of a group of the convolution, with empty blocks that fill the last
+        work-group."""
         blocks = -(-(self.problem.out_channels // self.problem.groups) // self.shape.rows)
         return -(-blocks // self.shape.blocks) * self.shape.blocks
 

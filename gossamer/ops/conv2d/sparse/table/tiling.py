@@ -80,7 +80,7 @@ class OutputPlanes:
     line: points of a line: images times the places of an input line where the points are linear,
     else images times the places of an output line.
     images: images of a place.
-    linear: true where the window of each point starts one element after the point before.
+    linear: true where each point's window starts one element after the window of the point before.
     start: offset in x of the first window.
     in_x: elements by which a step along planes, lines and places moves the window in x.
     in_y: elements by which a step along planes, lines and places moves the result in y.
