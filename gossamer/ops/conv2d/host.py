@@ -16,13 +16,14 @@ from gossamer.ops.host_threads import thread_configs, threads_of
 from gossamer.ops.weights import Weights
 
 _CACHED_FLOATS = 48 * 1024
-"""Floats of one block of depthwise work, a rule of thumb: with its scratch a block stays in the L2
-cache of a core. With a smaller cache blocks are slower, not wrong."""
+"""Floats of one block of padded input planes, a rule of thumb: a block, its sums and its scratch
+array should fit the L2 cache of a core. On a core with a smaller cache blocks only take longer."""
 
 
 class HostIm2col(Algorithm):
-    """Computes a convolution image by image as a BLAS product of the weights with the im2col matrix
-    (C R S, E F); a pointwise convolution multiplies the input itself."""
+    """Computes a convolution image by image and group by group as a BLAS product of the weights
+    with the im2col matrix, which has a row for each input channel and tap and a column for each
+    output pixel. A pointwise convolution multiplies the input itself."""
 
     op = "conv2d"
     name = "host_im2col"
@@ -76,12 +77,13 @@ class HostIm2col(Algorithm):
 
 
 class HostDepthwise(Algorithm):
-    """Computes a depthwise convolution as a sum over taps, each of which multiplies the whole
-    padded plane, shifted; blocks of channels stay in a cache.
+    """Computes a depthwise convolution as a sum over taps: the weight of each tap is multiplied
+    with the whole padded plane, shifted by the tap. Channels are computed in blocks that fit a
+    cache.
 
-    Rows have their padded length, so that the shift by a tap is one offset and NumPy's inner loop
-    runs over the whole plane; the few sums that straddle two rows are dropped at the end. With
-    stride 2 the plane is first split by the parity of its rows and columns."""
+    Rows of sums are as long as padded rows, so that the shift by a tap is one offset and NumPy's
+    inner loop runs over the whole plane. The few sums that straddle two rows are dropped at the
+    end. With stride 2 the plane is first split by the parity of its rows and columns."""
 
     op = "conv2d"
     name = "host_depthwise"
@@ -138,7 +140,7 @@ def _padded(x: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
 
 
 def _fill_im2col(image: np.ndarray, problem: Conv2dProblem, columns: np.ndarray) -> None:
-    """Fills the im2col matrix (C R S, E F) of one padded image."""
+    """Fills the im2col matrix (channels * taps, output pixels) of one padded image."""
     height, width = problem.out_height, problem.out_width
     target = columns.reshape(-1, *problem.kernel, height, width)
     for r in range(problem.kernel[0]):
@@ -176,7 +178,8 @@ def _shifted_sums(x: np.ndarray, taps: np.ndarray, problem: Conv2dProblem,
 
 def _phase(padded: np.ndarray, phase: tuple[int, int], stride: tuple[int, int],
            row_length: int) -> np.ndarray:
-    """Returns every stride-th row and column from the phase on, flattened at one row length."""
+    """Returns every stride-th row and column of each plane, from the phase on, as one sequence of
+    rows that are row_length long."""
     part = padded[:, phase[0] :: stride[0], phase[1] :: stride[1]]
     if part.shape[2] < row_length:
         part = np.pad(part, ((0, 0), (0, 0), (0, row_length - part.shape[2])))

@@ -1,9 +1,10 @@
-"""Products of signs: which problems multiply weights of plus and minus one number a channel by
-inputs of -1, 0 and 1, so that bits can compute them, and what their results are made of.
+"""Products of signs: says which problems can be computed on bits, and in which packed dtypes. The
+weights of such a problem are plus or minus one number for each output channel, and its inputs are
+-1, 0 or 1.
 
-The inner product of signs is an integer, the accumulator. The result of an output channel is the
-accumulator times alpha, the magnitude of the channel's weights, and then the epilogue. Inputs of -1
-and 1 are one bit each ("bits"), inputs of -1, 0 and 1 two ("trits").
+The inner product of signs is an integer, the accumulator. The epilogue gets the accumulator times
+alpha, the magnitude of the output channel's weights. Inputs of -1 and 1 take one bit each ("bits"),
+inputs of -1, 0 and 1 take two bits each ("trits").
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gossamer.ops.packed import result_dtype, smallest_dtype
 from gossamer.tensor import PACKED_DTYPES
 
 LARGEST_ACCUMULATOR = 2**24
-"""Integers up to this are exact in float32, as which accumulators enter the epilogue."""
+"""Integers up to this magnitude are exact in float32, the dtype of accumulators in the epilogue."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class BinaryForm:
     """How a product of signs is computed on bits.
 
     input: the packed dtype that holds the inputs, "bits" or "trits".
-    output: the packed dtype that holds the results; None where they are other numbers.
+    output: the packed dtype that holds the results; None where the results are other numbers.
     """
 
     input: str
@@ -74,7 +75,7 @@ def alphas(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _dtype_of(known: ValueFacts) -> str | None:
-    """Returns the packed dtype that holds all values that the facts allow; None where none does."""
+    """Returns the packed dtype that holds all values that the facts allow, or None."""
     if known.count is None or known.count > 3:
         return None
     return smallest_dtype({known.low + known.step * k for k in range(known.count)})

@@ -30,20 +30,20 @@ from gossamer.tensor import Format, TensorSpec
 
 _WORD_BITS = 64
 _WORDS_AT_ONCE = 32 * 1024
-"""Words that are compared at once, so that they and their counts stay in a core's L2 cache. Chosen
-on two cores of an EPYC: on another processor another number may be faster, never wrong."""
+"""Words that are compared at once, so that the words and their counts stay in a core's L2 cache. It
+was chosen on two cores of an EPYC; on another processor another number may be faster."""
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
 """Number of words whose ones a byte can count."""
 _PIXELS_AT_ONCE = 1024
-"""Output pixels that are computed together: as many small images as have this number."""
+"""Output pixels that are computed together: small images are joined up to this number."""
 _FEW_PIXELS = 16
 """Number of output pixels below which NumPy's inner loop runs over the words of a pixel, a rule of
 thumb."""
 
 
 class HostPopcount(Algorithm):
-    """Computes a convolution of signs: of the words of inputs and weights, exclusive or leaves a 1
-    wherever signs differ, and each such 1 takes 2 from the number of products."""
+    """Computes a convolution of signs. The exclusive or of the words of inputs and weights has a 1
+    wherever signs differ; the sum is the number of products, less 2 for each 1."""
 
     op = "conv2d"
     name = "host_popcount"
@@ -105,13 +105,13 @@ def compute(layer: BinaryLayer, constants: Constants, variant: Variant,
 
 @dataclass(frozen=True)
 class Constants:
-    """A layer's constants as they are computed with.
+    """A layer's constants in the form in which the host computes with them.
 
     words: signs of the weights (groups, M/groups, words of a group * R * S).
-    base: what the accumulators of each output (M, E, F) begin with.
+    base: initial accumulators of each output (M, output rows, output columns), or (M, 1, 1).
     outside: words of pixels outside of the image (words, planes).
     alphas: magnitude of each channel's weights.
-    thresholds: in place of the epilogue, where it has them.
+    thresholds: integers that replace the epilogue, or None.
     operands: the epilogue's constants.
     """
 
@@ -124,7 +124,8 @@ class Constants:
 
     @staticmethod
     def of(weights: Weights, layer: BinaryLayer) -> Constants:
-        """Returns the constants by the names of the layer's convolution."""
+        """Returns the constants of a layer. weights: constants by the names of the layer's
+        convolution."""
         problem = layer.convolution
         channels = problem.out_channels // problem.groups
         count = words_of_a_group(problem, _WORD_BITS) * problem.kernel[0] * problem.kernel[1]
@@ -142,9 +143,10 @@ class Constants:
 
 
 def _base(arrays: Mapping[str, np.ndarray], layer: BinaryLayer) -> np.ndarray:
-    """Returns the accumulators of one-bit inputs in which all signs agree. Bits of zeros outside of
-    the image are 0, which stands for -1: what they add is taken back here. Two-bit inputs say
-    themselves which of their products count, and begin with 0."""
+    """Returns the initial accumulators. With one-bit inputs these are the sums where all signs
+    agree. A zero outside of the image is a bit 0, which stands for -1; the terms that it adds are
+    subtracted here. Two-bit inputs say which products count, and their accumulators begin with
+    0."""
     problem = layer.convolution
     shape = (problem.out_channels, problem.out_height, problem.out_width)
     if layer.form.planes == 2:
@@ -153,14 +155,14 @@ def _base(arrays: Mapping[str, np.ndarray], layer: BinaryLayer) -> np.ndarray:
         return np.full((problem.out_channels, 1, 1), problem.depth, np.int32)
     outside = 1 - _windows(np.ones((1, 1, problem.height, problem.width), np.int32), problem)
     sums = tap_sums(arrays).reshape(problem.out_channels, -1)
-    # integers of float64 are exact here, and BLAS multiplies them
+    # float64 holds these integers exactly, and BLAS multiplies float64 matrices
     added = sums.astype(np.float64) @ outside.astype(np.float64)
     return (added.astype(np.int32) + np.int32(problem.depth)).reshape(shape)
 
 
 def _outside(layer: BinaryLayer) -> np.ndarray:
-    """Returns the words of pixels outside of the image (words, planes). Bits have no 0, and -1 is
-    in its place."""
+    """Returns the words of pixels outside of the image (words, planes). One-bit words cannot hold
+    0, and hold -1 in its place."""
     form = Format(f"packed{_WORD_BITS}", layer.form.input)
     value = layer.padding if layer.padding or layer.form.planes == 2 else -1
     return constant_words(value, TensorSpec(layer.convolution.inputs[0].shape, form))
@@ -177,9 +179,10 @@ def _input_planes(x: np.ndarray, layer: BinaryLayer, spec: TensorSpec) -> np.nda
 
 def _windows(planes: np.ndarray, problem: Conv2dProblem,
              outside: np.ndarray | int = 0) -> np.ndarray:
-    """Returns what each tap reads of planes (P, N, H, W) for all outputs, (P * R * S, N * E * F).
+    """Returns the values of planes (P, N, H, W) that each tap reads for all outputs, as an array
+    (P * taps, N * output pixels).
 
-    outside: what the planes have outside of the image, one value or (P,).
+    outside: value of the planes outside of the image, one value or (P,).
     """
     top, left, bottom, right = problem.pads
     height, width = planes.shape[2:]
@@ -203,7 +206,10 @@ def _windows(planes: np.ndarray, problem: Conv2dProblem,
 
 
 def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) -> np.ndarray:
-    """Returns the accumulators (N, M, E, F) of some images' words (planes, words, N, H, W)."""
+    """Returns the accumulators (N, M, output rows, output columns) of some images.
+
+    planes: the words of the images (planes, words, N, H, W).
+    """
     problem = layer.convolution
     count = words_of_a_group(problem, _WORD_BITS)
     masks = group_masks(problem, _WORD_BITS)
@@ -217,7 +223,7 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
         outside = constants.outside[first:first + count] & masks[group, :part.shape[1], None]
         columns = [_windows(plane & mask, problem, outside[:, number])
                    for number, plane in enumerate(part)]
-        # a group whose channels touch fewer words than another's has no more of them
+        # for the last channels fewer than `count` words are left in the input
         words = constants.words[group].reshape(channels, count, -1)[:, :part.shape[1]]
         sums = _differences(columns, words.reshape(channels, -1))
         sums *= -2
@@ -231,9 +237,10 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
 
 
 def _differences(columns: Sequence[np.ndarray], words: np.ndarray) -> np.ndarray:
-    """Returns in how many products the signs differ, (M, pixels).
+    """Returns the number of products whose signs differ, (M, pixels).
 
-    columns: the words of the inputs (K, pixels): their signs, or what is not 0 and what is 1.
+    columns: words of the inputs, each (K, pixels): one array with the signs, or two with a bit for
+    each input that is not 0 and a bit for each input that is 1.
     words: the signs of the weights (M, K).
     """
     signs, counted = columns[-1], columns[0] if len(columns) == 2 else None

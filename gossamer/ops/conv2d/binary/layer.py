@@ -1,5 +1,5 @@
-"""A convolution of signs with what algorithms on bits compute along with it: padding by a constant,
-and a second result."""
+"""A convolution of signs with two things that only algorithms on bits compute: padding by a
+constant, and a second result."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _BOUNDS: dict[str, Callable[[Sequence[float]], float]] = {
 """For each function that makes integers of integers: the bound on its result's magnitude, computed
 from the magnitudes of its arguments."""
 _LARGEST_OF_FLOAT16 = 2**11
-"""Integers up to this are exact in float16."""
+"""Integers up to this magnitude are exact in float16."""
 
 
 @dataclass(frozen=True)
 class BinaryLayer:
     """A convolution of signs as algorithms on bits compute it.
 
-    convolution: its expression has one result or two. Of two, the first is written as float32 and
-    the second as packed words.
+    convolution: the problem, whose epilogue has one result or two. Of two results the first is
+    written as floats and the second as packed words.
     padding: the value of the pixels outside of the image, -1, 0 or 1.
     """
 
@@ -60,9 +60,9 @@ class BinaryLayer:
 
     @property
     def largest_integer(self) -> float | None:
-        """A bound of the magnitudes of the first result where it is known to be integers: sums and
-        differences of products with weights that are integers and of operands that are; None where
-        it may be other numbers."""
+        """A bound on the magnitudes of the first result where it is known to be integers: where
+        weights and operands are integers, and the epilogue computes integers from them. None where
+        the first result may be other numbers."""
         problem = self.convolution
         weights, operands = problem.weights_info.facts, iter(self.operand_facts)
         bounds = [problem.depth * weights.largest if weights.is_integer else None]
@@ -77,8 +77,8 @@ class BinaryLayer:
         return bounds[problem.epilogue.expression.outputs[0]]
 
     def rounds_integers(self, writes_floats: bool) -> bool:
-        """Returns whether 16-bit floats would round what is known to be integers: the epilogue's
-        run-time operands and, where it is written, the first result."""
+        """Returns whether 16-bit floats would round values that are known to be integers: the
+        epilogue's run-time operands, and the first result where `writes_floats`."""
         integers = [facts.largest for facts in self.operand_facts if facts.is_integer]
         if writes_floats:
             integers.append(self.largest_integer or 0)

@@ -11,7 +11,7 @@ from gossamer.tensor import PACKED_DTYPES
 
 
 def first_words(problem: Conv2dProblem, word_bits: int) -> np.ndarray:
-    """Returns for each group the first word of the input that has channels of it."""
+    """Returns, for each group, the first word of an input pixel that has channels of the group."""
     return np.arange(problem.groups) * _group_channels(problem) // word_bits
 
 
@@ -30,8 +30,8 @@ def group_masks(problem: Conv2dProblem, word_bits: int) -> np.ndarray:
 
 def sign_words(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
                word_bits: int) -> np.ndarray:
-    """Returns the signs of the weights as words (M, words of a group, R, S), a bit being 1 where
-    the weight is positive; bits of other groups' channels are 0."""
+    """Returns the signs of the weights as words (M, words of a group, R, S). A bit is 1 where the
+    weight is positive; bits of other groups' channels are 0."""
     signs = arrays["weight"] > 0
     groups = np.arange(problem.out_channels) // (problem.out_channels // problem.groups)
     return _words(_placed(signs, groups, problem, word_bits), word_bits)
@@ -45,7 +45,7 @@ def tap_sums(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def value_words(values: np.ndarray, dtype: str, word_bits: int) -> np.ndarray:
     """Returns values (N, C, H, W) of a packed dtype as words (N, words, H, W, planes). Unlike
-    `gossamer.tensor.pack` it does not look for values that the dtype cannot hold; a NaN becomes
+    `gossamer.tensor.pack` it does not check for values that the dtype cannot hold; a NaN becomes
     -1."""
     bits = PACKED_DTYPES[dtype].bits(values)
     n, c, *rest = bits.shape
@@ -60,7 +60,8 @@ def _group_channels(problem: Conv2dProblem) -> int:
 
 def _placed(bits: np.ndarray, groups: np.ndarray, problem: Conv2dProblem,
             word_bits: int) -> np.ndarray:
-    """Returns rows of bits (rows, C/groups, ...) with each bit where its channel's is in words."""
+    """Returns rows of bits (rows, C/groups, ...) with each bit moved to the place of its channel
+    among the bits of the group's words."""
     channels = _group_channels(problem)
     width = words_of_a_group(problem, word_bits) * word_bits
     placed = np.zeros((len(bits), width, *bits.shape[2:]), bool)

@@ -2,18 +2,18 @@
  *
  * A work-group computes TILE_M output channels of PATCHES_Y * WORK_H rows and PATCHES_X * WORK_W
  * columns of outputs. Its input words lie in shared memory, CHUNK words of a pixel at a time. A
- * work-item computes one channel of WORK_H * WORK_W outputs; the work-items of a warp have 32
- * consecutive channels, so that they read the same input words, and vote the words of the output. */
+ * work-item computes one channel of WORK_H * WORK_W outputs. The work-items of a warp have 32
+ * consecutive channels: they read the same input words, and their votes are 32 output bits. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORD_BITS 32 /* bits of a word, 32 or 64 */
-#define PLANES 1 /* 1 for inputs of -1 and 1, 2 where a first word says which inputs are not 0 */
-#define OUTPUT_PLANES 1 /* the same of packed outputs; 0 where there are none */
-#define FLOATS 0 /* 1: floats are written; of both, the packed output is the second result */
-#define THRESHOLDS 1 /* 1: integers stand in for the epilogue */
+#define PLANES 1 /* 1 for inputs -1 and 1; 2 for -1, 0 and 1, where plane 0 says which are not 0 */
+#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
+#define FLOATS 0 /* 1: floats are written; a packed output is then the second result */
+#define THRESHOLDS 1 /* 1: integer thresholds replace the epilogue */
 #define MASKED 0 /* 1: words have channels of several groups */
 #define PADDING 0 /* value of pixels outside of the image: -1, 0 or 1 */
-#define TAKE_BACK 0 /* 1: zeros are taken for -1 outside of the image */
+#define TAKE_BACK 0 /* 1: zeros outside of the image are computed as -1, and corrected at the end */
 #define CHUNK 2 /* words of a pixel that shared memory holds at once */
 #define TILE_M 32 /* output channels of a work-group, a multiple of 32 */
 #define PATCHES_Y 2 /* work-items of a channel along the rows */
@@ -40,7 +40,7 @@
 #define ONES(x) (int)POPCOUNT64(x)
 #endif
 
-/* a word whose first bits are 1 */
+/* a word whose first `bits` bits are 1 */
 #define WORD_OF(bits) ((bits) >= WORD_BITS ? ~(WORD)0 : ((WORD)1 << (bits)) - 1)
 
 #define HALVES_OF_A_WORD (WORD_BITS / 32)
@@ -53,21 +53,21 @@
 #define HALF_WORDS (TILE_M / 32)
 #define VOTE_WORDS (HALF_WORDS * TILE_H * TILE_W * OUTPUT_PLANES)
 
-/* The inputs of several taps, loaded ahead for many results, take more registers than there are. */
+/* With many results the inputs of several taps, loaded ahead, would not fit the registers. */
 #if WORK_H * WORK_W < 16
 #define UNROLL_TAPS UNROLL
 #else
 #define UNROLL_TAPS _Pragma("unroll 1")
 #endif
 
-/* what is voted on */
+/* the result whose sign is voted on */
 #if FLOATS
 #define VOTED second
 #else
 #define VOTED result
 #endif
 
-/* where a result lies among floats, which are the output or run-time operands of the epilogue */
+/* index of a result in a tensor of floats: the output or a run-time operand of the epilogue */
 #define INDEX(row, column) \
     (image * stride_n + channel * stride_c + (row) * stride_h + (column) * stride_w)
 
@@ -102,7 +102,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
     tile /= tiles_x;
     int tile_y = tile % tiles_y * TILE_H;
     int image = tile / tiles_y;
-    /* tiles_m counts those of all groups, each of which has as many */
+    /* tiles_m is the number of tiles of channels in all groups; each group has the same number */
     int tiles_of_group = CEIL_DIV(group_channels, TILE_M);
     int group = MINIMUM(tile_m / tiles_of_group, out_channels / group_channels - 1);
     int tile_channel = (tile_m - group * tiles_of_group) * TILE_M;
@@ -202,7 +202,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
 #else
             int sum = depth - 2 * different[i][j];
 #if TAKE_BACK
-            /* bits outside of the image are 0, which counts as -1: take back what they add */
+            /* bits outside of the image are 0 and count as -1: subtract the terms that they add */
             int top = row * STRIDE_Y - pad_top, left = column * STRIDE_X - pad_left;
             if (top < 0 || left < 0 || top + (KERNEL_H - 1) * DILATION_Y >= height
                 || left + (KERNEL_W - 1) * DILATION_X >= width)
@@ -244,7 +244,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
 
 #if OUTPUT_PLANES
     BARRIER();
-    /* a word of 64 bits is two halves; the first one has the lower channels */
+    /* a word of 64 bits is two halves; the first half has the lower channels */
     int first_part = (group * group_channels + tile_channel) / 32;
     int end_part = group == out_channels / group_channels - 1
         ? out_words * HALVES_OF_A_WORD : (group + 1) * group_channels / 32;

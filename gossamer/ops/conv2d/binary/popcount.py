@@ -1,10 +1,11 @@
 """The algorithm popcount computes a convolution of signs by exclusive or and popcount, in kernels
 for OpenCL and CUDA.
 
-It follows the published method of binary convolutions on GPUs: channels packed into words of 32 or
-64 bits, N(C/b)HWb, tiles of output channels, rows and columns of which a work-item computes 4 x 4
-outputs, inputs staged in shared memory, and a vote of 32 work-items that packs 32 results. Instead
-of the sign of a result an integer threshold a channel is voted on.
+It follows the published method of binary convolutions on GPUs. Channels are packed into words of 32
+or 64 bits, N(C/b)HWb. A tile has several output channels, rows and columns; a work-item computes
+4 x 4 outputs of one channel. Inputs are staged in shared memory, and a vote of 32 work-items packs
+32 results. Here the vote compares sums with an integer threshold for each channel, instead of
+taking the sign of a result.
 """
 
 from __future__ import annotations
@@ -41,16 +42,17 @@ from gossamer.tensor import PACKED_DTYPES, TensorSpec
 _SOURCE = Path(__file__).with_name("popcount.cl")
 WORD_BITS = (32, 64)
 _STAGED_BYTES = 8 * 1024
-"""Bytes of one plane of inputs that are staged at once, where a single word takes no more."""
+"""The most bytes of one plane of inputs that are staged at once, unless one word of each input
+pixel takes more."""
 _CYCLES_PER_MICROSECOND = 1750
 """Clock rate of the multiprocessors of an H200 under load. The estimate of a launch on GPUs holds
-for an H200; on another one only the order in which tiles are tried follows from it."""
+for an H200; on another GPU it only decides the order in which tiles are tried."""
 _WORDS_PER_MICROSECOND = 600
 """Words of 64 bits that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512
-under PoCL. On another processor the tuner corrects it by what it measures."""
+under PoCL. On another processor the tuner corrects the estimate by its measurements."""
 _COUNT_CYCLES, _LOAD_CYCLES = 2, 4
 """Cycles in which a multiprocessor of a GPU counts the ones of a word of 32 bits for each work-item
-of a warp, and in which they load a word of the weights."""
+of a warp, and cycles in which the work-items of a warp load a word of the weights."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,10 @@ class Tile:
     """The sizes of a work-group's tile.
 
     tile_m: output channels of a work-group, a multiple of 32.
-    patches_y, patches_x: work-items of a channel along the rows and columns of outputs.
-    work_h, work_w: rows and columns of outputs of a work-item.
+    patches_y: work-items of a channel along the rows of outputs.
+    patches_x: work-items of a channel along the columns of outputs.
+    work_h: rows of outputs of a work-item.
+    work_w: columns of outputs of a work-item.
     """
 
     tile_m: int
@@ -134,8 +138,8 @@ def reason_not_popcount(layer: BinaryLayer, device: Device,
 
 
 class Popcount(Algorithm):
-    """Computes a convolution of signs on packed words, in tiles of which a work-item computes a
-    patch of outputs of one channel."""
+    """Computes a convolution of signs on packed words, in tiles. A work-item computes a patch of a
+    tile's outputs, of one channel."""
 
     op = "conv2d"
     name = "popcount"
@@ -165,8 +169,8 @@ class Popcount(Algorithm):
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
     """Returns the launches (none or one) that compute a layer in a variant whose config is a tile.
-    Where its tensors are matrices, the layer is a convolution of one image, whose pixels are their
-    rows. weights: constants by the names of the layer's convolution."""
+    Where the variant's tensors are matrices, the layer is a convolution of one image, and the rows
+    of the matrices are its pixels. weights: constants by the names of the layer's convolution."""
     problem = layer.convolution
     if variant.outputs[0].size == 0:
         return []
@@ -179,7 +183,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     kernel = device.compile(_source(layer, variant, tile, epilogue, thresholds is not None))
     group_channels = problem.out_channels // problem.groups
     out_words = -(-problem.out_channels // word_bits)
-    # a tile beyond the last channels writes the last word's other half
+    # whole words, so that some tile writes the second half of the last word, too
     channels = group_channels if problem.groups > 1 else out_words * word_bits
     tiles_m = -(-channels // tile.tile_m) * problem.groups
     tiles_y = -(-problem.out_height // tile.rows)
@@ -211,8 +215,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
 
 
 def _strides(spec: TensorSpec) -> tuple[int, ...]:
-    """Returns the distances between images, channels, rows and columns: of packed words in parts of
-    32 bits. The rows of a matrix are the columns of one image."""
+    """Returns the distances between images, channels, rows and columns. Distances in packed words
+    are in parts of 32 bits. The rows of a matrix count as the columns of one image."""
     strides = PackedParts.of(spec).strides if spec.format.is_packed else spec.strides
     return strides if len(spec.shape) == 4 else (0, strides[1], 0, strides[0])
 
@@ -244,8 +248,8 @@ def _source(layer: BinaryLayer, variant: Variant, tile: Tile, epilogue: Epilogue
 
 def fitting(problem: Conv2dProblem, device: Device,
             tiles: Iterable[Tile] = TILES) -> list[Tile]:
-    """Returns the tiles that a device has room for, those first that compute the fewest outputs
-    beyond the image."""
+    """Returns the tiles that a device has room for, in the order of the outputs that they compute,
+    the fewest first; outputs beyond the image and beyond the channels count, too."""
     def computed(tile: Tile) -> int:
         return (-(-problem.out_height // tile.rows) * tile.rows
                 * -(-problem.out_width // tile.columns) * tile.columns
@@ -258,9 +262,10 @@ def fitting(problem: Conv2dProblem, device: Device,
 
 
 def _gpu_cycles(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
-    """Returns the estimated cycles of a launch on a GPU: a start, and for the work-groups that a
-    multiprocessor computes in turn the counts of ones, those outside of the image and of the
-    channels included, or the latency of one work-item's, and the copies to shared memory."""
+    """Returns the estimated cycles of a launch on a GPU: a start, and then the longer of two times.
+    The first is the time in which a multiprocessor counts ones and copies words to shared memory
+    for all its work-groups, outputs beyond the image and the channels included. The second is the
+    latency of one work-item."""
     words = words_of_a_group(problem, word_bits) * word_bits // 32
     taps = words * problem.kernel[0] * problem.kernel[1]
     counts = tile.work_h * tile.work_w

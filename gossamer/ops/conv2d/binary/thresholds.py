@@ -1,8 +1,8 @@
 """Integer thresholds in place of an epilogue that ends in a sign: exact, and one comparison a bit.
 
-An accumulator is an integer between known bounds. Where the epilogue makes -1, 0 or 1 of it, and
-never falls or never rises with the accumulator, two integers a channel say where the result
-changes. They are found by the epilogue itself, computed in float64 for every accumulator, as the
+An accumulator is an integer between known bounds. Where the epilogue's result is -1, 0 or 1, and
+never falls or never rises with the accumulator, two integers for each channel say where the result
+changes. To find these integers the epilogue is computed in float64 for every accumulator, as the
 reference computes it. Scale, bias and batch norm are part of the epilogue; a negative scale makes
 the result fall, a scale of 0 makes it a constant.
 """
@@ -22,19 +22,20 @@ from gossamer.ops.lru_cache import LruCache, digest
 from gossamer.ops.weights import Weights
 
 _AT_ONCE = 2**17
-"""Number of accumulators for which the epilogue is computed at once, so that they stay in cache."""
+"""Number of results of the epilogue that are computed at once, so that they stay in cache."""
 _LARGEST_BOUND = 2**16
-"""Largest bound for which the epilogue is computed for every accumulator."""
+"""The largest bound on accumulators for which the epilogue is computed for every accumulator."""
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The results of each output channel as
+    """The integers of each output channel from which its results follow:
 
-    direction * ((accumulator >= lower) + (accumulator >= upper) - 1),
+    result = direction * ((accumulator >= lower) + (accumulator >= upper) - 1)
 
-    all of which are int32 of shape (M,). direction is 1 or -1, and lower <= upper; where they are
-    equal the result is never 0.
+    lower: lower threshold of each channel, int32 of shape (M,).
+    upper: upper threshold, int32 of shape (M,); where it equals `lower` the result is never 0.
+    direction: -1 where the result falls with the accumulator, else 1; int32 of shape (M,).
     """
 
     lower: np.ndarray
@@ -59,7 +60,7 @@ class Thresholds:
 
 _FOUND: LruCache[Thresholds | None] = LruCache(
     1 << 20, lambda found: 0 if found is None else found.table.nbytes)
-"""The thresholds that were found last: several tables on a device are made of the same."""
+"""The thresholds that were found last: several tables on a device hold the same thresholds."""
 
 
 def packed_thresholds(weights: Weights, epilogue: Epilogue, bound: int) -> Buffer | None:
@@ -69,7 +70,8 @@ def packed_thresholds(weights: Weights, epilogue: Epilogue, bound: int) -> Buffe
         thresholds = thresholds_of(arrays, epilogue, bound)
         return np.zeros(1, np.int32) if thresholds is None else thresholds.table
 
-    # the same weights may be computed with a part of the epilogue, to check what is before a sign
+    # a layer with the same weights may have a part of the epilogue, to check the values before a
+    # sign
     table = weights.packed(f"thresholds of {epilogue}", pack)
     return None if table.nbytes == 4 else table
 

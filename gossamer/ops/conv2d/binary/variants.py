@@ -1,5 +1,5 @@
-"""The formats that kernels on packed words read and write, and the times that they are expected to
-take on processors."""
+"""The formats that kernels on packed words read and write, and the expected times of these kernels
+on processors."""
 
 from __future__ import annotations
 

@@ -3,19 +3,20 @@
  * has a 64-bit word of each of eight channels. One word of the input at a time is broadcast to a
  * vector. Nothing is staged in shared memory.
  *
- * panels: for each group and each LANES of its output channels the signs of their weights, by tap and
- * word of input channels. masks: for each group the bits of its channels. outside: the words that
- * are read in place of pixels outside of the image. */
+ * panels: the signs of the weights. Each group has a panel for every LANES of its output channels,
+ * with the signs of their weights by tap and word of input channels. masks: for each group the bits
+ * of its channels. outside: the words that are read in place of pixels outside of the image. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define PIXELS 4 /* output pixels of a work-item */
-#define VECTORS 4 /* eights of output channels of a work-item, a multiple of 4 */
-#define PLANES 1 /* 1 for inputs of -1 and 1, 2 where a first word says which inputs are not 0 */
-#define OUTPUT_PLANES 1 /* the same of packed outputs; 0 where there are none */
-#define FLOATS 0 /* 1 where floats are written; of both, the packed output is the second result */
-#define THRESHOLDS 1 /* 1 where integers stand in for the epilogue */
+#define VECTORS 4 /* vectors of 8 output channels of a work-item, a multiple of 4 */
+#define PLANES 1 /* 1 for inputs -1 and 1; 2 for -1, 0 and 1, where plane 0 says which are not 0 */
+#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
+#define FLOATS 0 /* 1 where floats are written; a packed output is then the second result */
+#define THRESHOLDS 1 /* 1 where integer thresholds replace the epilogue */
 #define MASKED 0 /* 1 where words have channels of several groups */
-/* 1 where pixels outside of the image are zeros, and inputs have one plane */
+/* 1 where pixels outside of the image are zeros, and inputs have one plane: products with these
+ * pixels are not counted */
 #define SKIP_OUTSIDE 0
 #define OUT_HALVES 2 /* 32-bit parts of a word of the output */
 /* 1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW */
@@ -40,8 +41,8 @@
 #define VOTED result
 #endif
 
-/* Compilers recognise this sequence and use the processor's instruction for it; popcount of a
- * vector they split into scalars. */
+/* Compilers recognise this sequence and use the processor's instruction for it; they split the
+ * popcount of a vector into scalars. */
 INLINE ulong8 ones_of(ulong8 x)
 {
     x = x - (x >> 1 & 0x5555555555555555UL);
@@ -65,17 +66,17 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_popcount(
     int block = GROUP_ID(0) / pixel_blocks, group = GROUP_ID(1);
     int first_pixel = (GROUP_ID(0) - block * pixel_blocks) * PIXELS;
     int first_word = first_words[group];
-    /* a group has no further words where its channels touch fewer words than another group's */
+    /* for the last channels fewer than group_words words are left in the input */
     int words = MINIMUM(group_words, in_words - first_word);
     const GLOBAL ulong *panel = panels
         + (size_t)(group * blocks + block) * kernel_height * kernel_width * group_words * LANES;
 
     ulong8 different[PIXELS][VECTORS];
-    /* number of products that are not left out */
+    /* number of products that count */
     int products[PIXELS];
     int image[PIXELS], row[PIXELS], column[PIXELS];
     UNROLL for (int i = 0; i < PIXELS; i++) {
-        /* pixels behind the last one are computed like the last one, and not stored */
+        /* places after the last pixel compute the last pixel again, and do not store it */
         int pixel = MINIMUM(first_pixel + i, pixels - 1);
         image[i] = pixel / plane * x_image + first_word * x_word;
         row[i] = pixel % plane / out_width * stride_y - pad_top;

@@ -1,5 +1,5 @@
-"""The algorithm wide_popcount computes a convolution of signs on processors through OpenCL: eight
-output channels are a vector of words, whose bits processors count together."""
+"""The algorithm wide_popcount computes a convolution of signs on processors through OpenCL. A
+vector has a word of each of eight output channels, and processors count the bits of all at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONFIGS = tuple((("pixels", pixels), ("vectors", vectors))
 """Output pixels and vectors of 8 output channels of a work-item."""
 _WORDS_PER_MICROSECOND = 4000
 """Words that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512 under PoCL. On
-another processor the tuner corrects it by what it measures."""
+another processor the tuner corrects the estimate by its measurements."""
 
 
 def reason_not_wide(layer: BinaryLayer, device: Device) -> str | None:
@@ -53,7 +53,8 @@ def reason_not_wide(layer: BinaryLayer, device: Device) -> str | None:
 
 
 class WidePopcount(Algorithm):
-    """A work-item compares the words of a tile of output pixels by output channels."""
+    """Computes a convolution of signs on processors. A work-item compares the words of a tile of
+    output pixels by output channels."""
 
     op = "conv2d"
     name = "wide_popcount"
@@ -90,12 +91,13 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     channels, per_group = (count // problem.groups
                            for count in (problem.channels, problem.out_channels))
     out_words = -(-problem.out_channels // WORD_BITS)
-    # of a single group the last block also writes what fills the last word
+    # the blocks of a single group cover whole words of the output, and so fill the last word
     blocks = -(-(per_group if problem.groups > 1 else out_words * WORD_BITS) // lanes)
     x_image, x_word, x_row, x_column = (
         stride // (WORD_BITS // 32) for stride in PackedParts.of(source).strides)
     form = "64 bits, binary"
-    # outside of the image bits have no 0; where it stands for 0 it is not counted
+    # one-bit words have -1 in place of 0 outside of the image; where -1 stands for 0 the kernel
+    # does not count it
     outside = layer.padding if layer.padding or layer.form.planes == 2 else -1
     return [Launch(
         device.compile(_source(layer, variant, epilogue, thresholds is not None)),

@@ -15,7 +15,8 @@
 #define DILATION_Y 1 /* rows from a tap to the next */
 #define DILATION_X 1 /* columns from a tap to the next */
 #define MULTIPLIER 1 /* output channels of an input channel */
-/* channels of a work-item: 8 (with HALVES) or 4 (adjacent in memory, MULTIPLIER 1) or 1 */
+/* channels of a work-item: 8 (with HALVES), 4 or 1; 8 and 4 need MULTIPLIER 1 and channels that are
+ * adjacent in memory */
 #define VECTOR 1
 /* 1: neighbouring work-items compute neighbouring channels (NHWC); 0: neighbouring columns */
 #define CHANNELS_FIRST 1

@@ -21,12 +21,12 @@ _WORK_GROUP = 64
 _SHAPES = ((4, 1), (4, 2), (4, 4), (2, 2), (1, 1))
 _HALF_SHAPES = {1: ((4, 2), (4, 4), (2, 2), (4, 1), (1, 1)),
                 2: ((4, 1), (2, 2), (4, 2), (4, 4), (1, 1))}
-"""Rows and columns of outputs of a work-item; for float16 by the stride, where larger strides count
-as two. They are tried in this order, in which they were fastest for large problems on an H200; on
-every device each may be measured."""
+"""Rows and columns of outputs of a work-item: `_SHAPES`, and for float16 `_HALF_SHAPES` by the
+stride, where strides above 2 count as 2. Shapes are tried in this order, the fastest for large
+problems on an H200 first; on every device each shape may be measured."""
 _MAX_TAPS = 49
 _EIGHTFOLD_TAPS = 9
-"""Taps up to which the registers hold those of eight channels."""
+"""The most taps for which registers hold the weights of eight channels."""
 _MAX_WIDTH = 64
 
 
@@ -99,7 +99,7 @@ class Depthwise(Algorithm):
 
 def _variants(problem: Conv2dProblem, device: Device,
               shapes: Sequence[tuple[int, int]]) -> Iterator[Variant]:
-    """Yields the variants of all shapes, which are in the order for large problems."""
+    """Yields the variants of all shapes. shapes: the shapes in their order for large problems."""
     # tall tiles reuse input rows; small problems need as many work-items as possible
     tall_items = problem.outputs[0].size // 16
     is_large = tall_items >= 512 * device.limits.compute_units
@@ -111,7 +111,8 @@ def _variants(problem: Conv2dProblem, device: Device,
 
 
 def _vector(problem: Conv2dProblem, variant: Variant) -> int:
-    """Returns the channels of a work-item, which lie side by side in up to 16 bytes; or one."""
+    """Returns the channels of a work-item: several that lie side by side in 16 bytes or less, or
+    else 1."""
     x = variant.inputs[0]
     if x.layout != "NHWC" or problem.out_channels != problem.channels:
         return 1

@@ -6,14 +6,14 @@
  *
  * A work-group computes TILE_P pixels by TILE_M output channels and a work-item WORK_P by WORK_M of
  * them, from tiles of TILE_K values of k in shared memory that are filled one step ahead. With
- * SLICE_K > 1 there are that many k-slices, sets of work-items that each sum a part of a tile's K
- * range, and their sums are added at the end: this gives more parallelism where pixels are few.
- * With SPLIT_K > 1, SPLIT_K work-groups share the K range of a tile: each writes its sums as
- * floats, (split, pixel, channel), for split_sum.cl to add up; then there is no epilogue.
+ * SLICE_K > 1 the work-items form SLICE_K sets (k-slices). Each set sums a part of a tile's K
+ * range, and the sums of all sets are added at the end; this gives small layers more work-items.
+ * With SPLIT_K > 1, SPLIT_K work-groups share the K range of a tile. Each work-group then writes
+ * its sums as floats (split, pixel, channel) without an epilogue, and split_sum.cl adds them up.
  * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.
  *
- * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory,
- * those of other tensors included where y is a part of a larger tensor. */
+ * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory:
+ * where y is a part of a larger tensor, they include the channels of other tensors. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_P 64 /* output pixels of a tile */
@@ -230,7 +230,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
 
     int set = item / SET;
 #if THREADS_P % 4 == 0 && THREADS_M % 8 == 0
-    /* a warp is 4 by 8 work-items, whose reads of shared memory meet the fewest lines */
+    /* the work-items of a warp lie 4 by 8, so that they read the fewest lines of shared memory */
     int warp = item % SET / 32, lane = item % 32;
     int thread_m = warp % (THREADS_M / 8) * 8 + lane % 8;
     int thread_p = warp / (THREADS_M / 8) * 4 + lane / 8;

@@ -46,7 +46,7 @@ class Tile:
     tile_k: values of k that shared memory holds at a time.
     work_p: output pixels of a work-item.
     work_m: output channels of a work-item.
-    slice_k: k-slices: sets of work-items that each sum a part of the tile's K range.
+    slice_k: sets of work-items (k-slices), each of which sums a part of the tile's K range.
     blocks_per_unit: work-groups that must fit a multiprocessor at once.
     split_k: work-groups that share the K range of a tile; another kernel adds up their sums.
     """
@@ -67,7 +67,7 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group: two tiles, later the sums of its sets."""
+        """Bytes of shared memory of a work-group: two tiles, and at the end the k-slices' sums."""
         tiles = 2 * self.tile_k * (self.tile_p + 4 + self.tile_m)
         sums = self.slice_k * self.tile_p * self.tile_m if self.slice_k > 1 else 0
         return 4 * max(tiles, sums)
@@ -95,20 +95,20 @@ fits may be measured."""
 _SPLITS = (2, 4, 8, 16)
 """Numbers of work-groups that may share the K range of a tile."""
 _LEAST_STEPS = 4
-"""Steps along K that each of several work-groups takes at least."""
+"""The fewest steps along K of each work-group where several share the K range."""
 _PROCESSOR_COST = {
     (128, 96, 16): 1.0, (64, 64, 8): 1.25, (128, 32, 16): 1.39, (64, 64, 16): 1.51,
     (256, 32, 8): 2.4, (64, 32, 16): 3.0, (256, 16, 8): 3.0, (32, 32, 16): 3.1, (128, 128, 8): 3.7,
     (16, 32, 32): 4.0, (32, 32, 32): 4.2, (16, 16, 64): 6.2, (256, 128, 8): 9.0,
     (128, 256, 8): 9.0}
 """Relative time of a multiply-add on a processor, by tile_p, tile_m and tile_k. It was fitted to
-the layers of SqueezeNet under PoCL on two cores with AVX-512, where the better one of the first two
-tiles that it gives takes 11% longer than each layer's best. On another processor only the order in
-which tiles are tried follows from this table and the two numbers below."""
+the layers of SqueezeNet under PoCL on two cores with AVX-512: there the better one of the two tiles
+with the shortest estimated times takes 11% longer than a layer's best tile. On another processor
+this table and the two numbers below only decide the order in which tiles are tried."""
 _PROCESSOR_STORE = 30
 """Time of storing a result, as a multiple of the time of a multiply-add."""
 _PROCESSOR_SHARE = 0.11
-"""Share of a processor's rate of multiply-adds that is reached where their relative time is 1."""
+"""Share of a processor's rate of multiply-adds that a tile with the relative time 1 reaches."""
 
 
 class Im2colGemm(Algorithm):
@@ -218,7 +218,7 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
     vector = _vector(problem, x)
     is_split = variant["split_k"] > 1
     out_nhwc = is_split or y.layout == "NHWC"
-    # channels are adjacent in NHWC only, where rows must stay aligned
+    # channels are adjacent in NHWC only; stores of four need a multiple of 4 to stay aligned
     out_vector = 4 if out_nhwc and problem.out_channels // problem.groups % 4 == 0 else 1
     return KernelSource.of(_SOURCE, "im2col_gemm", {
         **{key.upper(): value for key, value in variant.config},
@@ -248,9 +248,9 @@ def _launch_count(tile: Tile) -> int:
 
 
 def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
-    """Returns the tile with the K range shared by several work-groups, as many as are expected to
-    be the fastest; none where one work-group is. Nominal rates decide, so that a plan finds its
-    variants where nothing was measured."""
+    """Returns the tile with its K range shared by the number of work-groups that is expected to be
+    the fastest; returns no tile where one work-group is expected to be the fastest. Nominal rates
+    decide, so that a plan finds its variants again where no rates were measured."""
     steps = -(-problem.depth // tile.tile_k)
     splits = [replace(tile, split_k=split) for split in _SPLITS
               if steps >= split * _LEAST_STEPS
@@ -266,8 +266,8 @@ def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
 
 
 def _blocks_per_unit(tile: Tile, vector: int) -> int:
-    """Returns how many work-groups must fit a multiprocessor. Scalar loads have four times as many
-    addresses in registers: with two work-groups the widest tiles would spill."""
+    """Returns how many work-groups must fit a multiprocessor. Scalar loads need four times as many
+    addresses in registers: two work-groups of the widest tiles would then spill registers."""
     return 1 if vector == 1 and tile.tile_p * tile.tile_m > 8192 else tile.blocks_per_unit
 
 
@@ -279,7 +279,7 @@ def _fitting(limits: Limits) -> list[Tile]:
 
 
 def _expected_us(problem: Conv2dProblem, tile: Tile, device: Device, rates: PeakRates) -> float:
-    """Returns the estimated time of a launch in microseconds. rates: those of a compute unit."""
+    """Returns the estimated time of a launch in microseconds. rates: rates of a compute unit."""
     estimate = _processor_us if device.on_processors else _gpu_us
     return estimate(problem, tile, device.limits, rates)
 
@@ -291,8 +291,8 @@ def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
 
 
 def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
-    """Returns the estimated time on processors: that of the multiply-adds of all work-groups, the
-    padded ones included, and of their stores."""
+    """Returns the estimated time on processors in microseconds: the time of all multiply-adds and
+    stores of all work-groups, also on padding."""
     rounds = -(-_work_groups(problem, tile) // max(limits.compute_units, 1))
     padded_k = -(-problem.depth // tile.tile_k) * tile.tile_k
     multiply_add = _PROCESSOR_COST[tile.tile_p, tile.tile_m, tile.tile_k]
@@ -301,13 +301,14 @@ def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: Pea
 
 
 def _gpu_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
-    """Returns the estimated time on a GPU: a start, then for each step along K the latency of a
-    step or the arithmetic and staging of the work-groups of a multiprocessor, then the stores.
+    """Returns the estimated time on a GPU in microseconds: a start, the steps along K, and the
+    stores. A step takes its latency, or the arithmetic and staging of a multiprocessor's
+    work-groups where that is longer.
 
-    The six constants were fitted to 600 timings of MobileNetV2's layers on an H200, where the
-    tile that it puts first takes 4% (batch 1) and 12% (batch 64) longer than each layer's best.
-    On another GPU arithmetic is scaled by the GPU's rate of multiply-adds, and moved bytes by its
-    rate of copies; the start and the latencies remain.
+    The six constants were fitted to 600 timings of MobileNetV2's layers on an H200: the tile with
+    the shortest estimate takes 4% (batch 1) and 12% (batch 64) longer than a layer's best tile. On
+    another GPU arithmetic is scaled by the GPU's rate of multiply-adds, and moved bytes are scaled
+    by its rate of copies; the start and the latencies stay the same.
     """
     start, read, latency, fill, store, stage = 3800, 0.4, 224, 3.76, 0.29, 0.029
     slower = H200_UNIT.multiply_adds / rates.multiply_adds

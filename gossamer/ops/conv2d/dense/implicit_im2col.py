@@ -11,8 +11,8 @@ from gossamer.tensor import TensorSpec
 Specs = tuple[TensorSpec, ...]
 
 _LAYOUTS = (("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NCHW", "NCHW"), ("NHWC", "NCHW"))
-"""The layout of the input; and the layout of the output, which the epilogue's tensor operands have
-as well."""
+"""Pairs of layouts: the first is the input's; the second is the layout of the output and of the
+epilogue's tensor operands."""
 
 
 def specs_of_layouts(problem: Conv2dProblem) -> list[tuple[Specs, Specs]]:
@@ -26,16 +26,16 @@ def specs_of_layouts(problem: Conv2dProblem) -> list[tuple[Specs, Specs]]:
 
 
 def channels_in_memory(spec: TensorSpec) -> int:
-    """Returns how many channels memory has for each pixel, those of other tensors included."""
+    """Returns how many channels a pixel has in memory, the channels of other tensors included."""
     return spec.shape[1] + sum(spec.format.other_channels)
 
 
 def k_table(problem: Conv2dProblem, x: TensorSpec, *, channels_last: bool) -> np.ndarray:
-    """Returns for each k, as (K, 2) int32, its offset in x from the corner of a window and its
-    row << 16 | column in the window.
+    """Returns a table (K, 2) of int32: for each k the offset in x from the corner of a window, and
+    the position in the window as row << 16 | column.
 
     channels_last: True where k stands for (r, s, c), the tap's row and column and the input channel
-    of the group; False where it stands for (c, r, s).
+    of the group; False where k stands for (c, r, s).
     """
     channels = problem.channels // problem.groups
     _, x_channel, x_row, x_column = x.strides

@@ -33,9 +33,10 @@ _WORK_GROUP = 512
 
 
 class PublishedConvolution(Algorithm):
-    """Three kernels that are not fused: the im2col matrix of the images, the product of the weights
-    with it, and bias and activation. Their work-groups have 512 work-items, or fewer where the
-    device allows fewer."""
+    """Computes a convolution in three kernels that are not fused: the first writes the im2col
+    matrix of the images, the second multiplies the weights with it, and the third applies bias and
+    activation. The work-groups of the third kernel have 512 work-items, or fewer where the device
+    allows fewer."""
 
     op = "conv2d"
     name = "published"
@@ -75,7 +76,7 @@ class PublishedConvolution(Algorithm):
 
 
 def _product(problem: Conv2dProblem, part: MatrixPart) -> Product:
-    """Returns the product of the weights with a part's matrix, one for each image and group."""
+    """Returns the products of the weights with a part's matrix, one for each image and group."""
     return Product(problem.out_channels // problem.groups, part.pixels, problem.depth,
                    part.pixels, problem.out_height * problem.out_width,
                    part.images * problem.groups, problem.groups,

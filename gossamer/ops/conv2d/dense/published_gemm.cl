@@ -1,16 +1,16 @@
-/* The published matrix product: c = a * b of row-major matrices, for each member of a batch.
+/* The published matrix product: C = A * B of row-major matrices, for each member of a batch.
  *
- * A work-group computes 64 rows by 64 columns. It moves a tile of a (64 rows by TILE_K) and one of
- * b (TILE_K by 64 columns) to shared memory, and each of its 16 by 8 work-items adds 8 rows by 4
+ * A work-group computes 64 rows by 64 columns. It copies a tile of A (64 rows by TILE_K) and a tile
+ * of B (TILE_K by 64 columns) to shared memory, and each of its 16 by 8 work-items adds 8 rows by 4
  * columns of the tiles' product to sums in registers. The tiles advance along the depth.
  *
- * The rows of a work-item are 8 apart and rows of the tile of a are padded, so that neighbouring
+ * The rows of a work-item are 8 apart, and the rows of A's tile are padded, so that neighbouring
  * work-items read from different banks. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_K 16 /* depth of the tiles, a multiple of 4 */
-#define A_VECTOR 1 /* numbers of a row of a that are read at once, 4 or 1 */
-#define B_VECTOR 1 /* numbers of a row of b and c that are read or written at once, 4 or 1 */
+#define A_VECTOR 1 /* numbers of a row of A that are read at once, 4 or 1 */
+#define B_VECTOR 1 /* numbers of a row of B and C that are read or written at once, 4 or 1 */
 #endif
 
 #include "dialect/common.h"
@@ -51,8 +51,8 @@
     sum[row].z = FMA(factor, (b_row).z, sum[row].z);     \
     sum[row].w = FMA(factor, (b_row).w, sum[row].w);
 
-/* a_members: matrices a in turn for the members of the batch; the members of b and c follow one
- * another. first: elements of c before the first result. */
+/* a_members: number of matrices A, which the members of the batch take in turn; each member has a
+ * matrix B and a matrix C of its own. first: elements of C before the first result. */
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void published_gemm(
     const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b, GLOBAL float *RESTRICT c,
     int rows, int columns, int depth, int b_stride, int c_stride, int a_members, int first)

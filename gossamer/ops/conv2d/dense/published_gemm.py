@@ -1,5 +1,5 @@
-"""The product of convolution in OpenCL as it was published: tiles of 64 x 64 in shared memory, and
-8 x 4 results for each work-item, with no load ahead of its use."""
+"""The matrix product of the published convolution in OpenCL: tiles of 64 x 64 in shared memory, and
+8 x 4 results for each work-item. No tile is loaded while another one is multiplied."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ _SOURCE = Path(__file__).with_name("published_gemm.cl")
 _TILE = 64
 _THREADS = (16, 8)
 _DEPTHS = (64, 32, 16)
-"""Depths of the tiles: as published, and for devices with less shared memory."""
+"""Depths of the tiles: the published depth, and two for devices with less shared memory."""
 _MOST_GROUPS = 65535
-"""Work-groups along the second and the third dimension that CUDA allows."""
+"""The most work-groups that CUDA allows along the second and the third dimension of a grid."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """Products c = a * b of row-major matrices.
+    """Products C = A * B of row-major matrices.
 
-    rows, columns: those of c.
-    depth: columns of a and rows of b.
-    members: products, whose matrices follow one another; those of a repeat after `a_members`.
-    b_stride, c_stride: elements between rows.
-    first: elements of c before the first result.
+    rows: rows of A and C.
+    columns: columns of B and C.
+    depth: columns of A and rows of B.
+    b_stride: elements from a row of B to the next.
+    c_stride: elements from a row of C to the next.
+    members: number of products; their matrices follow one another in memory.
+    a_members: number of matrices A, which the products take in turn.
+    first: elements of C before the first result.
     """
 
     rows: int
@@ -67,8 +70,8 @@ def _shared_bytes(tile_k: int) -> int:
 def multiplication(product: Product, tile_k: int, a: Buffer | Callable[..., Argument],
                    b: Buffer | Callable[..., Argument], c: Callable[..., Argument],
                    device: Device) -> Launch:
-    """Returns the launch of products of the matrices a and b, or of what stands for them in a
-    Launch, into what stands for c."""
+    """Returns the launch of products. a, b, c: the matrices as arguments of a Launch, that is
+    buffers, or functions that say which buffer of a step is the matrix."""
     aligned = all(size % 4 == 0 for size in (product.columns, product.b_stride, product.c_stride,
                                              product.first))
     kernel = device.compile(KernelSource.of(_SOURCE, "published_gemm", {

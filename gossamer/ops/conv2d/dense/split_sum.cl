@@ -1,6 +1,7 @@
 /* Adds up the sums of work-groups that shared the K range of a product, and applies the epilogue.
  * sums is (split, pixel, channel); y and the epilogue's tensor operands are NHWC or NCHW. In NHWC y
- * begins at y_first, and a pixel of y_channels may have channels of other tensors. */
+ * begins at y_first, and a pixel has y_channels channels in memory, which may include channels of
+ * other tensors. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define SPLIT_K 2 /* number of splits */

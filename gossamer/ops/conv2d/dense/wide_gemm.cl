@@ -1,17 +1,17 @@
-/* Convolution as a matrix product on processors: a work-item is a work-group, and holds the sums of
- * PIXELS output pixels by 16 * VECTORS output channels in vector registers. Nothing is staged: the
- * weights are read in order, and of the input one number at a time is spread over a vector.
+/* Convolution as a matrix product on processors: a work-group is one work-item, which holds the
+ * sums of PIXELS output pixels by 16 * VECTORS output channels in vector registers. No operand is
+ * staged: weights are read in order, and each number of the input is broadcast to a vector.
  *
- * panels: for each group and each 16 * VECTORS of its output channels their weights, by tap and
- * input channel. zeros: a zero for each input channel of a group, read in place of pixels outside
- * of the image.
+ * panels: the weights. Each group has a panel for every 16 * VECTORS of its output channels, with
+ * the weights of these channels by tap and input channel. zeros: a zero for each input channel of a
+ * group, read in place of pixels outside of the image.
  *
- * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory,
- * those of other tensors included where y is a part of a larger tensor. */
+ * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory:
+ * where y is a part of a larger tensor, they include the channels of other tensors. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define PIXELS 6 /* output pixels of a work-item */
-#define VECTORS 2 /* sixteens of output channels of a work-item */
+#define VECTORS 2 /* vectors of 16 output channels of a work-item */
 #define HALVES 1 /* 1: x, y, zeros and the epilogue's tensor operands are 16-bit floats */
 #define IN_NHWC 1 /* 1 where x is NHWC, 0 where it is NCHW */
 /* 1 where y and the epilogue's tensor operands are NHWC, 0 where they are NCHW */
@@ -77,7 +77,7 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_gemm(
     FLOAT16 sum[PIXELS][VECTORS];
     int image[PIXELS], row[PIXELS], column[PIXELS];
     UNROLL for (int i = 0; i < PIXELS; i++) {
-        /* what lies behind the last pixel is computed as the last one, and not stored */
+        /* places after the last pixel compute the last pixel again, and do not store it */
         int pixel = first_pixel + i < pixels ? first_pixel + i : pixels - 1;
         image[i] = pixel / plane * x_image + group * channels * x_channel;
         row[i] = pixel % plane / out_width * stride_y - pad_top;

@@ -23,18 +23,19 @@ _SOURCE = Path(__file__).with_name("wide_gemm.cl")
 _TILES = ((12, 2), (6, 4), (6, 2), (12, 1))
 """Output pixels and vectors of 16 output channels of a work-item."""
 _SHARE = 0.9
-"""Share of a processor's peak rate of multiply-adds that is reached. This and the two numbers below
-were measured under PoCL on two cores with AVX-512; on another processor only the order in which
-configs are tried follows from them."""
+"""Share of a processor's peak rate of multiply-adds that the kernel reaches. This and the two
+numbers below were measured under PoCL on two cores with AVX-512; on another processor they only
+decide the order in which configs are tried."""
 _STORE = 30
 """Time of storing a result, as a multiple of the time of a multiply-add."""
 _FIND = 0.002
-"""Microseconds in which a work-item finds where a tap of one pixel lies."""
+"""Microseconds in which a work-item computes the address of a tap of one pixel."""
 
 
 class WideGemm(Algorithm):
-    """A work-item computes a tile of output pixels by output channels. It is made for NHWC, where
-    the channels of a pixel are adjacent; NCHW is for the ends of a network."""
+    """Computes a convolution with a tile of output pixels by output channels for each work-item. It
+    is made for NHWC, where the channels of a pixel are adjacent; NCHW is for the first and the last
+    layers of a network."""
 
     op = "conv2d"
     name = "wide_gemm"
@@ -103,8 +104,8 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 
 
 def _expected_us(problem: Conv2dProblem, pixels: int, vectors: int, device: Device) -> float:
-    """Returns the estimated time of a launch in microseconds: that of the multiply-adds of all
-    work-items, the padded ones included, of their stores, and of finding the pixels of each tap."""
+    """Returns the estimated time of a launch in microseconds: the time of all multiply-adds and
+    stores of all work-items, also on padding, and of finding the pixels of each tap."""
     per_group = problem.out_channels // problem.groups
     tiles = -(-problem.pixels // pixels) * -(-per_group // (16 * vectors)) * problem.groups
     rounds = -(-tiles // max(device.limits.compute_units, 1))

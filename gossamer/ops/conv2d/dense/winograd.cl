@@ -1,11 +1,11 @@
-/* The transforms of Winograd's minimal filtering F(OUTPUT x OUTPUT, 3 x 3). The image is cut into
- * tiles of OUTPUT x OUTPUT results. Each depends on INPUT x INPUT inputs, INPUT = OUTPUT + 2.
- * Between the transforms there is a product of channels for each of the POINTS = INPUT * INPUT
- * points.
+/* The transforms of Winograd's minimal filtering F(OUTPUT x OUTPUT, 3 x 3). The output is cut into
+ * tiles of OUTPUT x OUTPUT results. Each tile depends on INPUT x INPUT inputs, INPUT = OUTPUT + 2.
+ * Between the transforms another kernel multiplies channels by weights at each of the POINTS =
+ * INPUT * INPUT points.
  *
- * Tensors are NHWC. x and y begin at x_first and y_first, and their pixels have x_channels and
- * y_channels channels, those of other tensors included. A work-item transforms one channel of one
- * tile. */
+ * Tensors are NHWC. x and y begin at x_first and y_first. Their pixels have x_channels and
+ * y_channels channels in memory, the channels of other tensors included. A work-item transforms one
+ * channel of one tile. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define OUTPUT 2 /* rows and columns of results of a tile */
@@ -18,7 +18,7 @@
 #define INPUT (OUTPUT + 2)
 #define POINTS (INPUT * INPUT)
 
-/* The transform of INPUT inputs, `apart` elements apart, in place. */
+/* The transforms of INPUT values that lie `apart` elements apart, in place. */
 #if OUTPUT == 2
 #define TRANSFORM_INPUT(d, apart)                                              \
     {                                                                          \
@@ -35,8 +35,8 @@
         (m)[apart] = m1 - m2 + (m)[3 * (apart)];                               \
     }
 #else
-/* The points are 0, plus and minus A, plus and minus B, and infinity. These two have half the error
- * of 1 and 2, and no product of theirs is rounded. */
+/* The points are 0, plus and minus A, plus and minus B, and infinity. With A and B the error is
+ * half of the error with 1 and 2, and the factors that are products of A and B are exact. */
 #define A 0.625f
 #define B 1.5f
 #define TRANSFORM_INPUT(d, apart)                                              \

@@ -32,21 +32,25 @@ _SOURCE = Path(__file__).with_name("winograd.cl")
 _OUTPUTS = (4, 2)
 """Rows and columns of results of a tile."""
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.625, -0.625, 1.5, -1.5)}
-"""The points, beside infinity, at which polynomials are multiplied; the kernels have the same. That
-other points than 1 and 2 have smaller errors is shown by B. Barabasz, A. Anderson, K. Soodhalter
+"""The points, beside infinity, at which polynomials are multiplied; the kernels have the same
+points. Other points than 1 and 2 have smaller errors: see B. Barabasz, A. Anderson, K. Soodhalter
 and D. Gregg, "Error analysis and improving the accuracy of Winograd convolution for deep neural
 networks", ACM TOMS 46 (4), 2020."""
 _SHARE_OF_COPIES = {True: 0.75, False: 0.6}
 """Rate at which transforms read and write, as a share of the device's rate of copies, on processors
-(True) and on GPUs (False). These are rules of thumb: only when winograd is tried beside other
-algorithms, and which size of tiles first, follows from them."""
+(True) and on GPUs (False). These rules of thumb only decide how early winograd is tried among the
+algorithms, and which tile size is tried first."""
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """Launches of the two transforms, the product between them, and its memory in the workspace.
+    """The three steps and their memory in the workspace.
 
-    first, second: offset and bytes of the transformed input and of the products.
+    before: launch that transforms the input.
+    product: state of the algorithm that multiplies.
+    after: launch that transforms the products to results.
+    first: offset and bytes of the transformed input.
+    second: offset and bytes of the products.
     """
 
     before: Launch
@@ -57,9 +61,9 @@ class _Ready:
 
 
 class Winograd(Algorithm):
-    """Three steps: the input's tiles are transformed, channels are multiplied for each point of a
-    tile, as a grouped 1 x 1 convolution, and the products are transformed to results. A NaN or an
-    infinity reaches all results of its tile."""
+    """Computes a convolution in three steps: the first transforms the tiles of the input, the
+    second multiplies channels at each point of a tile (a grouped 1 x 1 convolution), and the third
+    transforms the products to results. A NaN or an infinity reaches all results of its tile."""
 
     op = "conv2d"
     name = "winograd"
@@ -156,8 +160,8 @@ class _Transformed:
 
 
 def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
-    """Returns weights (output channels, channels, 3, 3) as those of the product, (points * output
-    channels, channels, 1, 1)."""
+    """Returns the weights of the product, (points * output channels, channels, 1, 1), computed from
+    weights (output channels, channels, 3, 3)."""
     transform = _weight_transform(_POINTS[output])
     points = np.einsum("ir,mcrs,js->ijmc", transform, weight.astype(np.float64), transform,
                        optimize=True)
@@ -165,8 +169,9 @@ def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
 
 
 def _weight_transform(points: Sequence[float]) -> np.ndarray:
-    """Returns the transform (points, 3) of a row of weights: its polynomial at each point, divided
-    by the distances of the other points, and at infinity its last number."""
+    """Returns the transform (points, 3) of a row of weights: the value of the row's polynomial at
+    each point, divided by the differences to the other points, and at infinity the row's last
+    number."""
     rows = [np.array([1, point, point**2]) / math.prod(point - other for other in points
                                                        if other != point) for point in points]
     return np.array([*rows, (0, 0, 1)])
@@ -177,13 +182,13 @@ def _product_algorithm(device: Device) -> Algorithm:
 
 
 def _tiles(problem: Conv2dProblem, output: int) -> tuple[int, int, int]:
-    """Returns images, and rows and columns of tiles in each."""
+    """Returns the number of images, and the rows and columns of tiles in each image."""
     return (problem.batch, -(-problem.out_height // output), -(-problem.out_width // output))
 
 
 def _product(problem: Conv2dProblem, output: int) -> Conv2dProblem:
-    """Returns the products of all points as a convolution of one group a point, whose pixels are
-    the tiles."""
+    """Returns the products of all points as a grouped 1 x 1 convolution: each point is a group, and
+    each tile is a pixel."""
     images, rows, columns = _tiles(problem, output)
     points = (output + 2) ** 2
     return Conv2dProblem(images, points * problem.channels, rows, columns,

@@ -18,14 +18,15 @@ from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arr
 from gossamer.ops.weights import Weights
 
 _ROW_FLOATS = 512
-"""Pixels that a product should have at least: from there on the arithmetic dominates the cost of a
-nonzero. With many more the im2col matrix would not stay in the caches. The number is a rule of
-thumb, on any processor."""
+"""The fewest output pixels that a product should have, a rule of thumb for any processor. With as
+many pixels the arithmetic of a nonzero weight takes longer than its overhead; with many more the
+im2col matrix would not stay in the caches."""
 
 
 class SparseIm2col(Algorithm):
-    """Computes a convolution on the host as a product of CSR weights and the im2col matrix of
-    several images at a time, so many that the arithmetic outweighs the cost of a nonzero.
+    """Computes a convolution on the host as a product of CSR weights and the im2col matrix. Small
+    images are multiplied several at a time, so that the arithmetic of a nonzero weight takes longer
+    than its overhead.
 
     Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
     does not reach the result.

@@ -1,5 +1,5 @@
-"""The algorithm cudnn computes a convolution by NVIDIA's cuDNN; each execution plan that its
-heuristics offer is a config."""
+"""The algorithm cudnn computes a convolution by NVIDIA's cuDNN. Its configs are execution plans
+that cuDNN's heuristics offer."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from gossamer.tensor import pack
 
 _LAYOUTS = ("NHWC", "NCHW")
 _COMPILING_SECONDS = 0.1
-"""Seconds that cuDNN mostly takes for a plan with a fused epilogue, since it compiles a kernel, as
-measured on the host of an H200. Only what is expected of building follows from it."""
+"""The seconds in which cuDNN mostly builds a plan with a fused epilogue, for which it compiles a
+kernel; measured on the host of an H200. It is only the expected time of building."""
 _FUSED, _SEPARATE, _NONE = "fused", "separate", "none"
 _SOONEST_FIRST = tuple(reversed(PRECISIONS))
-"""The precisions, those first for which cuDNN answers soonest."""
+"""The precisions in the order of the time that cuDNN's answer takes, the shortest first."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class _BuiltConvolution:
 
     graph: cuDNN's graph.
     engine: name of the plan's engine.
-    constants: buffers with weights, by their names in the graph.
+    constants: buffers of the weights and channel operands, by their names in the graph.
     inputs: indices of the launch's inputs, by their names in the graph.
     """
 
@@ -63,8 +63,8 @@ class _BuiltConvolution:
 
 class Cudnn(Algorithm):
     """Computes a convolution by one of cuDNN's execution plans, with the epilogue fused into the
-    plan's graph or applied by a kernel behind it. Configs are the ranks of the plans, which cuDNN
-    lists for each precision and layout."""
+    plan's graph or applied by another kernel after the plan. A config says the rank of a plan in
+    cuDNN's list for one precision and layout, and how the epilogue is applied."""
 
     op = "conv2d"
     name = "cudnn"
@@ -96,7 +96,8 @@ class Cudnn(Algorithm):
         if "fp32" in precisions:
             epilogues.sort(key=lambda epilogue: not any(
                 offer.plans for offer in _offers(problem, device, epilogue, "fp32").values()))
-        # epilogues take turns at the first rank only: the fused one is nearly always faster
+        # The plans of rank 0 come first, with each epilogue. Then all further plans with the first
+        # epilogue come before plans with the second: the fused one is nearly always faster.
         ranks = [(0, epilogue) for epilogue in epilogues]
         ranks += [(rank, epilogue) for epilogue in epilogues for rank in range(1, MOST_PLANS)]
         for rank, epilogue in ranks:
@@ -192,7 +193,7 @@ def _epilogues(problem: Conv2dProblem) -> list[str]:
 
 def _offers(problem: Conv2dProblem, device: Device, epilogue: str,
             precision: str) -> dict[CudnnForm, CudnnOffer]:
-    """Returns what cuDNN offers in each layout."""
+    """Returns cuDNN's offer in each layout."""
     return {form: offered(device, problem, form) for form in _forms(problem, epilogue, precision)}
 
 

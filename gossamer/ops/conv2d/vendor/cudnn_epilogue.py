@@ -25,8 +25,9 @@ class Pointwise:
 
 
 def pointwise(epilogue: Epilogue) -> tuple[Pointwise, ...] | None:
-    """Returns an epilogue as nodes of a cuDNN graph, the last of which gives the output, or None
-    where it has steps for which cuDNN has no node or its last step does not use all values."""
+    """Returns an epilogue as nodes of a cuDNN graph; the last node gives the output. Returns None
+    where cuDNN has no node for a step, where the output is not the result of the last step alone,
+    or where no step uses one of the other values."""
     expression = epilogue.expression
     last = expression.inputs + len(expression.steps) - 1
     used = [argument for step in expression.steps for argument in step.arguments]
@@ -38,8 +39,9 @@ def pointwise(epilogue: Epilogue) -> tuple[Pointwise, ...] | None:
 
 
 def _tensors_first(epilogue: Epilogue, used: list[int]) -> tuple[ExpressionStep, ...]:
-    """Returns the steps, with those of the leading sums first that add tensors: cuDNN's own fused
-    kernel adds a residual, then the bias, then applies the activation."""
+    """Returns the steps, with the leading sums in another order: sums that add tensors come before
+    sums that add channel operands. cuDNN's own fused kernel adds a residual, then adds the bias,
+    then applies the activation."""
     expression = epilogue.expression
     current, added = 0, []
     for step in expression.steps:
@@ -58,10 +60,10 @@ def _tensors_first(epilogue: Epilogue, used: list[int]) -> tuple[ExpressionStep,
 
 
 def _node(step: ExpressionStep, channels: set[int]) -> Pointwise | None:
-    """Returns one step as a node, or None where cuDNN has none."""
+    """Returns one step as a node, or None where cuDNN has no node for the step."""
     arguments = step.arguments
     if step.function in ("add", "mul"):
-        # the value to whose shape the other one is broadcast comes first
+        # cuDNN broadcasts the second value to the shape of the first
         first, second = sorted(arguments, key=lambda argument: argument in channels)
         return None if first in channels else Pointwise(step.function, (first, second))
     if not arguments or arguments[0] in channels:

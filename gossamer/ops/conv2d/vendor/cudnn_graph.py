@@ -26,17 +26,17 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import Format, TensorSpec
 
 MOST_PLANS = 8
-"""Plans that are listed for one form at most; heuristics put the fast ones first."""
+"""The most plans that are listed for one form; cuDNN's heuristics list fast plans first."""
 
 _MEMORY_SHARE = 32
-"""Plans that need more workspace than the device's memory divided by this are left out."""
+"""Plans that need more workspace than the device's memory divided by this number are left out."""
 
 X, WEIGHT, Y, OPERAND = 1, 2, 3, 4
 """Names of tensors in a graph; operand i is OPERAND + i."""
 
 _INEXACT = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
-# Winograd loses more digits the larger its tiles are; sums in no fixed order differ between
-# executions
+# Larger tiles make Winograd's results less accurate; sums without a fixed order differ between
+# executions.
 _REQUIRED_NOTES: dict[str, tuple[str, ...]] = {"fp32": (), "tf32": ("TENSOR_CORE",), "fp16": ()}
 _EXCLUDED_NOTES = {
     "fp32": ("TENSOR_CORE", *_INEXACT, "WINOGRAD_TILE_13x13", "NONDETERMINISTIC"),
@@ -50,8 +50,8 @@ _NO_ENGINE = "it has no engine for such a graph"
 _TOO_LARGE = "its engines need too much workspace"
 _OTHER_PRECISIONS = "its engines are of other precisions"
 _LASTING_REFUSALS = (_NO_ENGINE, _TOO_LARGE, _OTHER_PRECISIONS)
-"""Refusals that hold as long as cuDNN and the device are the same; others may end, for example when
-a library is installed."""
+"""Refusals that hold as long as cuDNN and the device are the same; another refusal may end, for
+example when a library is installed."""
 _PREREQUISITE = re.compile(r"RUNTIME_PREREQUISITE_MISSING; Reason: (.+)")
 _WORKSPACE = re.compile(r"^Plan at index (\d+): .*workspace violation\. Requires (\d+)", re.M)
 
@@ -63,7 +63,7 @@ class CudnnForm:
     precision: "fp32", "tf32" or "fp16".
     layout: layout of all tensors.
     fused: true where the epilogue is part of the graph.
-    exact: true where sums are those of integers, which transforms would round.
+    exact: true where all products and sums are integers, which Winograd and FFT would round.
     """
 
     precision: str
@@ -100,7 +100,7 @@ class CudnnOffer:
     """The answer of cuDNN for a form.
 
     plans: the plans, the fastest by cuDNN's own estimate first.
-    refusal: the reason why it offers none.
+    refusal: the reason why cuDNN offers no plan.
     """
 
     plans: tuple[ExecutionPlan, ...]
@@ -108,20 +108,21 @@ class CudnnOffer:
 
 
 def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOffer:
-    """Returns the plans of cuDNN on a device for a form, without building any. They are the same at
+    """Returns cuDNN's plans on a device for a form, without building any. The plans are the same at
     each call, and in each process with the same cuDNN."""
     return _offered(device, _plain(problem, form), form)
 
 
 def _plain(problem: Conv2dProblem, form: CudnnForm) -> Conv2dProblem:
-    """Returns a problem without what cuDNN is not told in a form."""
+    """Returns a problem without the facts that cuDNN is not told, and without an epilogue where the
+    form does not fuse it."""
     plain = replace(problem, weights_info=WeightsInfo(), facts=(), result=REAL)
     return plain if form.fused else replace(plain, epilogue=Epilogue())
 
 
 def store_offers(device: Device, problem: Conv2dProblem, forms: Sequence[CudnnForm]) -> None:
-    """Puts on disk what cuDNN offers for some forms. It is called in a process of its own, as cuDNN
-    keeps Python's interpreter while it answers."""
+    """Puts cuDNN's offers for some forms on disk. A separate process calls this function, because
+    cuDNN holds Python's global interpreter lock while it answers."""
     for form in forms:
         offered(device, problem, form)
 
@@ -147,7 +148,7 @@ def _offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOf
 
 @functools.lru_cache(maxsize=4096)
 def _offer_key(device: Device, problem: Conv2dProblem, form: CudnnForm) -> tuple[str, ...]:
-    """Returns texts that identify a form, and all that decides what cuDNN offers for it."""
+    """Returns texts that identify a form and all that decides cuDNN's offer for the form."""
     return ("cuDNN's offer", source_hash(__name__), *_versions(library_on(device), device),
             str(_most_workspace(device)), json.dumps(canonical(problem), sort_keys=True),
             repr(form))
@@ -171,8 +172,8 @@ def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
             graph.select_numeric_notes([getattr(library.api.numerical_note, note)])
         for note in (*_EXCLUDED_NOTES[form.precision], *(_TRANSFORMS if form.exact else ())):
             graph.deselect_numeric_notes([getattr(library.api.numerical_note, note)])
-        # The frontend reports a plan's workspace only once it is built, which can take a second;
-        # but its error message lists what each plan needs where none is allowed.
+        # The frontend reports a plan's workspace only after building the plan, which can take a
+        # second. But where no workspace is allowed, its error message lists each plan's needs.
         graph.deselect_workspace_greater_than(-1)
         try:
             graph.check_support()
@@ -188,8 +189,8 @@ def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
 
 
 def workspaces(message: str) -> dict[int, int]:
-    """Returns the bytes that each plan needs, by cuDNN's index, from its message that none of them
-    may have a workspace. Plans that are deselected or cannot run are not included."""
+    """Returns the bytes of workspace that each plan needs, by cuDNN's index, from cuDNN's message
+    that no plan may have a workspace. Plans that are deselected or cannot run are not included."""
     return {int(index): int(nbytes) for index, nbytes in _WORKSPACE.findall(message)}
 
 
@@ -216,15 +217,15 @@ def _refusal(message: str, too_large: int) -> str:
 
 
 def built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> Any:
-    """Returns a graph with a built plan that was offered for it. Plans are kept on disk, and the
-    graphs that were used last in memory. Raises RuntimeError where cuDNN now offers another plan,
-    and what the frontend and the library raise."""
+    """Returns the graph of a form with one of its offered plans, built. Built plans are kept on
+    disk, and the graphs that were used last are kept in memory. Raises RuntimeError where cuDNN now
+    offers another plan, and passes on errors of the frontend and the library."""
     return _built(device, _plain(problem, form), form, plan)
 
 
 def store(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> None:
-    """Builds a plan, puts it on disk and reads it back. It is called in a process of its own: the
-    library is not trusted to read back every plan without ending the process."""
+    """Builds a plan, checks that it can be read back and puts it on disk. A separate process calls
+    this function, because cuDNN may crash the process when it reads a plan back."""
     plain = _plain(problem, form)
     library = library_on(device)
     with library.handle() as handle:
@@ -249,7 +250,7 @@ def _built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: Execut
 
 def _key(library: CudnnLibrary, device: Device, problem: Conv2dProblem, form: CudnnForm,
          plan: ExecutionPlan) -> tuple[str, ...]:
-    """Returns texts that identify a plan, and all that decides whether it can be read back."""
+    """Returns texts that identify a plan and all that decides whether the plan can be read back."""
     return ("cuDNN's execution plan", *_versions(library, device),
             json.dumps(canonical(problem), sort_keys=True), repr(form), repr(plan))
 
@@ -270,7 +271,7 @@ def _read_back(library: CudnnLibrary, handle: Any, data: bytes) -> Any:
 
 def _build(library: CudnnLibrary, handle: Any, problem: Conv2dProblem, form: CudnnForm,
            plan: ExecutionPlan) -> Any:
-    """Builds a graph with a plan, for which cuDNN may compile a kernel."""
+    """Returns a graph with a built plan; cuDNN may compile a kernel for the plan."""
     graph = _planned(problem, form, library, handle, plan.index + 1)
     name = graph.get_plan_name_at_index(plan.index)
     if name != plan.engine:
@@ -285,8 +286,8 @@ def _build(library: CudnnLibrary, handle: Any, problem: Conv2dProblem, form: Cud
 
 def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, handle: Any,
              count: float = math.inf) -> Any:
-    """Returns the graph with the plans that cuDNN has for it, none of them built. count: number of
-    plans that are enough."""
+    """Returns the graph with cuDNN's plans for it, none of them built. count: number of plans from
+    which on no further engine is tried."""
     graph = _graph(problem, form, library.api, handle)
     graph.validate()
     graph.build_operation_graph()
@@ -294,8 +295,8 @@ def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, han
     graph.create_execution_plans([modes.A, modes.FALLBACK])
     if form.precision == "fp32":
         # The heuristics cannot be asked for engines without tensor cores, and the heuristics of
-        # cuDNN 9.27 list hardly any such engine. The engines that they left out follow, with
-        # default settings.
+        # cuDNN 9.27 list hardly any such engine. So the engines that the heuristics left out are
+        # added, with default settings.
         listed = {entry.engine_id for entry in graph.plans}
         for engine in range(graph.get_engine_count()):
             if len(graph.plans) >= count:
@@ -349,7 +350,7 @@ def _graph(problem: Conv2dProblem, form: CudnnForm, api: Any, handle: Any) -> An
 def channel_dtype(epilogue: Epilogue, form: CudnnForm) -> str:
     """Returns the dtype of the channel operands of a fused epilogue."""
     nodes = pointwise(epilogue) or ()
-    # cuDNN's own fused kernels, which add and rectify, take a float16 bias only; the engines that
-    # generate code for other epilogues offer more plans with a float32 one
+    # cuDNN's own fused kernels, for a bias and relu, take a float16 bias only; the engines that
+    # generate code for other epilogues offer more plans with float32 operands
     plain = all(node.method in ("add", "relu") and not node.constants for node in nodes)
     return form.dtype if plain else "float32"

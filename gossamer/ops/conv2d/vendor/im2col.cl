@@ -1,15 +1,15 @@
-/* The im2col matrix of a convolution: every output pixel's taps, copied out of the input, for some
- * of the images and some of the output pixels.
+/* Copies the im2col matrix of a convolution, or the part of it that some of the images and some of
+ * the output pixels need: for every output pixel, the inputs at the taps of the filter.
  *
  * ORDER is the order of dimensions in memory:
  *   NCHW_ORDER   x (image, channel, row, column); matrix (image, channel, r, s, pixel)
  *   NHWC_ORDER   x (image, row, column, channel); matrix (image, pixel, group, r, s, channel)
  *   CHWN_ORDER   x (channel, row, column, image); matrix (channel, r, s, pixel, image)
  * UNIT_BYTES is the size of the unit that is copied at a time: an element, or 4 or 16 bytes of
- * neighbours along the innermost dimension of NHWC or CHWN. Sizes and strides along that dimension
- * count units.
+ * neighbours along the innermost dimension of NHWC or CHWN. The size of the innermost dimension and
+ * all strides count units.
  *
- * A work-item copies one channel of one pixel of one image, for every tap. */
+ * A work-item copies one unit of one pixel for every tap. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ORDER 0 /* order of dimensions in memory: NCHW_ORDER 0, NHWC_ORDER 1 or CHWN_ORDER 2 */

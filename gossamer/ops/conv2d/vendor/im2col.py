@@ -24,7 +24,7 @@ from gossamer.tensor import Format, TensorSpec
 
 _SOURCE = Path(__file__).with_name("im2col.cl")
 _MATRIX_BYTES = 2**31
-"""Bytes that an im2col matrix takes at most; larger ones are computed in parts."""
+"""The most bytes of an im2col matrix; a larger matrix is computed in parts."""
 _ORDERS = {"NCHW": 0, "NHWC": 1, "CHWN": 2}
 
 
@@ -54,14 +54,15 @@ def variant_of(problem: Conv2dProblem, config: Iterable[tuple[str, int | str]], 
 
 
 def taps(problem: Conv2dProblem) -> int:
-    """Returns the rows of the im2col matrix, those of all groups together."""
+    """Returns the number of rows of the im2col matrix, all groups together."""
     return problem.depth * problem.groups
 
 
 def parts(problem: Conv2dProblem, layout: str, itemsize: int) -> list[MatrixPart]:
-    """Divides a problem into parts whose matrices are not too large: whole images where one fits,
-    else ranges of pixels; ranges of pixels of all images where these are innermost. A pointwise
-    problem is not divided, since the input is its own im2col matrix."""
+    """Divides a problem into parts whose matrices have at most _MATRIX_BYTES. In NCHW and NHWC a
+    part is some whole images, or some pixels of one image where the image is too large. In CHWN a
+    part is some pixels of all images. A pointwise problem is not divided, because the input is its
+    own im2col matrix."""
     images, pixels = problem.batch, problem.out_height * problem.out_width
     everything = MatrixPart(0, images, 0, pixels)
     column = taps(problem) * itemsize
@@ -78,20 +79,21 @@ def parts(problem: Conv2dProblem, layout: str, itemsize: int) -> list[MatrixPart
 
 
 def _ranges(total: int, most: int) -> list[tuple[int, int]]:
-    """Returns ranges (first, count) of nearly the same size, none above `most` (or 1)."""
+    """Returns ranges (first, count) of nearly the same size, at most max(`most`, 1) each."""
     size = -(-total // -(-total // max(most, 1)))
     return [(first, min(size, total - first)) for first in range(0, total, size)]
 
 
 def matrix_bytes(problem: Conv2dProblem, part: MatrixPart, itemsize: int) -> int:
-    """Returns the bytes of a part's matrix, a multiple of 256; 0 where the input is the matrix."""
+    """Returns the bytes of a part's matrix, rounded up to a multiple of 256; 0 where the input is
+    the matrix."""
     if problem.is_pointwise:
         return 0
     return -(-taps(problem) * part.images * part.pixels * itemsize // 256) * 256
 
 
 def output_offset(problem: Conv2dProblem, layout: str, part: MatrixPart) -> int:
-    """Returns the elements of the output before the part's first result."""
+    """Returns the number of elements of the output before the part's first result."""
     if layout == "CHWN":
         return part.first_pixel * problem.batch
     pixels = problem.out_height * problem.out_width
@@ -125,7 +127,7 @@ def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Devi
         sizes = (images, pixels, channels)
         to = (1, images, 0, window * pixels * images, pixels * images)
     if x.layout != "NHWC":
-        # only in NHWC are the groups not successive
+        # in NCHW and CHWN the rows of all groups follow one another, as if there were one group
         group_channels = channels
     strides = [stride if stride == 1 else stride // step for stride in x.strides]
     kernel = device.compile(KernelSource.of(_SOURCE, "im2col", {

@@ -48,7 +48,7 @@ class _ProductCall:
 
     part: the part.
     product: shape of the product.
-    offsets: elements before the operands A, B and D, for each time that the product is computed.
+    offsets: for each repetition of the product, the elements before the operands A, B and D.
     """
 
     part: MatrixPart
@@ -62,7 +62,7 @@ class _Products:
 
     steps: the product of each part.
     fused: the epilogue where the products apply it.
-    ranks: algorithms that cuBLAS offers for each of the products.
+    ranks: number of algorithms that cuBLAS offers for every product.
     """
 
     steps: tuple[_ProductCall, ...]
@@ -77,8 +77,8 @@ class _Call:
     gathering: launch that gathers the im2col matrix; None where the input is the matrix.
     multiplication: the product, described to cuBLAS.
     offer: the algorithm of cuBLAS.
-    offsets: elements before the operands A, B and D, for each time that the product is computed.
-    scratch: bytes of workspace before the product's own.
+    offsets: for each repetition of the product, the elements before the operands A, B and D.
+    scratch: bytes of the im2col matrix, after which the product's own workspace starts.
     """
 
     gathering: Launch | None
@@ -173,7 +173,8 @@ def _itemsize(precision: str) -> int:
 
 
 def _products(problem: Conv2dProblem, precision: str, layout: str, device: Device) -> _Products:
-    """Returns the products for a form, with the epilogue fused where cuBLAS offers that."""
+    """Returns the products for a precision and layout, with the epilogue fused where cuBLAS offers
+    such products."""
     def steps(epilogue: Fused) -> tuple[tuple[_ProductCall, ...], int]:
         calls = tuple(_step(problem, layout, precision, part, epilogue)
                       for part in parts(problem, layout, _itemsize(precision)))
@@ -191,8 +192,10 @@ def _products(problem: Conv2dProblem, precision: str, layout: str, device: Devic
 
 def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
           epilogue: Fused) -> _ProductCall:
-    """Returns the product for one part. Channels are the rows of D in NHWC, where they are
-    adjacent, and its columns elsewhere; the members of a batch are groups, or images of NCHW."""
+    """Returns the product for one part. Output channels are the rows of D in NHWC, where channels
+    are adjacent, and the columns of D in other layouts. The members of a batched product are
+    groups. In NCHW they are images or groups, whichever are more; the product is repeated for the
+    others."""
     channels, depth = problem.out_channels // problem.groups, problem.depth
     pixels, plane = part.pixels, problem.out_height * problem.out_width
     first = output_offset(problem, layout, part)

@@ -44,11 +44,12 @@ from gossamer.ops.weights import Weights
 _ALGORITHMS = ("CSR_ALG2", "CSR_ALG1", "CSR_ALG3")
 _LAYOUTS = ("CHWN", "NHWC", "NCHW")
 _MOST_MATRICES = 65535
+"""The most matrices that one batched product of cuSPARSE takes."""
 
 
 class Im2colCusparse(Algorithm):
     """Computes a convolution by gathering the im2col matrix of the input and multiplying it with
-    the weights in CSR by cuSPARSE; the epilogue is applied by a kernel behind it."""
+    the weights in CSR by cuSPARSE; another kernel then applies the epilogue."""
 
     op = "conv2d"
     name = "cusparse-lowering"
@@ -70,7 +71,7 @@ class Im2colCusparse(Algorithm):
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         for algorithm in _ALGORITHMS:
-            # only CSR_ALG3 takes float16, and only it takes no batch of matrices
+            # CSR_ALG3 alone takes float16, and CSR_ALG3 alone takes no batch of matrices
             is_alg3 = algorithm == "CSR_ALG3"
             for precision in ("fp32", "fp16") if is_alg3 else ("fp32",):
                 itemsize = np.dtype(dtype_of(precision)).itemsize
@@ -132,8 +133,8 @@ class _CsrWeights:
 
 def csr(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
         layout: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns row offsets, columns and values of the nonzero weights. Where all are zero it returns
-    one zero, since a product takes at least one value."""
+    """Returns row offsets, columns and values of the nonzero weights. Where all weights are zero,
+    one zero is returned, because cuSPARSE's product takes at least one value."""
     rows = weight_rows(problem, layout)(arrays)
     channels, columns = np.nonzero(rows)
     if not channels.size:
@@ -164,7 +165,8 @@ class _SparseProduct:
             columns, leading, batch = part.pixels, (part.pixels, pixels), part.images
         gpu = self._library.device
         with self._library.calling("describing a product") as api:
-            # the last product may have left a stream on which another thread records a graph
+            # the handle may still have the stream of its last product, on which another thread may
+            # be recording a graph
             api.set_stream(self._library.handle, gpu.stream_handle(None))
             order = api.Order.COL if layout == "NHWC" else api.Order.ROW
             self._weights = api.create_csr(
@@ -172,7 +174,7 @@ class _SparseProduct:
                 sparse.values.address, api.IndexType.INDEX_32I, api.IndexType.INDEX_32I,
                 api.IndexBase.ZERO, dtype)
             weakref.finalize(self, api.destroy_sp_mat, self._weights).atexit = False
-            # each product sets the addresses; until then any address will do
+            # multiply sets the addresses of both matrices; until then any address will do
             self._matrix, self._result = (
                 api.create_dn_mat(rows, columns, lead, sparse.values.address, dtype, order)
                 for rows, lead in zip((depth, channels), leading, strict=True))
@@ -194,8 +196,8 @@ class _SparseProduct:
         gpu.synchronize()
 
     def multiply(self, matrix: int, result: int, stream: int) -> None:
-        """Queues the product with the matrix at an address on a stream; the arguments are the
-        addresses of the matrix and the result, and the stream's handle."""
+        """Queues the product on a stream. matrix, result: addresses of the im2col matrix and of
+        the output. stream: handle of the stream."""
         with self._library.calling("multiplying") as api:
             api.set_stream(self._library.handle, stream)
             api.dn_mat_set_values(self._matrix, matrix)

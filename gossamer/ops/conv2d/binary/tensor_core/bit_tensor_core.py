@@ -1,10 +1,10 @@
 """The algorithm bit_tensor_core computes a convolution of signs on the tensor cores of NVIDIA's
 GPUs, which multiply single bits and add.
 
-An implicit GEMM: its rows are the output pixels, its columns the output channels, and its inner
-products the words of the pixels' windows. The tensor cores' product of bits is 1 where both are 1;
-how sums of signs follow is written in bits.h. Source of the idea to compute binary convolutions by
-1-bit tensor core instructions: A. Li and S. Su, "Accelerating binarized neural networks via
+It is an implicit GEMM: rows are output pixels, columns are output channels, and K is the words of a
+pixel's window. On tensor cores the product of two bits is 1 where both bits are 1; bits.h says how
+sums of signs follow from such products. Source of the idea to compute binary convolutions by 1-bit
+tensor core instructions: A. Li and S. Su, "Accelerating binarized neural networks via
 bit-tensor-cores in Turing GPUs", IEEE TPDS 32(7), 2021.
 """
 
@@ -37,8 +37,8 @@ _WORD_BITS = (64, 32)
 _HALVES = 8
 """16-bit floats that are read and written at once: 16 bytes."""
 _CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the multiprocessors of an H200 under load, to whose times the estimates of tiles.py
-were fitted. On another device only the order in which tiles are tried follows from them."""
+"""Clock rate of the multiprocessors of an H200 under load. The estimates of tiles.py were fitted to
+times on an H200; on another device they only decide the order in which tiles are tried."""
 
 
 class BitTensorCore(Algorithm):
@@ -89,8 +89,8 @@ def reason_not_bit_tensor_core(layer: BinaryLayer, device: Device) -> str | None
 
 
 def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, int]]:
-    """Yields tiles with the number of bits of the words that they read; for each size of words, in
-    the order of the expected times."""
+    """Yields tiles, each with the number of bits of the words that it reads. The tiles for one size
+    of words are in the order of their expected times."""
     problem = layer.convolution
     for word_bits in _WORD_BITS:
         # no word has channels of several groups
@@ -110,7 +110,7 @@ def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
 
 def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
     """Yields a variant. Where it reads or writes floats in NHWC, also yields the same variant with
-    16-bit floats, unless these would round values that are known to be integers."""
+    16-bit floats, unless 16-bit floats would round values that are known to be integers."""
     yield variant
     problem = layer.convolution
     floats = _floats_of(variant)
@@ -152,7 +152,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     all_floats = _floats_of(variant)
     floats = all_floats[0] if all_floats else problem.outputs[0]
     halves = floats.dtype == "float16"
-    # four channels lie side by side
+    # four channels lie side by side and are read and written at once
     fours = floats.strides[1] == 1 and problem.out_channels // problem.groups % 4 == 0
     operands = [f"operand{i}" for i, kind in enumerate(epilogue.operands) if kind == "tensor"]
     exchange_bytes = 0
@@ -195,8 +195,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
 
 
 def variant_of(problem: Conv2dProblem, tile: Tile, word_bits: int, layout: str) -> Variant:
-    """Returns the variant of a tile that reads words of `word_bits` bits and writes a layout. Its
-    run-time operands are in that layout too, or in NHWC beside packed outputs."""
+    """Returns the variant of a tile that reads words of `word_bits` bits and writes a layout.
+    Run-time operands are in the same layout, or in NHWC where the output is packed."""
     form = binary_form(problem)
     x, *operands = problem.inputs
     source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))

@@ -1,18 +1,18 @@
-/* How inputs come into shared memory and registers in the kernels for bit tensor cores. How sums
- * become outputs is in results.h.
+/* How the kernels for bit tensor cores load inputs to shared memory and registers. results.h
+ * computes outputs from sums.
  *
- * The products are those of ones: a product of two bits is 1 where both are. A step is 256 bits of
- * the inner product, WORDS words of a pixel's window. With inputs of one bit, whose ones count as
- * 1 and zeros as -1, the sum of a pixel and a channel is
+ * Tensor cores multiply bits: the product of two bits is 1 where both bits are 1. A step is 256
+ * bits of the inner product, WORDS words of a pixel's window. With inputs of one bit, where a bit 1
+ * stands for 1 and a bit 0 for -1, the sum for a pixel and a channel is
  *
  *     4 ones(x & w) - 2 ones(x) - (the sum of the channel's weights inside of the image).
  *
- * The window of x has zeros outside of the image, so the first two terms need nothing there. With
- * inputs of two bits a word is multiplied twice, first where x is 1 by the weights that are 1, and
- * then where x is -1 by those that are -1: the ones of both products are the pairs that agree; all
- * other pairs of numbers that differ from 0 disagree. The sum is
+ * Bits of x outside of the image are 0, so the first two terms need no correction there. With
+ * inputs of two bits a word is multiplied twice: first the inputs that are 1 by the weights that
+ * are 1, then the inputs that are -1 by the weights that are -1. The ones of both products count
+ * the pairs of equal signs; in all other pairs without a 0 the signs differ. The sum is
  *
- *     2 agreeing - (how many of x differ from 0).
+ *     2 ones - (the number of inputs that are not 0).
  *
  * In both cases 2 ones - counted is computed first, where counted is the same for all channels. */
 
@@ -20,7 +20,7 @@
 
 #if !defined CONFIGURED && !defined WORD_BITS
 #define WORD_BITS 64 /* bits of a word, 32 or 64 */
-#define PLANES 1 /* 1 for inputs of -1 and 1, 2 where a first word says which inputs are not 0 */
+#define PLANES 1 /* 1 for inputs -1 and 1; 2 for -1, 0 and 1, where plane 0 says which are not 0 */
 #define AT_ONCE 3 /* steps that a warp multiplies between two barriers */
 #endif
 
@@ -29,7 +29,7 @@
 
 #define WORDS (256 / WORD_BITS)
 #define WORD_BYTES (WORD_BITS / 8)
-/* The words of a pixel that lie side by side. */
+/* Bytes of a pixel that lie side by side: one word of each plane. */
 #define PLACE_BYTES (WORD_BYTES * PLANES)
 /* A line has one word of each pixel of a tile; the next line begins 8 banks further on. */
 #define LINE_BYTES(pixels) ((pixels) * PLACE_BYTES + 32)
@@ -44,7 +44,7 @@ INLINE void copy_word(uint target, const uchar *source, int size)
 #endif
 }
 
-/* The sizes of the input, and where the channels of the work-group's group begin. */
+/* The input with its sizes, and the first word of the channels of the work-group's group. */
 struct Source {
     const uchar *x;
     int first_word, words, height, width, stride_y, stride_x, pad_top, pad_left;
@@ -55,7 +55,7 @@ struct Window {
     int word, row, column;
 };
 
-/* The image of an output pixel, and its row and column there. */
+/* The image of an output pixel, and the pixel's row and column in the output. */
 struct Position {
     int image, row, column;
 };
@@ -68,9 +68,9 @@ INLINE Window window_of(const Source &source, const Position &position)
     return {line * source.width + column, row, column};
 }
 
-/* Starts the copy of one word of a window. tap.x is the distance of the word's number from the
- * window's first word; tap.y has the distance in rows (upper 16 bits) and in columns (lower ones)
- * from the window's first pixel. Taps behind the last one have a row outside of any image. */
+/* Starts the copy of one word of a window. tap.x: words from the window's first word to this word.
+ * tap.y: rows (upper 16 bits) and columns (lower 16 bits) from the window's first pixel. Taps after
+ * the last one have a row outside of any image. */
 [[maybe_unused]] INLINE void copy_tap(uint target, const Source &source, const Window &window, const int2 &tap)
 {
     bool inside = ((uint)(window.row + (tap.y >> 16)) < (uint)source.height)
@@ -80,13 +80,13 @@ INLINE Window window_of(const Source &source, const Position &position)
 }
 
 /* The part of a step of a pixel that a lane holds for the tensor cores: 32 bits of the lower and of
- * the upper half of the step, for each of the products of a word. */
+ * the upper half of the step, for each product of a word. */
 struct Operand {
     uint low[PLANES], high[PLANES];
 };
 
-/* Returns how many of the inputs in an operand count: those that are 1, or with two planes those
- * that differ from 0. */
+/* Returns the number of inputs in an operand that count: with one plane the inputs that are 1, with
+ * two planes the inputs that are not 0. */
 INLINE int counted_in(const Operand &operand)
 {
     int ones = 0;
@@ -95,9 +95,9 @@ INLINE int counted_in(const Operand &operand)
     return ones;
 }
 
-/* Loads a lane's part of a pixel's step. `words` is the address of the pixel in the line of word
- * number lane % 4. The lane holds both halves of that word; words of 32 bits are one half each, and
- * it also holds the word four lines below. */
+/* Loads a lane's part of a pixel's step. words: address of the pixel in the line of word number
+ * lane % 4. A lane holds both halves of a word of 64 bits. A word of 32 bits is one half, and the
+ * lane also holds the pixel's word four lines further. */
 INLINE Operand load_operand(const uchar *words, int line_bytes)
 {
     Operand operand;

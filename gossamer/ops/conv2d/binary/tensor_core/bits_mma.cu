@@ -1,10 +1,10 @@
-/* Convolution of signs on bit tensor cores: products of warps, which read both operands from shared
- * memory into registers.
+/* Convolution of signs on bit tensor cores. Warps load both operands from shared memory to
+ * registers.
  *
  * A work-group computes WARPS_P * TILES_P * 16 output pixels, counted through all images, and
- * WARPS_C * TILES_C * 8 channels. Its warps divide these among them, and each step of the inner
- * product among WARPS_K of them, whose sums are added at the end. Channels are ordered so that a
- * lane has 2 * TILES_C consecutive ones of a pixel: it packs the words of the output alone. */
+ * WARPS_C * TILES_C * 8 channels. WARPS_P * WARPS_C warps share these outputs. WARPS_K such sets of
+ * warps share the steps of the inner products, and their sums are added at the end. Channels are
+ * ordered so that a lane has 2 * TILES_C consecutive channels of a pixel, and packs them alone. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WARPS_P 1 /* warps along the pixels of a tile */
@@ -12,7 +12,7 @@
 #define WARPS_K 1 /* warps that share the inner products of a tile */
 #define TILES_P 1 /* tiles of 16 pixels of a warp */
 #define TILES_C 4 /* tiles of 8 channels of a warp */
-#define STAGES 3 /* parts of shared memory for the inputs, of AT_ONCE steps each */
+#define STAGES 3 /* parts of shared memory, each for the operands of AT_ONCE * WARPS_K steps */
 #define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
 #endif
 
@@ -29,13 +29,13 @@
 #define THREADS (32 * WARPS_OF_PART * WARPS_K)
 #define LINE LINE_BYTES(TILE_P)
 #define LINES (AT_ONCE * WARPS_K * WORDS)
-/* Lines that are copied at once, and the times that it takes. */
+/* Lines that a work-group copies at once, and the turns in which it copies all lines of a stage. */
 #define LINES_AT_ONCE (THREADS / TILE_P)
 #define LINE_TURNS CEIL_DIV(LINES, LINES_AT_ONCE)
-/* Taps that a work-item loads at once, and whether it does so a phase before it copies. */
+/* Taps that a work-item loads at once, and whether it loads them a phase before it copies words. */
 #define TAPS (LINE_TURNS < 4 ? LINE_TURNS : 4)
 #define TAPS_AHEAD (LINE_TURNS <= 4)
-/* Pieces of 16 bytes of the weights of a warp's channels for a step, and of a stage. */
+/* Pieces of 16 bytes of weights: for a step of a warp's channels, and for a stage. */
 #define STEP_PIECES (PLANES * TILES_C * 16)
 #define STAGE_PIECES (AT_ONCE * WARPS_K * WARPS_C * STEP_PIECES)
 #define PIECES_A_WORK_ITEM CEIL_DIV(STAGE_PIECES, THREADS)
@@ -44,9 +44,9 @@
 #define CONSTANTS (CONSTANT_CLASSES * TILE_C)
 #define SUMS (TILES_P * TILES_C * 4)
 
-/* mma.sync.m16n8k256: multiplies 16 pixels by 8 channels over 256 bits and adds the ones to
- * sum, in which a lane holds channels 2 (lane % 4) and the next of pixels lane / 4 and lane / 4
- * + 8. */
+/* mma.sync.m16n8k256: multiplies 16 pixels by 8 channels over 256 bits and adds the number of ones
+ * to sum. A lane holds the sums of channels 2 (lane % 4) and 2 (lane % 4) + 1, for pixels lane / 4
+ * and lane / 4 + 8. */
 INLINE void mma_bits(int (&sum)[4], uint upper_low, uint lower_low, uint upper_high,
                      uint lower_high, uint weight_low, uint weight_high)
 {
@@ -83,7 +83,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
         return Position{image, row, rest - row * out_width};
     };
 
-    /* each work-item copies words of one pixel, lines LINES_AT_ONCE apart */
+    /* each work-item copies the words of one pixel in lines that are LINES_AT_ONCE apart */
     int own_pixel = item % TILE_P, own_line = item / TILE_P;
     bool is_pixel = first_pixel + own_pixel < pixels;
     Position own_position = position_of(is_pixel ? first_pixel + own_pixel : 0);
@@ -109,7 +109,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
                          loaded[i]);
         }
     };
-    /* these copy nothing for numbers behind the last phase */
+    /* copy_weights and copy_inputs copy nothing for numbers after the last phase */
     auto copy_weights = [&](int number, int stage) {
         if (number < phases) {
             uint held = start + stage * STAGE_BYTES + INPUT_BYTES;
@@ -171,7 +171,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
     int stage = 0;
     for (int phase = 0; phase < phases; phase++) {
         cp_async_wait_group<STAGES - 2>();
-        /* this phase's words have arrived, and no warp reads the stage that is replaced */
+        /* this phase's words have arrived, and no warp still reads the stage that is replaced */
         BARRIER();
         int next_stage = stage == 0 ? STAGES - 1 : stage - 1;
         copy_weights(phase + STAGES - 1, next_stage);
@@ -180,9 +180,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
         load_taps(ahead, phase + STAGES, 0);
 #endif
         const uchar *held = (const uchar *)pool + stage * STAGE_BYTES;
-        /* the warps that share pixels count their ones in turn */
+        /* warps with the same pixels take turns, phase by phase, in counting the pixels' ones */
         bool counts_phase = phase % WARPS_C == warp_c;
-        /* two steps of two planes at once would need more registers than there are */
+        /* two steps of two planes at once would not fit the registers */
         UNROLL_BY((PLANES == 1 ? AT_ONCE : 1)) for (int step = 0; step < AT_ONCE; step++) {
             int in_stage = part * AT_ONCE + step;
             const uchar *words = held + (in_stage * WORDS + lane % 4) * LINE

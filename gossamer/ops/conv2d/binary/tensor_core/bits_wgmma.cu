@@ -1,15 +1,15 @@
-/* Convolution of signs on bit tensor cores: products of warpgroups (wgmma), which read the weights
- * from shared memory.
+/* Convolution of signs on bit tensor cores: warpgroups multiply by wgmma, with the weights in
+ * shared memory.
  *
  * A work-group keeps the weights of TILE_C channels in shared memory, for the whole inner product.
- * Each of its WARPGROUPS takes tiles of 64 output pixels, counted through all images, one after the
- * other. Warpgroups do not wait for each other: while one writes its results another multiplies. It
- * copies the words of its windows into its own STAGES parts of shared memory, of AT_ONCE steps
- * each, and goes on with those of its next tile while it still computes; with COPIERS, two warps
- * for each warpgroup do nothing but copy. With HALO, which needs COPIERS, each of the STAGES holds
- * all inputs of a tile (halo.h). Channels are ordered so that a lane has TILE_C / 4 consecutive
- * ones of a pixel: it packs the words of the output alone. With EXCHANGES a warp reads and writes
- * floats through shared memory (exchange.h). */
+ * Each of its WARPGROUPS warpgroups computes tiles of 64 output pixels, counted through all images,
+ * one after the other. Warpgroups do not wait for each other: while one warpgroup writes its
+ * results, another multiplies. A warpgroup has STAGES parts of shared memory, each for the input
+ * words of AT_ONCE steps. It copies the words of its windows there, and copies words of its next
+ * tile while it still computes. With COPIERS, two more warps for each warpgroup do nothing but
+ * copy. With HALO, which needs COPIERS, each stage holds all inputs of a tile (halo.h). Channels
+ * are ordered so that a lane has TILE_C / 4 consecutive channels of a pixel, and packs them alone.
+ * With EXCHANGES a warp reads and writes floats through shared memory (exchange.h). */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_C 64 /* channels of a work-group: 64, 128 or 256 */
@@ -41,20 +41,21 @@
 #else
 #define STAGE_BYTES (LINES * LINE)
 #endif
-/* Lines of which a work-item copies one at a time, and the taps that it loads at once. */
+/* Lines that are copied at once for a warpgroup, and the taps that a work-item loads at once. */
 #define LINES_AT_ONCE (COPIERS ? 1 : 2)
 #define TAPS (LINES / LINES_AT_ONCE % 6 == 0 ? 6 : WORDS / 2)
-/* Producer warps, which copy, need fewer registers than warps that multiply 256 channels, and give
- * them up to these (setmaxnreg). */
+/* 1: producer warps, which only copy and need few registers, give registers to the warps that
+ * multiply 256 channels (setmaxnreg). */
 #define MOVES_REGISTERS (COPIERS && TILE_C == 256)
 #define CHANNELS_OF_LANE (TILE_C / 4)
-/* The constants of a lane's channels begin in banks of their own. */
+/* The constants of the four lanes of a pixel begin in different banks. */
 #define CONSTANT_PITCH (CHANNELS_OF_LANE + 4)
 #define CONSTANT_BYTES (CONSTANT_CLASSES * 4 * CONSTANT_PITCH * 4)
 
-/* Initialises the barriers for the weights of each phase, and starts the copies of these. all_full:
- * the barriers of the warpgroups' stages, which say that a stage is full or empty; the producer
- * warps arrive at the full ones. */
+/* Initialises the barriers, and starts the copies of weights. barriers: a barrier for the weights
+ * of each phase. all_full: for each warpgroup a barrier for each stage that says that the stage is
+ * full, and then a barrier for each stage that says that it is empty; the producer warps arrive at
+ * the first kind, the warpgroup at the second. */
 INLINE void start_weights(uint held, const uchar *weights, ulong *barriers,
                           [[maybe_unused]] ulong *all_full, int phases)
 {
@@ -85,15 +86,15 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #if HALO
     SHARED ALIGNED(16) uint zeros[4];
 #endif
-    /* the compiler sees by the shuffle that all of a warp have the same number */
+    /* by the shuffle the compiler knows that the number is the same for all lanes of a warp */
     int all_warps = __shfl_sync(0xffffffffu, LOCAL_ID(0) / 32, 0);
     bool copies = COPIERS && all_warps >= 4 * WARPGROUPS;
     int warpgroup = copies ? all_warps / 2 - 2 * WARPGROUPS : all_warps / 4;
     int item = LOCAL_ID(0) % (copies ? 64 : 128), lane = item % 32, warp = item / 32;
     int tile_c = GROUP_ID(1), group = (int)QUOTIENT(tile_c, tiles_c);
-    /* shared memory: weights, inputs, exchanged floats, constants, taps, a barrier for the
-     * weights of each phase, and for each stage of a warpgroup one that it is full and one that
-     * it is free again */
+    /* the order of shared memory: weights, inputs, exchanged floats, constants, taps, a barrier for
+     * the weights of each phase, and for each stage of a warpgroup a barrier that says that the
+     * stage is full and a barrier that says that it is empty */
     int weight_bytes = phases * (AT_ONCE * STEP_BYTES);
     uchar *ring = (uchar *)pool + weight_bytes + warpgroup * (STAGES * STAGE_BYTES);
     uchar *behind_inputs = (uchar *)pool + weight_bytes + WARPGROUPS * STAGES * STAGE_BYTES;
@@ -156,7 +157,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                          + item % TILE_P * PLACE_BYTES + item / TILE_P * LINE;
             const int2 *phase_taps = own_taps + next_phase * LINES + item / TILE_P;
             UNROLL for (int first = 0; first < LINES / LINES_AT_ONCE; first += TAPS) {
-                /* all are loaded before the first is waited for */
+                /* all taps are loaded before the first tap is used */
                 int2 some[TAPS];
                 UNROLL for (int i = 0; i < TAPS; i++)
                     some[i] = phase_taps[(first + i) * LINES_AT_ONCE];
@@ -166,7 +167,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
             }
         }
         if constexpr (COPIERS)
-            cp_async_mbarrier_arrive(full + next_stage); /* when this work-item has copied */
+            cp_async_mbarrier_arrive(full + next_stage); /* once this work-item's copies are done */
         else
             cp_async_commit_group();
         next_stage = next_stage + 1 < STAGES ? next_stage + 1 : 0;
@@ -242,7 +243,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                     mbarrier_wait_parity(full + stage, parity_of_full);
             } else {
                 cp_async_wait_group<STAGES - 2>();
-                /* this phase's words have arrived, and no warp reads the stage that is replaced */
+                /* this phase's words have arrived, and no warp still reads the replaced stage */
                 asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 1) : "memory");
             }
 #if HALO
@@ -276,9 +277,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                 counted[0] += counted_in(upper[buffer][step]);
                 counted[1] += counted_in(lower[buffer][step]);
             }
-            /* the operands of the phase before may be replaced from here on. With two
-             * planes the compiler lets no multiplication run while it computes further
-             * operands, so all are waited for */
+            /* From here on the operands of the phase before may be replaced. With two planes the
+             * compiler lets no multiplication run while operands are computed, so all
+             * multiplications are waited for. */
             wgmma_wait_group<PLANES == 1>();
             if (is_last)
                 stage = stage + 1 < STAGES ? stage + 1 : 0;
@@ -313,7 +314,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         }
         {
 #ifdef EXCHANGED_OPERAND
-            /* copies of inputs that were committed later may be waited for too */
+            /* with STAGES phases or more the operand's copies were waited for in the phases; else
+             * all copies are waited for, copies of later inputs included */
             if (COPIERS || phases < STAGES)
                 cp_async_wait_all();
             WARP_BARRIER();
@@ -332,7 +334,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     }
     if constexpr (!COPIERS)
         cp_async_wait_group<0>();
-    /* no work-group ends before the weights that it asked for have arrived */
+    /* a warpgroup without a tile does not end before the requested weights have arrived */
     if (is_first)
         _Pragma("unroll 1") for (int phase = 0; phase < phases; phase++)
             mbarrier_wait_parity(barriers + phase, 0);

@@ -1,16 +1,17 @@
 /* The exchange of a warp's floats through shared memory, for bits_wgmma.cu.
  *
- * A lane has TILE_C / 4 consecutive channels of a pixel, so that each lane of a load or a store of
- * its floats touches another line of memory. A warp therefore keeps its 16 pixels by TILE_C
- * channels in shared memory. It copies the epilogue's operand there while it multiplies, replaces
- * it by the results, and writes these, each time in pieces of 16 bytes with whole rows of channels
- * side by side. Pixels lie behind one another in memory, in NHWC.
+ * A lane has TILE_C / 4 consecutive channels of a pixel. If lanes loaded and stored their own
+ * floats, each lane of an access would touch another line of memory. A warp therefore keeps the
+ * floats of its 16 pixels by TILE_C channels in shared memory. It copies the epilogue's operand
+ * there while it multiplies, replaces the operand by the results, and writes the results to y.
+ * Accesses to device memory are in pieces of 16 bytes, and neighbouring lanes access neighbouring
+ * pieces of a pixel. Tensors of floats are NHWC.
  *
- * The parts of a row that the four lanes of a pixel have are 16 bytes apart, so that eight lanes
- * access 32 banks.
+ * A row is one pixel. 16 bytes of padding separate the parts of a row that belong to its four
+ * lanes, so that eight lanes access 32 banks.
  *
  * Macros: EXCHANGES is 1 where floats are exchanged. EXCHANGED_OPERAND is the name of the
- * epilogue's operand, where it has one. */
+ * epilogue's operand, and undefined where the epilogue has none. */
 
 #pragma once
 
@@ -37,7 +38,8 @@ struct Exchange {
     int first_pixel, pixels, first_channel, end, out_channels, lane;
 };
 
-/* Calls `copy` with the number of a float in memory and the place of its piece. */
+/* Calls `copy` for each piece of a lane, with the index of the piece's first float in the tensor
+ * and the address of the piece in shared memory. */
 template <typename Copy> INLINE void for_each_piece(const Exchange &exchange, Copy copy)
 {
     constexpr int LANE_PIECES = ROW_PIECES / 4;
@@ -60,7 +62,7 @@ template <typename Copy> INLINE void for_each_piece(const Exchange &exchange, Co
     });
 }
 
-/* Writes what shared memory holds. */
+/* Writes the results from shared memory to y. */
 [[maybe_unused]] INLINE void store_exchanged(const Exchange &exchange, STORED *y)
 {
     for_each_piece(exchange, [&](INT64 number, uchar *place) {

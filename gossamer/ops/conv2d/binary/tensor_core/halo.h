@@ -1,10 +1,11 @@
 /* Halos for bits_wgmma.cu: the input pixels under the windows of a tile of output pixels, which are
  * copied once for all taps.
  *
- * Pixels are counted through the rows and through the images. The halo begins with the first one under
- * the window of the tile's first output pixel, and has HALO_PIXELS. A line of it has one word of each,
- * and the next line begins 8 banks further on. What lies outside of the image for a window may be
- * inside for another, so an operand there is not loaded from the halo, but from a place of zeros. */
+ * Input pixels are numbered through the rows and through the images. The halo has HALO_PIXELS
+ * consecutive pixels, beginning with the first pixel of the tile's first window. A line of the halo
+ * has one word of each pixel, and the next line begins 8 banks further on. A tap outside of the
+ * image has the number of a pixel that other windows may need. The tap's operand is therefore not
+ * loaded from the halo, but from a place with zeros. */
 
 #pragma once
 
@@ -36,15 +37,15 @@ INLINE uint taps_inside(const Source &source, const Window &window)
     return inside;
 }
 
-/* Returns the number of the first pixel of a window among those of all images. */
+/* Returns the number of the first pixel of a window among the pixels of all images. */
 INLINE int corner_of(const Source &source, const Position &position, const Window &window)
 {
     return (position.image * source.height + window.row) * source.width + window.column;
 }
 
-/* Starts a work-item's copies of a halo: of its pixels `first`, `first + step` and so on. position:
- * the position of the tile's first output pixel; no pixel of the halo lies in an image before that
- * pixel's own. images: number of images. */
+/* Starts a work-item's copies of a halo: it copies pixels `first`, `first + step` and so on.
+ * position: the position of the tile's first output pixel; the halo has no pixels of earlier
+ * images. images: number of images. */
 INLINE void copy_halo(uint target, const Source &source, const Position &position, int group_words,
                       int images, int first, int step)
 {
@@ -66,14 +67,15 @@ INLINE void copy_halo(uint target, const Source &source, const Position &positio
     }
 }
 
-/* The pixel of a lane in a tile: where its window begins in the halo, and its taps inside. */
+/* The window of a lane's pixel. start: bytes of the halo before the window. inside: a bit for each
+ * tap, 1 where the tap is inside of the image. */
 struct OwnWindow {
     int start;
     uint inside;
 };
 
-/* Loads a lane's part of a pixel's step, or zeros where its tap is outside of the image. place: the
- * distance in bytes of the lane's word from the window's first, and the number of its tap. */
+/* Loads a lane's part of a pixel's step, or zeros where its tap is outside of the image. place.x:
+ * bytes from the window's first word to the lane's word. place.y: number of the word's tap. */
 INLINE Operand load_from_halo(const uchar *halo, const OwnWindow &window, const int2 &place,
                               const void *zeros)
 {

@@ -1,15 +1,15 @@
-/* How sums of the kernels for bit tensor cores become outputs: their constants, the epilogue or
+/* How the kernels for bit tensor cores compute outputs from sums: constants, the epilogue or
  * thresholds, and the packing of words. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined OUTPUT_PLANES
-#define OUTPUT_PLANES 1 /* PLANES of packed outputs; 0 where no output is packed */
-#define FLOATS 0 /* 1: floats are written; of both, the packed output is the second result */
-#define THRESHOLDS 1 /* 1: integers stand in for the epilogue */
+#define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
+#define FLOATS 0 /* 1: floats are written; a packed output is then the second result */
+#define THRESHOLDS 1 /* 1: integer thresholds replace the epilogue */
 #define HALVES 0 /* 1: the floats, and the operands of the epilogue, are 16-bit floats */
-/* channels whose floats are read and written at once: 8 of 16-bit floats, 4 of others whose
- * channels lie side by side in memory in multiples of 4, else 1 */
+/* channels whose floats are read and written at once: 8 with 16-bit floats; with 32-bit floats 4
+ * where a group's channels lie side by side in memory and are a multiple of 4, else 1 */
 #define VECTOR 1
 #define CONSTANT_CLASSES 6 /* classes of pixels whose constants are kept in shared memory, or 0 */
 #endif
@@ -30,7 +30,8 @@
 #define STORED float
 #endif
 
-/* The outputs, and what makes them of sums. classes: of the output's rows, then of its columns. */
+/* The outputs, and the constants with which they are computed from sums. classes: the class of each
+ * row of the output, then of each column. */
 struct Target {
     STORED *y;
     uchar *packed;
@@ -41,15 +42,15 @@ struct Target {
     int stride_n, stride_c, stride_h, stride_w;
 };
 
-/* Returns the number of the float of a channel of a pixel. */
+/* Returns the index of a pixel's channel in a tensor of floats. */
 [[maybe_unused]] INLINE int float_of(const Target &target, const Position &position, int channel)
 {
     return position.image * target.stride_n + position.row * target.stride_h
            + position.column * target.stride_w + channel * target.stride_c;
 }
 
-/* The place of an output pixel: the number of its first word, and the class of pixels that have the
- * same taps inside of the image. */
+/* The place of an output pixel: the number of its first word, and its class. All pixels of a class
+ * have the same taps inside of the image. */
 struct Place {
     int word, pixel_class;
 };
@@ -61,7 +62,7 @@ INLINE Place place_of(const Target &target, const Position &at)
                        + target.classes[target.rows + at.column]};
 }
 
-/* The bits of COUNT channels whose results are the other way round. */
+/* A bit for each of COUNT channels, 1 where the channel's result falls with the sum. */
 template <int COUNT> struct Flips {
     uint words[COUNT > 32 ? COUNT / 32 : 1];
 };
@@ -86,7 +87,8 @@ template <int COUNT> INLINE Flips<COUNT> flips_of(const uchar *flips, int in_til
     array[first] = four.x, array[first + 1] = four.y, array[first + 2] = four.z, \
     array[first + 3] = four.w;
 
-/* What is voted on, and the epilogue of VECTOR results, which may set second ones. */
+/* VOTED: the results whose signs are packed. APPLY_EPILOGUE: the epilogue of VECTOR results, which
+ * may set second results, too. */
 #if FLOATS && OUTPUT_PLANES && VECTOR == 8
 #define VOTED seconds
 #define APPLY_EPILOGUE(results, seconds, channel, index)                                        \
@@ -128,22 +130,22 @@ template <int COUNT> INLINE Flips<COUNT> flips_of(const uchar *flips, int in_til
 #define APPLY_EPILOGUE(results, seconds, channel, index) EPILOGUE(results[0], channel, index)
 #endif
 
-/* The words of 32 bits that hold COUNT channels, or the one that holds fewer. */
+/* The words of 32 bits that hold COUNT channels; one word holds 32 channels or fewer. */
 template <int COUNT> struct Words {
     static constexpr int PARTS = COUNT > 32 ? COUNT / 32 : 1;
     uint parts[PARTS];
 };
 
 #if FOLDED
-/* Returns 1 where 2 ones - counted is larger than `largest`, in the lowest bit below those of
- * word. */
+/* Returns word shifted left by one bit. The new lowest bit is 1 where 2 ones - counted is larger
+ * than `largest`. */
 INLINE uint with_sign(uint word, int largest, int counted, int ones)
 {
     return word << 1 | (uint)(largest + counted - 2 * ones) >> 31;
 }
 
-/* Returns the signs of COUNT channels of PIXELS pixels. Each bit of a word waits for the one before
- * it, so the words are made side by side. */
+/* Sets words to the signs of COUNT channels of PIXELS pixels. Each bit of a word waits for the bit
+ * before it, so all words are computed side by side. */
 template <int PIXELS, int COUNT>
 INLINE void signs_of(Words<COUNT> (&words)[PIXELS], const int (&ones)[PIXELS][COUNT],
                      const int (&counted)[PIXELS], const int *const (&constants)[PIXELS])
@@ -169,15 +171,16 @@ INLINE void signs_of(Words<COUNT> (&words)[PIXELS], const int (&ones)[PIXELS][CO
 #endif
 
 #if OUTPUT_PLANES
-/* Writes the words of COUNT channels of a pixel, which begin at `channel`; those of plane 0 say
- * with two planes which results are 1, those of plane 1 which are not 0. */
+/* Writes the words of COUNT channels of a pixel, which begin at `channel`. words[0] says which
+ * results are 1. With two planes words[1] says which results are not 0, and is the first plane in
+ * memory. */
 template <int COUNT>
 INLINE void store_words(const Words<COUNT> *words, const Target &target, const Place &place,
                         int channel, int end)
 {
     constexpr int PARTS = Words<COUNT>::PARTS;
     int word = channel / WORD_BITS;
-    /* the last group's words have zeros beyond its channels */
+    /* words beyond the last group's channels are written, too, and have zeros */
     if (word < target.out_words && (channel < end || end == target.out_channels)) {
         uchar *y = target.packed
                    + ((INT64)place.word + word * (target.rows * target.columns)) * OUTPUT_PLANES
@@ -205,8 +208,8 @@ INLINE void store_words(const Words<COUNT> *words, const Target &target, const P
 #endif
 
 #if !FOLDED
-/* Writes COUNT consecutive channels of PIXELS pixels that are no single bits; see
- * write_channels. What is loaded for a channel serves all pixels, so that those that do not
+/* Writes COUNT consecutive channels of PIXELS pixels where results are not single bits; see
+ * write_channels. Values that are loaded for a channel serve all pixels, so pixels that do not
  * exist are computed, too. */
 template <int PIXELS, int COUNT>
 INLINE void write_results(const int (&ones)[PIXELS][COUNT], const int (&counted)[PIXELS],
@@ -276,11 +279,12 @@ INLINE void write_results(const int (&ones)[PIXELS][COUNT], const int (&counted)
 }
 #endif
 
-/* Writes COUNT consecutive channels of PIXELS pixels: 8, 16, 32 or 64, the first of which is a
- * multiple of COUNT. ones: the pixels' sums of products. constants: for each of the channels
- * what is added to the sum; where FOLDED the largest 2 ones - counted that gives a 0. channel:
- * number of the first of the channels. end: end of the channels of its group. floats: for each
- * pixel the number of the first channel's float. exists: which pixels there are. */
+/* Writes COUNT consecutive channels (8, 16, 32 or 64) of PIXELS pixels. ones: the number of ones of
+ * each pixel and channel. counted: the inputs of each pixel that count. constants: the number that
+ * is added to the sum of each channel; where FOLDED, the largest 2 ones - counted whose bit is 0.
+ * channel: number of the first channel, a multiple of COUNT. end: end of the channels of its group.
+ * floats: for each pixel the index of the first channel's float. exists: whether each pixel
+ * exists. */
 template <int PIXELS, int COUNT>
 INLINE void write_channels(const int (&ones)[PIXELS][COUNT], const int (&counted)[PIXELS],
                            const Target &target, const Place (&places)[PIXELS],

@@ -1,5 +1,5 @@
 """The tables of convolutions on bit tensor cores: the words of windows, weights in the order in
-which lanes hold them, and what turns numbers of ones into results."""
+which lanes hold them, and constants with which results are computed from numbers of ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ STEP_BITS = 256
 LARGEST_DISTANCE = 2**15 - 1
 """A distance in rows that is outside of any image."""
 MOST_HALO_TAPS = 31
-"""Taps of the largest window for which there are halos: one bit of a word stays 0."""
+"""The most taps of a window with a halo. A word of 32 bits says which taps are inside of the image,
+and one of its bits stays 0."""
 _NEVER = 2**28
 """A bound that no number of ones reaches."""
 
@@ -31,15 +32,14 @@ _NEVER = 2**28
 class Tables:
     """The tables of a layer for words of `word_bits` bits.
 
-    unit: channels of a unit, which one warp or, for wgmma, one warpgroup computes. Channel quarter
-    * (unit / 4) + 2 * i + e of a unit is column 8 * i + 2 * quarter + e of its products, as a lane
-    with number `quarter` of its four has the columns 2 * quarter and the next of each 8.
+    unit: channels of a unit, which one warp (mma) or one warpgroup (wgmma) computes. Of each 8
+    columns of a product, lane `quarter` of four has columns 2 * quarter and 2 * quarter + 1. So
+    channel quarter * (unit / 4) + 2 * i + e of a unit is column 8 * i + 2 * quarter + e.
     units: units of a group of channels.
     together: units of a work-group, whose weights lie side by side in each step.
-    steps: steps of 256 bits of an inner product, with those added at the end that make it a
-    multiple of what a work-group takes at once.
-    by_registers: whether lanes load weights from memory in the order of mma.sync's operands; else
-    the tensor cores read them, in 8 x 128 bits at a time.
+    steps: steps of 256 bits of an inner product, rounded up to whole phases.
+    by_registers: true where lanes load weights to registers, in the order of mma.sync's operands;
+    false where tensor cores read weights from shared memory, in matrices of 8 x 128 bits.
     """
 
     layer: BinaryLayer
@@ -57,7 +57,7 @@ class Tables:
 
     @property
     def tile_channels(self) -> int:
-        """Channels of all groups, as the units count them."""
+        """Channels of all groups, each group filled up to whole units."""
         return self.problem.groups * self.units * self.unit
 
     @cached_property
@@ -68,8 +68,8 @@ class Tables:
                 f"{problem.pads} {problem.dilation}")
 
     def taps(self, weights: Weights) -> Buffer:
-        """Returns for each word of a window its distance from the first one: in words, and in rows
-        and columns of 16 bits each, as int32 of shape (words, 2)."""
+        """Returns a table (words, 2) of int32: for each word of a window its distance from the
+        window's first word in words, and in pixels as rows << 16 | columns."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
             table = np.zeros((self.steps * STEP_BITS // self.word_bits, 2), np.int32)
@@ -85,9 +85,9 @@ class Tables:
                               f"{self.steps} steps", pack)
 
     def halo_taps(self, weights: Weights, line_bytes: int, place_bytes: int) -> Buffer:
-        """Returns for each word of a window its distance in bytes from the first one in a halo, and
-        the number of its tap, as int32 of shape (words, 2). Words that are added at the end have a
-        tap that is outside of any image."""
+        """Returns a table (words, 2) of int32: for each word of a window its distance in bytes from
+        the window's first word in a halo, and the number of its tap. Words that fill the last step
+        have a tap that is outside of any image."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
             table = np.zeros((self.steps * STEP_BITS // self.word_bits, 2), np.int32)
@@ -126,14 +126,15 @@ class Tables:
             parts = parts.swapaxes(-1, -2)
         if not self.by_registers:
             return parts.transpose(0, 5, 4, 7, 2, 1, 3, 6)
-        # a register operand has both halves of a column, and two eights of columns lie together
+        # a lane's operand has both halves of a column; operands of two tiles of 8 columns lie
+        # side by side
         pairs = parts.reshape(-1, self.together, 4, self.unit // 16, 2, *parts.shape[3:])
         return pairs.transpose(0, 7, 1, 6, 3, 2, 5, 8, 4, 9)
 
     def constants(self, weights: Weights, with_thresholds: bool) -> Buffer:
         """Returns the numbers that are added to sums, for each class of pixels and each channel of
-        the units, as int32 of shape (classes, channels). With thresholds it returns the largest
-        number of ones, less those counted, whose result is -1 or, where the direction is -1, 1."""
+        the units, as int32 of shape (classes, channels). With thresholds it returns instead the
+        largest 2 ones - counted (bits.h) for which the sum is below the upper threshold."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
             rows, columns = _taps_inside(problem)[:2]
@@ -156,7 +157,7 @@ class Tables:
                               f"{self.layer.padding}, {self.units} units of {self.unit}", pack)
 
     def flips(self, weights: Weights) -> Buffer:
-        """Returns a bit for each channel of the units, which is 1 where the result falls."""
+        """Returns a bit for each channel of the units: 1 where the result falls with the sum."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             falls = self._thresholds(arrays).direction < 0
             return np.packbits(self._in_units(falls), bitorder="little")
@@ -194,14 +195,15 @@ class Tables:
 
 
 def is_uniform(layer: BinaryLayer) -> bool:
-    """Returns whether the same is added to the sums of all pixels: where two-bit inputs are 0
-    outside of the image, and where one-bit inputs are -1 there, for which a bit of 0 stands."""
+    """Returns whether the same number is added to the sums of all pixels. This holds where two-bit
+    inputs are padded with 0, and where one-bit inputs are padded with -1, that is with bits of
+    0."""
     return layer.padding == (-1 if layer.form.planes == 1 else 0)
 
 
 def pixel_classes(layer: BinaryLayer) -> int:
     """Returns the number of classes of output pixels. The windows of a class have the same taps
-    inside of the image; 1 where that makes no difference."""
+    inside of the image. There is one class where padding makes no difference to constants."""
     if is_uniform(layer):
         return 1
     rows, columns = _taps_inside(layer.convolution)[:2]
@@ -210,9 +212,9 @@ def pixel_classes(layer: BinaryLayer) -> int:
 
 @lru_cache(maxsize=256)
 def halo_pixels(problem: Conv2dProblem, tile: int) -> int:
-    """Returns the number of input pixels from the first to the last one under the windows of a
-    tile, at most, counted through rows and images; 0 where a window begins before the window of an
-    earlier output pixel."""
+    """Returns the largest number of input pixels from the first to the last pixel under the windows
+    of one tile, counted through rows and images. Returns 0 where some window begins before the
+    window of an earlier output pixel."""
     rows = np.arange(problem.out_height) * problem.stride[0] * problem.width
     columns = np.arange(problem.out_width) * problem.stride[1]
     plane = problem.height * problem.width

@@ -16,7 +16,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
 
 _MOST_CONSTANT_BYTES = 12 * 1024
-"""Bytes of shared memory that the constants of a work-group's channels may take."""
+"""The most bytes of shared memory for the constants of a work-group's channels."""
 _STATIC_BYTES = 2048
 """Bytes of shared memory that are left to the system and to the kernels' small arrays."""
 
@@ -59,15 +59,15 @@ class Tile(abc.ABC):
         """Returns the tables of weights, offsets and constants that the kernel of a layer reads."""
 
     def at_once(self, layer: BinaryLayer, word_bits: int) -> int:
-        """Returns the number of steps that a warp multiplies between two barriers: it is chosen so
-        that there are few barriers, and few steps of zeros that fill the last group of steps."""
+        """Returns the number of steps that a warp multiplies between two barriers. It is chosen so
+        that there are few barriers, and few steps of zeros that fill the last phase."""
         steps = -(-steps_of(layer.convolution, word_bits) // self.parts)
         return min((4, 3, 2, 1) if self.parts == 1 else (1,),
                    key=lambda count: -(-steps // count) * (count + 1))
 
     def phases(self, layer: BinaryLayer, word_bits: int) -> int:
-        """Returns the number of phases of an inner product: of spans between two barriers in which
-        warps multiply the steps that at_once() tells."""
+        """Returns the number of phases of an inner product. A phase is the span between two
+        barriers in which each warp multiplies at_once() steps."""
         return -(-steps_of(layer.convolution, word_bits)
                  // (self.parts * self.at_once(layer, word_bits)))
 
@@ -105,9 +105,9 @@ class Tile(abc.ABC):
                   for size in fields(self)))  # type: ignore[arg-type]
 
     def channel_tiles(self, layer: BinaryLayer) -> int:
-        """Returns the number of tiles of the output channels of one group of the convolution. Where
-        that is the only group, its channels are rounded up to 64, so that whole words of packed
-        outputs are written."""
+        """Returns the number of tiles of the output channels of one group of the convolution. The
+        channels of a single group are rounded up to 64, so that whole words of packed outputs are
+        written."""
         of_group = layer.convolution.out_channels // layer.convolution.groups
         if layer.convolution.groups == 1:
             of_group = -(-of_group // 64) * 64
@@ -121,7 +121,7 @@ class Tile(abc.ABC):
 
     def most_shared_bytes(self, limits: Limits) -> int:
         """Returns the bytes of dynamic shared memory that a work-group may take, so that a
-        multiprocessor holds blocks_per_unit of them."""
+        multiprocessor holds blocks_per_unit work-groups."""
         return limits.shared_bytes_opt_in // self.blocks_per_unit - _STATIC_BYTES
 
     def fits(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> bool:
@@ -136,14 +136,14 @@ class Tile(abc.ABC):
     def exchange_bytes(self, layer: BinaryLayer, word_bits: int, float_bytes: int,
                        limits: Limits) -> int:
         """Returns the bytes of shared memory through which warps exchange floats of `float_bytes`
-        bytes in NHWC; 0 where warps exchange none or the device has no room for it."""
+        bytes in NHWC; 0 where warps exchange no floats or shared memory has no room for them."""
         return 0
 
     def float_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
         """Returns the estimated cycles in which floats are read and written, in NHWC and in the
-        shortest dtype that the layer allows. Where lanes access their own floats without an
-        exchange, a multiprocessor moves fewer bytes a cycle, the more floats of a pixel one lane
-        has."""
+        shortest dtype that the layer allows. Without an exchange lanes access their own floats: the
+        more floats of a pixel a lane has, the fewer bytes a multiprocessor then moves in a cycle.
+        """
         problem = layer.convolution
         writes = layer.has_two_results or layer.form.output is None
         float_bytes = 4 if layer.rounds_integers(writes) else 2

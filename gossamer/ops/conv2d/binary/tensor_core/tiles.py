@@ -1,4 +1,4 @@
-"""The tiles on bit tensor cores, by mma and by wgmma, and the time that each takes."""
+"""The tiles on bit tensor cores, by mma and by wgmma, and the expected time of each tile."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ _FOLDER = Path(__file__).parent
 class MmaTile(Tile):
     """The work of a work-group whose warps multiply by mma.sync.
 
-    warps_p, warps_c, warps_k: warps along the output pixels, the output channels and the inner
-    product.
+    warps_p: warps along the output pixels.
+    warps_c: warps along the output channels.
+    warps_k: warps along the inner product.
     tiles_p: tiles of 16 pixels of a warp.
     tiles_c: tiles of 8 channels of a warp, an even number.
-    stages: parts of shared memory, each of which holds some steps of each warp.
+    stages: parts of shared memory, each of which holds the operands of a phase.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     """
 
@@ -93,7 +94,7 @@ class MmaTile(Tile):
         if rounds < 4:
             rounds = math.ceil(rounds)
         start, waiting, step, end = 3000, 500, 700, 1500
-        # the sums of one warp after the other are added
+        # the sums of the warps along the inner product are added one warp after the other
         end += 90 * (self.warps_k - 1)
         planes = layer.form.planes
         steps = self.at_once(layer, word_bits) * self.warps_k * planes
@@ -108,11 +109,11 @@ class WgmmaTile(Tile):
 
     tile_c: output channels of a work-group.
     warpgroups: warpgroups that multiply, which take tiles of 64 output pixels in turn.
-    copiers: 1 where each warpgroup has two producer warps that copy its inputs, 0 where it copies
-    them itself.
-    stages: parts of shared memory of a warpgroup, each of which holds some steps.
+    copiers: 1 where each warpgroup has two producer warps that copy its inputs, 0 where the
+    warpgroup copies its inputs itself.
+    stages: parts of shared memory of a warpgroup, each of which holds the inputs of a phase.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
-    halo: 1 where each stage holds all inputs of a tile instead, copied once for all taps.
+    halo: 1 where each stage holds all inputs of a tile, copied once for all taps; else 0.
     """
 
     instruction = "wgmma"
@@ -162,7 +163,7 @@ class WgmmaTile(Tile):
         if self.halo:
             inputs = words_of_a_group(layer.convolution, word_bits) * self.halo_line(
                 layer, word_bits)
-        # the constants of a lane are padded by 16 bytes, and each phase has a barrier of 8
+        # the constants of a lane are padded by 16 bytes, and each phase has a barrier of 8 bytes
         constants = self.constant_classes(layer) * 4 * (self.tile_c + 16)
         barriers = 16 * self.warpgroups * self.stages
         return (phases * (at_once * (weights + taps) + 8) + constants + barriers
@@ -170,7 +171,7 @@ class WgmmaTile(Tile):
 
     def exchange_bytes(self, layer: BinaryLayer, word_bits: int, float_bytes: int,
                        limits: Limits) -> int:
-        # the four parts of the channels of each of 16 pixels of a warp are padded by 16 bytes
+        # the channels of a pixel are four parts, and each part is padded by 16 bytes
         needed = self.warpgroups * self.pixels * (self.tile_c * float_bytes + 4 * 16)
         has_room = self.shared_bytes(layer, word_bits) + needed <= self.most_shared_bytes(limits)
         return needed if has_room else 0
@@ -215,7 +216,8 @@ class WgmmaTile(Tile):
         weights = steps * planes * self.tile_c * STEP_BITS // 8
         if self.halo:
             copied = 35
-        # shared memory, which all warpgroups read, bounds copies and multiplications together
+        # the times of copies and multiplications add up, since all share the bandwidth of shared
+        # memory
         step = (copied - 10 * self.copiers + planes * multiplied * self.tile_c) * (
             self.warpgroups * self.blocks_per_unit)
         return start + -(-all_groups // at_once) * (
@@ -246,9 +248,9 @@ MMA_TILES = (
     MmaTile(1, 1, 8, 1, 4, 3, 2),
     MmaTile(1, 1, 16, 1, 4, 2, 1),
 )
-"""Large tiles for large layers, and small ones whose warps share the inner product, for layers all
-of whose work-groups run at once. WGMMA_TILES and these were chosen by times on an H200; on every
-device each tile that fits may be measured."""
+"""Large tiles for large layers; and small tiles, whose warps share the inner product, for layers
+with so few work-groups that all run at once. WGMMA_TILES and MMA_TILES were chosen by times on an
+H200; on every device each tile that fits may be measured."""
 
 
 def fitting_tiles(layer: BinaryLayer, word_bits: int, limits: Limits) -> list[Tile]:

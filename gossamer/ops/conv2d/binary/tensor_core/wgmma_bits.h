@@ -11,7 +11,7 @@
 #include "ptx/wgmma.h"
 #include "bits.h"
 
-/* The weights of a step: of each plane, the lower and then the upper half of the step. */
+/* Bytes of the weights of a step. Each plane has the lower and then the upper half of the step. */
 #define PLANE_BYTES (TILE_C * 32)
 #define STEP_BYTES (PLANES * PLANE_BYTES)
 #define SUMS (TILE_C / 2)
@@ -21,9 +21,10 @@
         "+r"(sums[n + 4]), "+r"(sums[n + 5]), "+r"(sums[n + 6]), "+r"(sums[n + 7])
 #define SUMS32(n) SUMS8(n), SUMS8(n + 8), SUMS8(n + 16), SUMS8(n + 24)
 
-/* wgmma.mma_async.k256: starts the multiplication of 64 pixels by TILE_C channels over 256
- * bits; adds the ones to sums, or sets sums to them. Of each 8 channels a lane holds 2 (lane %
- * 4) and the next, of pixels lane / 4 and lane / 4 + 8 of its warp's 16. */
+/* wgmma.mma_async.k256: starts the multiplication of 64 pixels by TILE_C channels over 256 bits.
+ * The numbers of ones are added to sums, or where `adds` is 0 they replace sums. Of each 8 channels
+ * a lane holds channels 2 (lane % 4) and 2 (lane % 4) + 1, for pixels lane / 4 and lane / 4 + 8 of
+ * its warp's 16 pixels. */
 INLINE void wgmma_bits(int (&sums)[SUMS], uint upper_low, uint lower_low, uint upper_high,
                        uint lower_high, ulong weights, int adds)
 {
@@ -72,8 +73,9 @@ INLINE ulong matrix_descriptor(uint address)
     return (ulong)(address >> 4) | (ulong)TILE_C << 16 | (ulong)(128 >> 4) << 32;
 }
 
-/* Starts to multiply the steps of a phase, as one group of wgmma. upper, lower: the operands of both of
- * the lane's pixels. weights: the address of those of phase 0, at which the sums begin. */
+/* Starts the products of the steps of a phase, as one wgmma group. upper, lower: the operands of
+ * the lane's two pixels. weights: the address of the weights of phase 0. The first product of phase
+ * 0 sets the sums, and all other products are added to them. */
 INLINE void multiply_steps(int (&sums)[SUMS], const Operand (&upper)[AT_ONCE],
                            const Operand (&lower)[AT_ONCE], uint weights, int phase)
 {

@@ -1,5 +1,5 @@
 """The algorithms pointwise_mma and implicit_gemm_mma compute a convolution as a matrix product on
-tensor cores, whose left matrix is copied from the input as it is multiplied."""
+tensor cores. The left matrix is copied from the input during the product and is never stored."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class _MmaProduct(Algorithm):
         taken = [precision for precision in _PRECISIONS if precision in precisions]
 
         def least_us(tile: MmaTile) -> float:
-            # tiles are ordered for the least precise, which is the fastest
+            # tiles are ordered by their time in the least precise and fastest precision
             return expected_us(problem, tile, taken[-1], device.limits)
 
         tiles = {precision: fitting(problem, precision, device.limits) for precision in taken}
@@ -107,7 +107,7 @@ class _MmaProduct(Algorithm):
         tiles = tiles_p * tiles_m
         groups = tiles * tile.cluster
         if tile.takes_several:
-            # a work-group takes several tiles rather than wait for another to end
+            # only work-groups that run at the same time, each of which computes several tiles
             at_once = tile.at_once(stages_of(problem, precision), device.limits)
             groups = min(tiles, max(1, at_once // problem.groups))
             if tile.keeps_weights:

@@ -1,22 +1,22 @@
-/* A convolution of few input channels on tensor cores in float16 with float32 sums, such as the
- * first of a network, which reads the image as it comes: float32 in NCHW, or the tensor that
- * callers give, such as bytes in NHWC, from which it computes the image's numbers (ops/image.h). y
- * is float16, NHWC.
+/* A convolution of few input channels, such as the first of a network, on tensor cores in float16
+ * with float32 sums. The image is not converted before: the kernel reads float32 in NCHW, or the
+ * tensor that callers give, such as bytes in NHWC, and computes the image's numbers from it
+ * (ops/image.h). y is float16, NHWC.
  *
  * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. It copies the pixels
- * under their windows to shared memory as float16, with zeros outside of the image. There a line is
- * one row of one channel, of PITCH numbers. The lines of all channels of a row follow one another,
- * then those of the next row. So the window of an output is LINES lines, and its part of each line
- * begins PITCH numbers after its part of the line before.
+ * under their windows to shared memory as float16, with zeros outside of the image. A line is one
+ * row of one channel there, PITCH numbers. The lines of all channels of a row follow one another,
+ * then the lines of the next row. So the window of an output is a part of LINES successive lines,
+ * and its part of each line begins PITCH numbers after its part of the line before.
  *
  * A row of the left operand is the window of an output: KERNEL_W numbers of each of its lines, and
  * zeros that make them ROW_WIDTH numbers. A lane loads two neighbouring numbers at once, and clears
- * those beyond the window. With an odd stride every other window begins at an odd number. Shared
+ * numbers beyond the window. With an odd stride every other window begins at an odd number. Shared
  * memory then has a second copy of all numbers, shifted by one.
  *
  * The columns of the right operand are output channels. Within GROUP_TILES neighbouring tiles the
- * channels are permuted, so that the sums that a lane gets from mma are those of neighbouring
- * channels of a pixel, which it stores at once. */
+ * channels are permuted, so that the sums that a lane gets from mma belong to neighbouring channels
+ * of a pixel, and the lane stores them at once. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: operands are 16-bit floats */
@@ -29,11 +29,11 @@
 #define STRIDE_X 2 /* columns from a window to the next */
 #define CHANNELS 3 /* input channels */
 #define OUT_PART 32 /* output channels of a work-group, a multiple of 8 */
-/* numbers of a line of a window and of its zeros: the next power of 2 from KERNEL_W on, at least 2
- * and at most 16 */
+/* numbers of a window's line with the zeros that fill it: KERNEL_W rounded up to a power of 2, at
+ * least 2 and at most 16 */
 #define ROW_WIDTH 4
-#define STEPS 3 /* steps of 16 numbers that a row of the left operand is multiplied in */
-#define GROUP_TILES 4 /* tiles of 8 output channels whose columns share an order: 4, 2 or 1 */
+#define STEPS 3 /* steps of 16 numbers into which a row of the left operand is divided */
+#define GROUP_TILES 4 /* tiles of 8 output channels that are permuted together: 4, 2 or 1 */
 #define TILES_AT_ONCE 1 /* tiles of 16 outputs that a warp multiplies at once */
 #endif
 
@@ -49,18 +49,19 @@
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
 #define PITCH (CEIL_DIV(HALO_W, 2) * 2)
 #define COPIED (CHANNELS * HALO_H * PITCH)
-/* numbers after the last line that the last windows may read, and that are cleared then */
+/* numbers after the last line: lanes may read them for the last windows, and then clear them */
 #define TAIL (16 * PITCH)
-/* where the second copy begins: half of all banks away from the first, to avoid conflicts */
+/* number at which the second copy begins: half of all banks away from the first copy, to avoid bank
+ * conflicts */
 #define SECOND (STRIDE_X % 2 ? CEIL_DIV(COPIED + TAIL, 64) * 64 + 32 : 0)
 #define LINES (CHANNELS * KERNEL_H)
 #define STEP_LINES (16 / ROW_WIDTH)
 #define ROW_PAIRS (ROW_WIDTH / 2)
 #define PIXEL_TILES (TILE_H * TILE_W / 16)
-/* work-groups that a multiprocessor is to hold, as far as registers are not spilled for that */
+/* work-groups that a multiprocessor is to hold: as many as possible without spilled registers */
 #define BLOCKS_PER_UNIT (STRIDE_X % 2 ? 3 : 4)
 #define GROUPS (OUT_PART / (8 * GROUP_TILES))
-/* tiles of 8 output channels of which a lane loads the weights at once */
+/* tiles of 8 output channels whose weights a lane loads at once */
 #define COLUMN_TILES (OUT_PART % 16 ? 1 : 2)
 #if OUT_PART % 16
 #define Factors uint2
@@ -119,8 +120,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
     cp_async_wait_group<0>();
     BARRIER();
 
-    /* In each step a lane loads two pairs of numbers. `lines` has the line of each pair among those
-     * of the step, `offsets` its distance from the step's first number, and `masks` the bits of its
+    /* In each step a lane loads two pairs of numbers. `lines` has each pair's line within the step,
+     * `offsets` its distance from the step's first number, and `masks` has the bits of the pair's
      * numbers that are in the window. */
     int lines[2], offsets[2];
     uint masks[2];

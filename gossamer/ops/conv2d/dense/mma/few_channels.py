@@ -21,19 +21,19 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("few_channels.cu")
 _SHAPES = ((8, 16), (4, 16), (8, 32), (4, 32), (16, 16))
-"""Rows and columns of outputs of a work-group, the columns a multiple of 16. They are tried in this
-order, whatever the device, which is a rule of thumb."""
+"""Rows and columns of outputs of a work-group; columns are a multiple of 16. The order in which
+shapes are tried, the same on every device, is a rule of thumb."""
 _MOST_CHANNELS = 4
 _MOST_DEPTH = 192
-"""The most numbers of a window with filled lines, a rule of thumb: for larger windows an image that
-was converted before costs little more to read."""
+"""The most numbers of a window, the zeros that fill its lines included. It is a rule of thumb: with
+larger windows it costs little more to read an image that was converted before."""
 _MOST_PART = 64
-"""Output channels whose sums fit the registers of a work-group."""
+"""The most output channels whose sums fit the registers of a work-group."""
 _MOST_SHARED = 40 * 1024
-"""The most bytes of shared memory of a work-group: every device has as many without a request for
-more."""
+"""The most bytes of shared memory of a work-group: every device gives as many to a kernel that does
+not request more."""
 _MOST_GRID = 65535
-"""Work-groups that a grid may have along y and along z."""
+"""The most work-groups of a grid along y and along z."""
 _WARPS = 4
 _MULTIPLE = 8
 
@@ -85,7 +85,7 @@ class FewChannelsMma(Algorithm):
 
     def launches(self, weights: Weights, problem: Conv2dProblem, variant: Variant, device: Device,
                  image: Mapping[str, object], given: Sequence[Argument]) -> list[Launch]:
-        """Returns the launch, or none where there is nothing to compute.
+        """Returns one launch, or no launch where the output is empty.
 
         image: the macros of the image.
         given: arguments of the arithmetic that computes the image's numbers.
@@ -116,31 +116,31 @@ class FewChannelsMma(Algorithm):
 
 
 def _row_width(problem: Conv2dProblem) -> int:
-    """Returns the numbers of a line of a window with the zeros that fill it: a power of 2, at least
+    """Returns the numbers of a window's line with the zeros that fill it: a power of 2, at least
     2."""
     return max(2, 1 << (problem.kernel[1] - 1).bit_length())
 
 
 def _depth(problem: Conv2dProblem) -> int:
-    """Returns the numbers of a window with filled lines."""
+    """Returns the numbers of a window, the zeros that fill its lines included."""
     return problem.channels * problem.kernel[0] * _row_width(problem)
 
 
 def _steps(problem: Conv2dProblem) -> int:
-    """Returns the steps of 16 numbers of a window."""
+    """Returns the number of steps of 16 numbers into which a window is divided."""
     return -(-_depth(problem) // 16)
 
 
 def _group(problem: Conv2dProblem) -> int:
-    """Returns the output channels of a group, whose columns are permuted so that a lane has
-    neighbours: up to 8 for each of four lanes."""
+    """Returns the output channels of a group. The columns of a group are permuted so that each of
+    four lanes has neighbouring channels, up to 8 of them."""
     return next(count for count in (32, 16, 8) if problem.out_channels % count == 0)
 
 
 def _parts(problem: Conv2dProblem) -> list[int]:
-    """Returns the numbers of output channels that a work-group may compute: all of them, where
-    their sums fit the registers, since every further work-group reads the image again; and half of
-    them, for few images."""
+    """Returns how many output channels a work-group may compute: first the most whose sums fit the
+    registers, because every further work-group reads the image again; then a smaller number, at
+    least half of the first, for few images."""
     group = _group(problem)
     fitting = [count for count in range(group, _MOST_PART + 1, group)
                if problem.out_channels % count == 0]
@@ -148,14 +148,14 @@ def _parts(problem: Conv2dProblem) -> list[int]:
 
 
 def _fitting(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
-    """Returns the output channels, and the rows and columns of outputs, of a work-group whose
-    inputs and weights fit its shared memory."""
+    """Returns the output channels and the rows and columns of outputs of each work-group that the
+    kernel may have: its inputs and weights fit shared memory."""
     fitting = []
     for part, (rows, columns) in itertools.product(_parts(problem), _SHAPES):
         height, width = ((count - 1) * stride + taps for count, stride, taps in zip(
             (rows, columns), problem.stride, problem.kernel, strict=True))
         pitch = -(-width // 2) * 2
-        # an odd stride takes all numbers twice
+        # with an odd stride shared memory has two copies of all numbers
         copies = 1 + problem.stride[1] % 2
         numbers = copies * (pitch * (problem.channels * height + 16) + 96)
         if 2 * numbers + 32 * _steps(problem) * part <= _MOST_SHARED:
@@ -164,14 +164,15 @@ def _fitting(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
 
 
 def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, part: int) -> np.ndarray:
-    """Returns the weights as registers of 32 lanes for each `part` of the output channels, step of
-    numbers of a window and tile of 8 columns: two registers of a tile, side by side with those of
-    the next tile where there is an even number. The numbers of a window are in the order of rows,
-    channels and columns, the lines filled with zeros.
+    """Returns the weights as registers of the 32 lanes of a warp, in the order of parts of `part`
+    output channels, steps of 16 numbers of a window, and tiles of 8 columns. Each lane has two
+    registers of a tile. Where a part has an even number of tiles, a lane's registers of two
+    neighbouring tiles lie side by side. The numbers of a window are in the order of rows, channels
+    and columns; zeros fill the lines.
 
-    Register h of a tile and lane l holds numbers 2 (l % 4) and the next of half h of the step for
-    column l / 4. Column 2 q + i of tile t of a group is channel (2 q T + 2 t + i) of it, with T
-    tiles a group.
+    Register h of a tile and lane l holds numbers 2 (l % 4) and 2 (l % 4) + 1 of half h of the step,
+    for column l / 4. Column 2 q + i of tile t of a group is channel 2 q T + 2 t + i of the group,
+    where T is the number of tiles of a group.
     """
     lines = arrays["weight"].astype(np.float32).transpose(0, 2, 1, 3)
     filled = np.zeros((*lines.shape[:3], _row_width(problem)), np.float32)

@@ -1,37 +1,38 @@
-/* Convolution as a matrix product on tensor cores, whose left matrix, output pixels by K, is never
- * stored: it is copied from the input as tiles are filled (implicit im2col). The axis K has the
- * input channels of a group for each tap.
+/* Convolution as a matrix product on tensor cores. The left matrix, output pixels by K, is never
+ * stored: its values are copied from the input while tiles are filled (implicit im2col). The axis K
+ * has the input channels of a group for each tap.
  *
  *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
  *
- * A work-group takes one tile after the other. Asynchronous copies fill the slots of shared memory
- * ahead of the multiplications, and run ahead into the work-group's next tiles. What tiles, stages,
- * slots, lines, pieces, steps and blocks are is in implicit_gemm_tile.h. In TF32 the inputs are
- * truncated.
+ * A work-group computes one tile after the other. Asynchronous copies fill the slots of shared
+ * memory ahead of the multiplications, and fill them for the work-group's next tiles, too.
+ * implicit_gemm_tile.h defines tiles, stages, slots, lines, pieces, steps and blocks. In TF32 the
+ * inputs are truncated.
  *
- * With WGMMA warpgroups multiply, straight from shared memory, and COPY_WARPS further warps do
- * nothing but copy: the tensor cores see what was copied behind a fence, which waits for all copies
- * of a work-item that are under way. A barrier for each slot says that its lines have arrived,
- * another that they were multiplied. Otherwise each warp copies lines, and loads those that it
- * multiplies. With clusters one more barrier expects the sums of all holders (partial_sums.h).
+ * With WGMMA, warpgroups multiply straight from shared memory, and COPY_WARPS further warps do
+ * nothing but copy. Tensor cores see copied lines only after a fence, and the fence waits for all
+ * copies of its work-item, so other warps have to copy. Each slot has two barriers: one says that
+ * its lines have arrived, the other that they were multiplied. Without WGMMA each warp copies
+ * lines, and loads the lines that it multiplies. With clusters one more barrier expects the sums of
+ * all holders (partial_sums.h).
  *
- * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels for all tiles: they lie
- * behind the slots, which have the lines of pixels only. It is for a short K, whose tiles would
- * copy more weights than inputs; the tiles of a work-group have the same output channels.
+ * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels behind the slots, for
+ * all its tiles; the slots then have the lines of pixels only. All tiles of a work-group have the
+ * same output channels. This is for a short K, where tiles would copy more weights than inputs.
  *
- * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory,
- * those of other tensors included where y is a part of a larger tensor.
+ * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory:
+ * where y is a part of a larger tensor, they include the channels of other tensors.
  *
  * HALVES            1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they
  *                   are floats, which are read as TF32
  * STAGED            1: the epilogue's one tensor operand, STAGED_OPERAND, is copied to shared
- *                   memory ahead, as the lines are, behind those of the tile; OUT_VECTOR is VECTOR */
+ *                   memory ahead, in stages after the stages of lines; OUT_VECTOR is VECTOR */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: the pieces of a pixel lie side by side in x; 0: k_table holds the offset of each piece
  * from the window's corner in x, and its row << 16 | column */
 #define POINTWISE 1
-/* 1: k_table has an entry for each value of a piece, which are loaded one by one */
+/* 1: the values of a piece are loaded one by one, and k_table has an entry for each value */
 #define GATHER 0
 /* 1: neighbouring work-items gather neighbouring pixels; 0: neighbouring pieces */
 #define PIXELS_FIRST 0
@@ -62,7 +63,7 @@
 #else
 #define NEXT_SLOT(slot) slot = slot + 1 == SLOTS ? 0 : slot + 1;
 #endif
-/* Windows that are outside of the image with any tap. */
+/* The first row of a window whose taps are all outside of the image. */
 #define FAR_OUTSIDE (-0x4000)
 
 #if PIXELS_FIRST
@@ -148,7 +149,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             int unit = copier + i * COPIERS;
             int line = UNIT_LINE(unit), piece = UNIT_PIECE(unit);
             int k_piece = stage * 8 + piece;
-            /* whole steps behind the last piece are not multiplied */
+            /* steps without a piece are not multiplied by mma, so they are not copied */
             if (WGMMA || k_piece / 2 * 2 < pieces) {
                 int to = target + line * LINE + ((piece ^ line % 8) << 4);
 #if POINTWISE
@@ -199,11 +200,11 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     };
 #endif
 
-    /* Stages of the first tile whose weights, which no kernel writes, are copied before the kernel
-     * waits for the one that writes x. */
+    /* Stages of the first tile whose weights are copied before the kernel waits for the kernel that
+     * writes x; no kernel writes weights. */
     int early_stages = KEEPS_WEIGHTS ? 0 : (stop - start < LEAD ? stop - start : LEAD);
 
-    /* Copies the next stage, of this tile or of the next one. */
+    /* copy_stage copies the next stage, of this tile or of a later tile. */
     int copied_tile = start < stop ? first_tile : tiles, copied_stage = start, copied_slot = 0;
     auto copy_stage = [&]() {
         int target = copied_slot * SLOT_BYTES;
@@ -281,9 +282,9 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     };
 #endif
 
-    /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index in shared
-     * memory of the staged operand for the first of them. Only the store is conditional: loads
-     * for other sums need not wait for a branch. */
+    /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index of the first
+     * channel's staged operand in shared memory. Only the store is conditional, so that loads for
+     * other sums need not wait for a branch. */
     auto store = [&](float (&values)[VECTOR], int pixel, int m, [[maybe_unused]] int staged) {
 #if STAGED
         const REAL *STAGED_OPERAND = (const REAL *)memory;
@@ -404,7 +405,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #endif
 #else
         float4 *partial = (float4 *)(memory + SLOTS * (SLOT_BYTES / 1024));
-        CLUSTER_WAIT(); /* all work-groups of the cluster have started and can be written to */
+        CLUSTER_WAIT(); /* all work-groups of the cluster have started and can receive sums */
         give_sums(partial, summed, sums, rank * WARPS_K + (int)warp_k, warp, warp_m, warp_p, lane);
         if (CLUSTER > 1)
             mbarrier_wait_parity(summed, 0);

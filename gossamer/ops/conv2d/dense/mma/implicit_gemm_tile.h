@@ -1,23 +1,24 @@
 /* Where the numbers of a tile of implicit_gemm lie, and which warps have its sums.
  *
  * A tile is TILE_P pixels by TILE_M output channels, computed in stages of 128 bytes of K (64
- * float16 or 32 floats). A line is these bytes of one pixel or one output channel. Shared memory
- * has SLOTS slots for the lines of a stage, those of the pixels before those of the output
- * channels.
+ * float16 or 32 floats). A line is the 128 bytes of one pixel or one output channel. Shared memory
+ * has SLOTS slots. Each holds the lines of a stage: first the lines of pixels, then the lines of
+ * output channels.
  *
  * A line is eight pieces of 16 bytes. Piece p of line l is stored at p ^ l % 8, so that the same
- * pieces of eight lines are in different banks. The weights are stored so in memory already, the
- * lines of a stage one after the other. A step is 32 bytes of K: one instruction of the tensor
- * cores.
+ * pieces of eight lines are in different banks. In device memory the pieces of weights are already
+ * in this order, and the lines of a stage lie one after the other. A step is 32 bytes of K: one
+ * instruction of the tensor cores.
  *
- * WARPS_P x WARPS_M warps share a tile. WARPS_K warps, and the CLUSTER work-groups of a cluster,
- * share the K range of a tile and add up their sums at the end (slice-K, split-K), which is for few
- * pixels. With WGMMA, WARPS_M and WARPS_K are 1, and COPIERS further work-items do nothing but copy.
+ * WARPS_P x WARPS_M warps share a tile. Where pixels are few, WARPS_K warps and the CLUSTER
+ * work-groups of a cluster share the K range of a tile and add up their sums at the end (slice-K,
+ * split-K). With WGMMA, WARPS_M and WARPS_K are 1, and COPIERS further work-items do nothing but
+ * copy.
  *
  * The four lanes of a row of sums have a block of 4 * VECTOR output channels. The lines of a block
- * are in such an order that the channels of one lane are adjacent in memory.
+ * are ordered so that the channels of one lane are adjacent in memory.
  *
- * HALVES, KEEPS_WEIGHTS and STAGED are those of implicit_gemm.cu. */
+ * HALVES, KEEPS_WEIGHTS and STAGED are explained in implicit_gemm.cu. */
 
 #pragma once
 
@@ -87,7 +88,7 @@
 #define FRAGMENT_LINE(i) (warp_p * (TILE_P / WARPS_P) + (i) * 16)
 #endif
 
-/* Lines of 128 bytes; eight of them are aligned together. */
+/* Eight lines of 128 bytes, aligned together. */
 struct ALIGNED(1024) Lines {
     uint4 pieces[64];
 };

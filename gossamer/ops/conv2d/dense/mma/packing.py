@@ -68,9 +68,12 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 
 def table_of_lines(problem: Conv2dProblem, x: TensorSpec, precision: str, *, of_pieces: bool
                    ) -> np.ndarray:
-    """Returns the table of K: for each k, or where pieces are copied whole for the first k of each
-    piece, its offset in x from a window's first pixel, and its row << 16 | column in the window.
-    Entries behind the last k have a row outside of every image.
+    """Returns the table of K: for each k its offset in x from a window's first pixel, and its
+    position in the window as row << 16 | column. Entries after the last k have a row outside of
+    every image.
+
+    of_pieces: True where the table has only the first k of each piece, since pieces are copied
+    whole.
     """
     vector = vector_of(precision)
     table = np.zeros((stages_of(problem, precision) * PIECES * vector, 2), np.int32)

@@ -1,5 +1,6 @@
-/* How partial sums of a tile of implicit_gemm.cu are added up where warps and the work-groups of a
- * cluster share its K range (its HOLDERS): each work-group adds up every CLUSTER-th set of sums. */
+/* How the partial sums of a tile of implicit_gemm.cu are added up. Its HOLDERS are the WARPS_K
+ * warps, in each of CLUSTER work-groups, that share the K range of the tile. Each work-group adds
+ * up every CLUSTER-th set of sums. */
 
 #pragma once
 
@@ -14,8 +15,8 @@
 }
 
 /* Gives each set of a warp's sums to the work-group that adds it up. partial: room for SHARE sets of
- * each holder in shared memory. summed: with clusters, the barrier that expects them. warp_m, warp_p:
- * number of the warp along the channels and the pixels of the tile. */
+ * each holder in shared memory. summed: with clusters, the barrier that expects the sums. warp_m,
+ * warp_p: number of the warp along the channels and the pixels of the tile. */
 [[maybe_unused]] INLINE void give_sums(float4 *partial, [[maybe_unused]] ulong *summed,
                                        const float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4],
                                        int holder, [[maybe_unused]] uint warp, uint warp_m,

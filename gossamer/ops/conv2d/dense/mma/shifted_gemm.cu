@@ -1,28 +1,29 @@
-/* Convolution with windows of stride 1 as one matrix product for each tap, all of which read the
- * same pixels in shared memory, shifted (sm_90a, float16 with float32 sums).
+/* Convolution with windows of stride 1 as one matrix product for each tap. All products read the
+ * same pixels in shared memory, shifted by the tap (sm_90a, float16 with float32 sums).
  *
  *   y[place, m] = sum over taps, k of x[place + shift of the tap, k] * weight[tap, k, m]
  *
- * The images lie behind one another as places: `pitch` places a row, `image_places` an image, with
- * the pads between rows and images, where zeros are copied. The pads at the right of a row are
- * those at the left of the next one. An output has the place of its window's first pixel, so a tap
- * (r, s) of all outputs is r * pitch + s places further. Places without an output are computed
- * like others and not stored.
+ * The pixels and pads of all images are one sequence of places: `pitch` places a row,
+ * `image_places` places an image. Zeros are copied to the places of pads. The pads at the right of
+ * a row are also the left pads of the next row. The place of an output is the place of its window's
+ * first pixel, so the input of tap (r, s) lies r * pitch + s places further for every output.
+ * Places without an output are computed like others and not stored.
  *
- * A unit is 64 places, the rows of a product of a warpgroup, four warps. A work-group takes a range
- * of units, in tiles of up to TILE_UNITS, and TILE_M output channels. For each slice of SLICE input
- * channels it copies the places of a tile and those that the last tap reads, a run, to one of RUNS
- * slots. The weights of a tap and a slice are a stage. Stages have slots, too: a ring of
- * WEIGHT_SLOTS, or one for each stage, so that weights are copied only once (KEEPS_WEIGHTS).
+ * A unit is 64 places: the rows of a product of a warpgroup (four warps). A work-group takes a
+ * range of units, in tiles of up to TILE_UNITS, and TILE_M output channels. For each slice of SLICE
+ * input channels it copies a run to one of RUNS slots: the places of a tile and the places after
+ * them that the last tap reads. The weights of a tap and a slice are a stage. Stages have slots: a
+ * ring of WEIGHT_SLOTS slots, or with KEEPS_WEIGHTS a slot for each stage, so that weights are
+ * copied only once.
  *
- * WARPGROUPS groups multiply, each up to UNITS units of a tile. Of four more warps one copies
- * weights and the others copy runs. A barrier for each slot says that it was filled, another that
- * it was multiplied.
+ * WARPGROUPS warpgroups multiply, each up to UNITS units of a tile. Of four more warps one copies
+ * weights and the others copy runs. Each slot has two barriers: one says that the slot was filled,
+ * the other that it was multiplied.
  *
- * A place of a run has CHUNKS pieces of 8 channels. With 8 pieces it is a line of 128 bytes, whose
- * piece p is stored at p ^ line % 8. With fewer, all places of one chunk lie side by side, and the
- * next chunk begins an odd number of pieces later, so that the chunks of a place are in different
- * banks.
+ * A place of a run has CHUNKS chunks of 8 channels, each a piece of 16 bytes. With 8 chunks a place
+ * is a line of 128 bytes, whose piece p is stored at p ^ line % 8. With fewer chunks the pieces of
+ * one chunk of all places lie side by side, and the next chunk begins an odd number of pieces
+ * later, so that the chunks of a place are in different banks.
  *
  * KEEPS_WEIGHTS     1: each stage has its own slot and is copied once
  * WEIGHT_SLOTS      slots for stages, where they are not kept
@@ -51,7 +52,7 @@
 #define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1))
 #define CHUNKS (SLICE / 8)
 #define COPY_WARPS 3                         /* warps that copy runs */
-#define LINE_STEP (64 * COPY_WARPS / CHUNKS) /* places of which they copy two chunks at once */
+#define LINE_STEP (64 * COPY_WARPS / CHUNKS) /* places that the copy warps copy at once */
 #define STEPS (SLICE / 16)
 #define LINES (CHUNKS == 8)
 #define RUNS 2
@@ -156,9 +157,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     DYNAMIC_SHARED(Memory, memory)
     pdl_trigger();
     int item = LOCAL_ID(0), stages = slices * taps;
-    /* taken from lane 0, so that the compiler knows that all lanes have the same number, and
-     * keeps what is derived from it in uniform registers, from which wgmma reads its
-     * descriptors */
+    /* The number is taken from lane 0, so that the compiler knows that it is the same for all
+     * lanes. The compiler then keeps values that follow from it in uniform registers, from which
+     * wgmma reads its descriptors. */
     uint warp = __shfl_sync(0xffffffffu, (uint)item / 32, 0);
     uint lane = (uint)item % 32, group = warp / 4;
     uint runs = shared_address(memory) + BARRIERS_BYTES;
@@ -216,8 +217,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
             return;
         int copier = item - 32 * (4 * WARPGROUPS + 1), slot = 0;
         uint phase = 0;
-        /* a work-item copies two chunks of a line; its neighbours take lines 4 apart, whose
-         * pieces are in other banks */
+        /* A work-item copies two chunks of a line. Neighbouring work-items copy lines that are 4
+         * apart, whose pieces are in different banks. */
         int chunk = copier % (CHUNKS / 2), number = copier / (CHUNKS / 2);
         int first_line = number / 8 * 8 + number % 2 * 4 + number % 8 / 2;
         int to_upper = LINES ? 64 : CHUNKS / 2 * run_pieces * 16;

@@ -1,5 +1,5 @@
-"""The algorithm shifted_gemm_mma computes a convolution with windows as one product on tensor cores
-for each tap, all of which read the same pixels in shared memory."""
+"""The algorithm shifted_gemm_mma computes a convolution as one product on tensor cores for each
+tap. All products of a tile read the same pixels in shared memory."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ _MOST_PLACES = 2**30
 class ShiftedGemmMma(Algorithm):
     """Computes a convolution with windows of stride 1 on tensor cores in float16 with float32 sums.
 
-    A work-group copies its pixels to shared memory once, with pads between the rows, so that the
-    pixels of each tap are the same ones shifted. `implicit_gemm_mma` copies them once for each tap.
+    A work-group copies its pixels to shared memory once, with pads between the rows, so that every
+    tap reads the same pixels at another offset. `implicit_gemm_mma` copies pixels once for each
+    tap.
     """
 
     op = "conv2d"
@@ -112,8 +113,9 @@ class ShiftedGemmMma(Algorithm):
 def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
                   tile: ShiftedTile) -> np.ndarray:
     """Returns the weights as (parts of the output channels, slices, taps, chunks, lines, 8 input
-    channels). What is beyond the channels is 0. A line is an output channel; those of 32 are in the
-    order of `packing.packed_lines`: line 8 f + 2 q + j belongs to channel 8 q + 2 f + j."""
+    channels), with zeros for channels of padding. A line is an output channel. The lines of 32
+    output channels are in the order of `packing.packed_lines`: line 8 f + 2 q + j of the 32 belongs
+    to channel 8 q + 2 f + j."""
     parts = -(-problem.out_channels // tile.columns)
     slices = -(-problem.channels // tile.slice)
     padded = np.zeros((parts * tile.columns, slices * tile.slice, *problem.kernel), np.float32)

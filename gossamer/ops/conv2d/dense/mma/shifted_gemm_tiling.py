@@ -1,4 +1,4 @@
-"""The tiles of shifted_gemm_mma, and the time that each takes."""
+"""The tiles of shifted_gemm_mma, and the estimated time of each tile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 ROWS = 64
 """Rows of a product of a warpgroup."""
 RUNS = 2
-"""Slots for the places of a tile and a slice."""
+"""Slots for runs: the places that a tile reads, in the channels of a slice."""
 _BARRIERS_BYTES = 1024
 """Bytes of shared memory before the runs, with barriers."""
 _MOST_KEPT = 100
@@ -29,7 +29,7 @@ class ShiftedTile:
     warpgroups: groups of four warps that multiply.
     units: products of ROWS places that each warpgroup computes at once.
     slice: input channels that are copied at once, a multiple of 16.
-    weight_slots: slots for the weights of a tap and a slice; 0 where all are kept.
+    weight_slots: slots for the weights of a tap and a slice; 0 where all weights are kept.
     """
 
     columns: int
@@ -45,12 +45,12 @@ class ShiftedTile:
 
     @property
     def work_group(self) -> int:
-        """Work-items of a work-group: those that multiply, and four warps that copy."""
+        """Work-items of a work-group: the warpgroups that multiply, and four warps that copy."""
         return 128 * (self.warpgroups + 1)
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Registers of a work-item that copies and of one that multiplies."""
+        """Registers of a copying work-item, and of a multiplying work-item."""
         return (56, 240 if self.warpgroups == 1 else 224)
 
     @property
@@ -59,7 +59,7 @@ class ShiftedTile:
         return 2 * self.slice * self.columns
 
     def stages(self, problem: Conv2dProblem) -> int:
-        """Returns the stages of a tile: taps of all slices."""
+        """Returns the number of stages of a tile: one for each tap of each slice."""
         return -(-problem.channels // self.slice) * problem.kernel[0] * problem.kernel[1]
 
     def run_pieces(self, problem: Conv2dProblem) -> int:
@@ -84,13 +84,13 @@ class ShiftedTile:
 
 
 class Places:
-    """The places of a problem: the pixels of all images behind one another, with the pads between
+    """The places of a problem: the pixels of all images as one sequence, with the pads between
     them.
 
     pitch: places of a row; the pads at its right are also the left pads of the next row.
     image: places of an image; the pads below it are also the pads above the next image.
     units: units of ROWS places, up to the unit of the last output.
-    halo: places that the last tap reads behind those of a tile.
+    halo: places after a tile that its last tap reads.
     """
 
     def __init__(self, problem: Conv2dProblem) -> None:
@@ -107,23 +107,23 @@ class Places:
 _SHAPES = ((64, 2, 2), (64, 2, 1), (128, 2, 2), (128, 2, 1), (256, 2, 1), (256, 1, 1))
 """Columns, warpgroups and units of the tiles that are offered."""
 _WEIGHT_SLOTS = (0, 8, 6, 4, 3)
-"""Numbers of slots for weights; the first that fits is taken."""
+"""Numbers of slots for weights, where 0 keeps all weights; the first number that fits is taken."""
 _SLICES = (64, 32)
-"""The most channels of a slice; the first number that fits is taken. A place of 64 is a line of
-128 bytes."""
+"""The most channels of a slice; the first number that fits is taken. With 64 channels a place is a
+line of 128 bytes."""
 
 # The rates below were fitted to 54 times of ResNet-50's 3x3 layers in batches of 64 and 8 on an
-# H200. On another device only the order in which tiles are tried follows from them: the tuner
-# corrects the scale of an algorithm's estimates by what it measures.
+# H200. On another device they only decide the order in which tiles are tried: the tuner corrects
+# the scale of an algorithm's estimates by its measurements.
 CYCLES_PER_MICROSECOND = 1750
 """Clock rate of the multiprocessors of an H200 under load."""
 _START_US = 2.6
 """Microseconds before the first product and after the last store."""
 _ISSUE_CYCLES, _ISSUE_SHARE = 25, 0.59
-"""A warpgroup alone starts its next product after _ISSUE_CYCLES and _ISSUE_SHARE of the cycles that
-the product takes."""
+"""A single warpgroup starts a product every _ISSUE_CYCLES cycles plus _ISSUE_SHARE of the product's
+own cycles."""
 _COPY = 35
-"""Cycles in which the work-items that copy runs copy a piece of 16 bytes each."""
+"""Cycles in which each work-item that copies runs copies one piece of 16 bytes."""
 _COPIED_PIECES = 96
 """Work-items that copy runs."""
 _TILE = 1300
@@ -154,8 +154,8 @@ def fitting(problem: Conv2dProblem, limits: Limits) -> list[ShiftedTile]:
 
 def _largest(problem: Conv2dProblem, limits: Limits, columns: int, warpgroups: int, units: int
              ) -> ShiftedTile | None:
-    """Returns the tile of a shape with the most channels of a slice and slots that fit the shared
-    memory; None where none does."""
+    """Returns the tile of a shape with the most channels of a slice and then the most slots that
+    fit the shared memory; None where no tile fits."""
     for most, slots in itertools.product(_SLICES, _WEIGHT_SLOTS):
         slices = -(-problem.channels // most)
         tile = ShiftedTile(columns, warpgroups, units, -(-problem.channels // (16 * slices)) * 16,
@@ -185,7 +185,7 @@ def expected_us(problem: Conv2dProblem, tile: ShiftedTile, limits: Limits) -> fl
 def _cycles(problem: Conv2dProblem, tile: ShiftedTile, units: int) -> float:
     """Returns the cycles of a tile with `units` units: a constant, the copies of its runs, and the
     products. Products take as long as the tensor cores need for all warpgroups, or as one warpgroup
-    needs to start its own, whichever is longer."""
+    needs to start its own products, whichever is longer."""
     stages = tile.stages(problem)
     # the rows and the columns of a product are both read from shared memory
     product = max(tile.columns / 2, 16 + tile.columns / 4)

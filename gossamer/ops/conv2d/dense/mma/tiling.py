@@ -1,4 +1,4 @@
-"""The tiles of convolutions as matrix products on tensor cores, and the time that each takes."""
+"""The tiles of convolutions as matrix products on tensor cores, and the estimated time of each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MmaTile:
     slots: stages of 128 bytes of K that shared memory holds.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     keeps_weights: 1 where a work-group keeps the weights of all its tiles in shared memory.
-    wgmma: 1 where warpgroups multiply by wgmma (sm_90a), 0 where each warp does by mma.
+    wgmma: 1 where warpgroups multiply by wgmma (sm_90a), 0 where warps multiply by mma.
     copy_warps: with wgmma, warps that do nothing but copy.
     """
 
@@ -60,15 +60,16 @@ class MmaTile:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Registers of a work-item that copies and of one that multiplies, with wgmma."""
+        """With wgmma, registers of a copying work-item, and of a multiplying work-item."""
         each = _REGISTERS // (self.work_group * self.blocks_per_unit) // 8 * 8
         copy = min(each, 32 + 24 * (self.tile_p // 64))
         left = each * self.work_group - copy * self.copiers
         return copy, min(240, left // (self.work_group - self.copiers) // 8 * 8)
 
     def shared_bytes(self, stages: int) -> int:
-        """Returns the bytes of shared memory of a work-group: its slots, and behind them either the
-        weights of all stages, or the sums of the warps and work-groups that share K."""
+        """Returns the bytes of shared memory of a work-group: its barriers and slots, and behind
+        the slots either the weights of all stages, or the sums of the warps and work-groups that
+        share K."""
         has_barriers = self.wgmma or self.cluster > 1
         slots = self.slots * self.slot_bytes + has_barriers * _BARRIER_BYTES
         if self.keeps_weights:
@@ -101,7 +102,7 @@ class MmaTile:
 
     def stages_ahead_of_operand(self, precision: str) -> int:
         """Returns how many stages can be copied ahead of the stages of a staged operand; negative
-        where that operand is not copied ahead."""
+        where the operand is not copied ahead."""
         itemsize = 2 if precision == "fp16" else 4
         fits = [stages for stages in (1, 2, 4)
                 if self.tile_p // stages * self.tile_m * itemsize <= self.slot_bytes]
@@ -143,8 +144,8 @@ TILES = (
 wgmma. On every device each tile that fits may be measured."""
 
 # The rates below were fitted to times of the layers of MobileNetV2 and ResNet-50 on an H200.
-# On another device only the order in which tiles are tried follows from them: the tuner corrects
-# the scale of an algorithm's estimates by what it measures.
+# On another device they only decide the order in which tiles are tried: the tuner corrects the
+# scale of an algorithm's estimates by its measurements.
 CYCLES_PER_MICROSECOND = 1750
 """Clock rate of the multiprocessors of an H200 under load."""
 _START_US = 1.89
@@ -157,15 +158,16 @@ _GATHER = 0.6
 _MMA, _WGMMA = 0.124, 0.0377
 """Cycles in which a multiprocessor adds a stage's products to one sum, by mma and by wgmma."""
 _EPILOGUE, _STORE = 0.0577, 0.0255
-"""Cycles of the epilogue for each sum, and of storing a byte of it."""
+"""Cycles of the epilogue for each sum, and of storing one byte of a result."""
 _STAGE, _AHEAD, _TILE = 384, 919, 245
-"""Cycles that a work-group waits: for each stage, for a copy, and for each tile."""
+"""Cycles that a work-group waits: for each stage; for a stage's copy, divided by the stages that
+copies are ahead; and for each tile."""
 _CLUSTER, _WARPS_K = 18, 84
 """Cycles of adding up the sums of a cluster and of warps."""
 _BYTES_PER_MICROSECOND, _CACHED_BYTES, _NO_OVERLAP = 3.9e6, 35e6, 0.15
 """Bytes that device memory moves in a microsecond; bytes that stay in the L2 cache from one layer
-to the next; and, of the times of computing and of moving, the share of the shorter one that the
-longer one does not hide."""
+to the next; and the share of the shorter time, of computing or of moving bytes, that the longer
+time does not hide."""
 
 
 def tile_of(variant: Variant) -> MmaTile:
@@ -186,19 +188,20 @@ def gathers(problem: Conv2dProblem, precision: str) -> bool:
 def fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[MmaTile]:
     """Returns the tiles for a problem that a device can run."""
     stages = stages_of(problem, precision)
-    # values are gathered one by one by all warps, not by a few
+    # with wgmma few warps copy, too few to gather values one by one
     most_wgmma = limits.wgmma and not gathers(problem, precision)
     return [tile for tile in TILES
             if tile.cluster <= limits.cluster and tile.wgmma <= most_wgmma
             and tile.shared_bytes(stages) <= limits.shared_bytes_opt_in
-            # the warps have whole blocks of output channels
+            # each warp has whole blocks of output channels
             and tile.tile_m // tile.warps_m % (4 * vector_of(precision)) == 0]
 
 
 def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, limits: Limits) -> float:
     """Returns the estimated time of a launch in microseconds: a start, and then the time in which
-    the busiest multiprocessor computes or its work-groups wait, whichever is longer; but at least
-    the time in which device memory moves tensors that do not stay in the L2 cache."""
+    the busiest multiprocessor computes or its work-groups wait, whichever is longer. Tensors that
+    do not stay in the L2 cache take at least the time in which device memory moves them. A share of
+    the shorter of the two times is added."""
     itemsize = 2 if precision == "fp16" else 4
     vector = vector_of(precision)
     stages = stages_of(problem, precision)

@@ -1,5 +1,5 @@
-/* Multiplication by a warp of a tile of implicit_gemm, whose operands are loaded from shared memory
- * (sm_80). */
+/* Multiplication of a tile of implicit_gemm by warps, which load the operands from shared memory to
+ * registers (sm_80). */
 
 #pragma once
 
@@ -8,7 +8,7 @@
 #include "implicit_gemm_tile.h"
 
 #if !WGMMA
-/* Multiplies a step. x_address and weight_address are those of the lane's first lines. */
+/* Multiplies a step. x_address, weight_address: the addresses of the lane's first lines. */
 INLINE void multiply_step(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint x_address,
                           uint weight_address, int step)
 {

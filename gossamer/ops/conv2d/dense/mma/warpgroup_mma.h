@@ -1,4 +1,4 @@
-/* Multiplication by a warpgroup of tiles of implicit_gemm, whose operands lie in shared memory
+/* Multiplication of tiles of implicit_gemm by warpgroups, with the operands in shared memory
  * (sm_90a). */
 
 #pragma once
@@ -11,8 +11,8 @@
 #include "implicit_gemm_tile.h"
 
 #if WGMMA
-/* Starts to multiply a stage for the tiles of a warpgroup, as one group of wgmma. lines,
- * weights: the addresses of the stage's lines. */
+/* Starts the products of a stage for a warpgroup, as one wgmma group. lines, weights: the addresses
+ * of the stage's lines of pixels and of weights. */
 INLINE void multiply_stage(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint lines, uint weights,
                            uint warp)
 {

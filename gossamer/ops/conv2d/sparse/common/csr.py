@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from scipy import sparse
 
 DENSEST = 0.75
-"""The largest density at which sparse algorithms are tried. That they cannot win above it is a rule
-of thumb, on any device."""
+"""The largest density at which sparse algorithms are tried. By a rule of thumb, dense algorithms
+are faster at larger densities on any device."""
 
 
 def too_dense(weights: WeightsInfo) -> str | None:
-    """Returns the reason why algorithms that skip zeros are not tried; None where they are."""
+    """Returns why algorithms that skip zeros are not tried, or None."""
     if weights.density > DENSEST:
         return f"density {weights.density:.2f}: fewer than a quarter of the weights are zero"
     return None
 
 
 def cannot_index(problem: Conv2dProblem, device: Device) -> str | None:
-    """Returns the reason why kernels that address the padded input by 32-bit offsets of nonzeros
-    are not tried; None where they are."""
+    """Returns why kernels that address the padded input by 32-bit offsets of nonzeros are not
+    tried, or None."""
     if (reason := cannot_compile(problem, device)) is not None:
         return reason
     if (reason := too_dense(problem.weights_info)) is not None:
@@ -44,8 +44,8 @@ def cannot_index(problem: Conv2dProblem, device: Device) -> str | None:
 
 
 def csr(arrays: Mapping[str, np.ndarray]) -> sparse.csr_array:
-    """Returns the weights as a float32 CSR matrix (M, C/groups * R * S), which stores NaN too."""
-    # SciPy takes long to import, which processes without pruned layers need not wait for
+    """Returns the weights as a float32 CSR matrix (M, C/groups * R * S); NaN counts as nonzero."""
+    # importing SciPy takes long, and only processes with pruned layers need it
     from scipy import sparse
 
     weight = np.asarray(arrays["weight"], np.float32)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 _CANDIDATES = 512
-"""Remaining channels, those with the most weights, among which a block's next one is sought; the
-limit bounds the time for many channels."""
+"""The most channels among which a block's next channel is sought: of the remaining channels those
+with the most weights. The limit bounds the time for layers with many channels."""
 
 _UNROLLED = 4
 """Columns that a kernel multiplies in an iteration of its loop."""
 
 _MULTIPLE = 8
-"""The number of blocks is a multiple of this: the most that share a work-group."""
+"""The number of blocks is a multiple of this number: the most blocks that share a work-group."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Table:
     """Blocks of output channels, the longest first.
 
     starts: (blocks + 1) index of each block's first column divided by four, and the end.
-    channels: (blocks, rows) output channels; -1 where a block has fewer.
+    channels: (blocks, rows) output channels; -1 where a block has fewer channels.
     columns: (all columns + 4) index of each column among the weights of an output channel of the
-    ungrouped convolution, c*R*S + r*S + s with c from 0 to C - 1. A block has a multiple of 4 of
-    them; four more stand behind the last, since kernels read ahead.
+    ungrouped convolution, c*R*S + r*S + s with c from 0 to C - 1. The number of columns of a block
+    is a multiple of 4. Four more columns follow the last block, because kernels read ahead.
     values: (all columns + 4, rows) weights in float32.
     """
 
@@ -36,8 +36,8 @@ class Table:
 
 
 def table(weight: np.ndarray, groups: int, rows: int) -> Table:
-    """Returns the table of (M, C/groups, R, S) weights, filled up to a multiple of 8 blocks with
-    blocks that have no channels."""
+    """Returns the table of (M, C/groups, R, S) weights. Blocks without channels fill the number of
+    blocks up to a multiple of 8."""
     weight = np.asarray(weight, np.float32)
     matrix = weight.reshape(len(weight), -1)
     per_group = len(matrix) // groups
@@ -59,7 +59,7 @@ def table(weight: np.ndarray, groups: int, rows: int) -> Table:
         channels[block, :len(members)] = members
         if len(columns):
             span = slice(starts[block] * _UNROLLED, starts[block + 1] * _UNROLLED)
-            all_columns[span] = columns[-1]  # the fillers have zero weights
+            all_columns[span] = columns[-1]  # columns that fill the last four have zero weights
             all_columns[span][:len(columns)] = columns
             all_columns[span] += members[0] // per_group * matrix.shape[1]
             values[span][:len(columns), :len(members)] = matrix[members][:, columns].T
@@ -69,8 +69,8 @@ def table(weight: np.ndarray, groups: int, rows: int) -> Table:
 def cluster(mask: np.ndarray, rows: int) -> list[list[int]]:
     """Groups the rows of a boolean (M, K) mask into blocks of `rows` that are true in similar
     columns (the last block may have fewer). A block starts with the remaining row that is true most
-    often, and repeatedly takes the row with the highest cosine to the columns it covers; ties go to
-    the first."""
+    often. It then repeatedly takes the row with the highest cosine similarity to the columns that
+    the block covers; of equally similar rows it takes the first."""
     counts = mask.sum(axis=1)
     left = np.argsort(-counts, kind="stable")
     if rows == 1:

@@ -14,8 +14,8 @@ CYCLES_PER_MICROSECOND = 1750
 """Clock rate of the multiprocessors of an H200 under load, by which the estimates of kernels on
 tensor cores turn cycles into microseconds."""
 DENSEST = 0.3
-"""The largest density that these algorithms take. By a rule of thumb hardly a column of 16 rows is
-empty above it, on any device."""
+"""The largest density that these algorithms take. By a rule of thumb, hardly any column of 16 rows
+is empty at larger densities."""
 
 
 def unsuited(problem: Conv2dProblem, device: Device) -> str | None:
@@ -33,10 +33,11 @@ def packed_fragments(values: np.ndarray, precision: str) -> np.ndarray:
     registers); the depth is 16 for fp16 and 8 for tf32.
 
     Register r of lane l holds weights of row l / 4 + 8 (r % 2), from the first half of the columns
-    if r < 2 and else from the second: column l % 4 in tf32, columns 2 (l % 4) and the next in fp16.
+    where r < 2, else from the second half. In tf32 it holds column l % 4 of the half, in fp16
+    columns 2 (l % 4) and 2 (l % 4) + 1 of the half.
     """
     *leading, rows, depth = values.shape
-    # axes: half of the rows, row, half of the columns, quarter of these, column
+    # axes: half of the rows, row, half of the columns, quarter of the half, column
     split = values.reshape(-1, 2, rows // 2, 2, 4, depth // 8)
     lanes = np.ascontiguousarray(split.transpose(0, 2, 4, 3, 1, 5))
     if precision == "fp16":

@@ -4,9 +4,9 @@
  * start of a window to the input that the weight multiplies. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-/* work-items of a work-group; where it is not defined, this is the kernel that stretches */
+/* work-items of a work-group; where THREADS is not defined, this file is the kernel `stretch` */
 #define THREADS 64
-/* output points of a work-item; where it is not defined, this is the untiled kernel */
+/* output points of a work-item; where POINTS is not defined, this file is the kernel `untiled` */
 #define POINTS 1
 #define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
 #endif
@@ -50,8 +50,9 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
 #endif
 
 /* The output points of one channel are indexed by (outer, line, place, inner) from the outermost
- * on; plane, row and inner are the numbers of points of one outer, of one line and of one place.
- * x_outer, ..., y_inner are the distances by which a step along each moves window and result. */
+ * on. plane, row and inner: the numbers of points of one outer index, of one line and of one place.
+ * x_outer, ..., y_inner: the elements by which a step along an index moves the window in x and the
+ * result in y. */
 #define PARAMETERS                                                                          \
     const GLOBAL ELEMENT *RESTRICT x, const GLOBAL int *RESTRICT rows,                      \
     const GLOBAL int *RESTRICT columns, const GLOBAL float *RESTRICT values,                \
@@ -95,9 +96,10 @@ KERNEL WORK_GROUP_OF(THREADS) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
 /* A work-group multiplies one row, in tiles of as many weights as it has work-items. Points past
  * the last one read the input of the last one and are not stored.
  *
- * Work-groups are assumed to start on the multiprocessors (units) in turn. Those of one unit mostly
- * have the same span of points, and rows that are successive in `order`, and so find in its cache
- * what others loaded. Each unit runs `waves` work-groups, the first `longer` units one more. */
+ * Work-groups are assumed to start on the multiprocessors (units) in turn. The work-groups of one
+ * unit mostly have the same span of points, and rows that are successive in `order`. So they find
+ * inputs in the unit's cache that other work-groups loaded. Each unit runs `waves` work-groups, and
+ * each of the first `longer` units runs one more. */
 #ifdef POINTS
 KERNEL WORK_GROUP_OF(THREADS) void tiled(
     PARAMETERS, const GLOBAL int *RESTRICT order, DIVISOR(units), int waves,

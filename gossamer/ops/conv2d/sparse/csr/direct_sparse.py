@@ -2,10 +2,10 @@
 input, without an im2col matrix.
 
 Source: X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs", arXiv
-1802.10280, 2018. Each filter is stretched over the padded input: its CSR row holds, for the nonzero
-of channel c and tap (r, s), the column (c*H + r)*W + s, and an output is the product of that row
-with the input from the start of its window on. Here the sum uses the strides of the input, which
-allows for layouts, dilation and groups.
+1802.10280, 2018. Each filter is stretched over the padded input: its CSR row holds, for a nonzero
+of channel c and tap (r, s), the column (c*H + r)*W + s. An output is the product of the row with
+the input from the start of the output's window on. Here columns are computed with the strides of
+the input, which allows for layouts, dilation and groups.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _SOURCE = Path(__file__).with_name("direct_sparse.cl")
 _STRETCH_GROUP = 64
 _LAYOUTS = ("NCHW", "CHWN")
 _LINE_BYTES = 128
+"""Bytes of a cache line."""
 
 
 @dataclass(frozen=True)
@@ -149,13 +150,13 @@ class _Points:
     """The output points of one channel, indexed by (outer, line, place, inner) from the outermost
     on.
 
-    In CHWN the innermost index is that of images: of all images, or for the tiled form of the
-    images that fill a cache line, where their number divides the batch; neighbouring places, whose
-    windows share inputs, are then closer together.
+    In CHWN the innermost index counts images. These are all images, or in the tiled form only the
+    images that fill a cache line, where their number divides the batch. Neighbouring places, whose
+    windows share inputs, are then closer together. In NCHW the innermost index is always 0.
 
-    sizes: numbers of outers, lines, places and inners.
-    in_x: elements by which a step along each moves the window in x.
-    in_y: elements by which a step along each moves the result in y.
+    sizes: number of values of each index.
+    in_x: elements by which a step along each index moves the window in x.
+    in_y: elements by which a step along each index moves the result in y.
     """
 
     sizes: tuple[int, ...]
@@ -199,8 +200,8 @@ def _work(weights: Weights, problem: Conv2dProblem, spans: int,
 
 def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns the order in which rows are multiplied. The rows of a group of channels are dealt by
-    their length to `parts` parts of similar work; in a part the longest come first, so that
-    neighbours, which run at the same time, read the same input channels at the same time."""
+    their length to `parts` parts of similar work. In a part the longest rows come first, so that
+    neighbouring rows, which run at the same time, read the same input channels at the same time."""
     weight = arrays["weight"]
     lengths = np.count_nonzero(weight.reshape(groups, len(weight) // groups, -1), axis=2)
     order = np.argsort(-lengths, axis=1, kind="stable")
@@ -220,7 +221,7 @@ def _pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
 def _stretched(weights: Weights, problem: Conv2dProblem, x: TensorSpec, rows: Buffer,
                columns: Buffer, device: Device) -> Buffer:
     """Computes on the device the column of each weight as an offset in the padded input. In NCHW
-    the columns are the same for every batch size and are cached with the weights; in CHWN all
+    these columns are the same for every batch size and are cached with the weights. In CHWN all
     strides grow with the batch, and the columns belong to the state."""
     def stretch(arrays: object) -> Buffer:
         stretched = device.empty(columns.nbytes, f"stretched columns of {weights.layer}")
@@ -232,7 +233,7 @@ def _stretched(weights: Weights, problem: Conv2dProblem, x: TensorSpec, rows: Bu
              problem.out_channels // problem.groups, problem.channels // problem.groups,
              problem.kernel[0] * problem.kernel[1], problem.kernel[1], x_channel,
              problem.dilation[0] * x_row, problem.dilation[1] * x_column))
-        # streams that launch the convolution do not wait for this one
+        # streams that launch the convolution do not wait for the stream of this launch
         device.synchronize()
         return stretched
 
@@ -254,9 +255,9 @@ def _fitting(device: Device) -> list[PublishedForm]:
 
 
 def _order(problem: Conv2dProblem, form: PublishedForm, device: Device) -> tuple[bool, float, int]:
-    """Returns a key that sorts forms by expected time; it is not a time. For each weight a
-    work-item loads an input for each of its points and the weight itself, at half the cost from
-    shared memory, and up to 2048 work-items of a multiprocessor do so at once. Forms that do not
+    """Returns a key that sorts forms by expected time, without being a time. For each weight a
+    work-item loads an input for each of its points, and the weight itself, which costs half as much
+    from shared memory. Up to 2048 work-items of a multiprocessor load at once. Forms that do not
     fill the device are compared by their numbers of work-items. Forms that may not run come
     last."""
     points = problem.pixels

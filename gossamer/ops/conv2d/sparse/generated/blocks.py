@@ -18,7 +18,7 @@ its output channel within the block and the bits of its value."""
 class ChannelBlock:
     """A block of output channels with their nonzeros.
 
-    group: index of the convolution's group that they belong to.
+    group: index of the convolution's group to which the block belongs.
     channels: the output channels.
     taps: for each input channel of the group that meets nonzeros, its taps.
     """
@@ -28,7 +28,7 @@ class ChannelBlock:
     taps: dict[int, Taps]
 
     def terms(self, channels: Sequence[int]) -> list[int]:
-        """Returns for each output channel how many of its nonzeros meet these input channels."""
+        """Returns for each output channel the number of its nonzeros for these input channels."""
         counts = [0] * len(self.channels)
         for c in channels:
             for _, _, products in self.taps[c]:
@@ -38,7 +38,7 @@ class ChannelBlock:
 
 
 def blocks(division: GeneratedTiling, weight: np.ndarray) -> list[ChannelBlock]:
-    """Deals the output channels to blocks so that these have similar numbers of nonzeros."""
+    """Deals the output channels to blocks so that blocks have similar numbers of nonzeros."""
     problem = division.problem
     weight = np.asarray(weight, np.float32)
     if division.halves:

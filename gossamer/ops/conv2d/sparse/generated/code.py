@@ -26,10 +26,10 @@ from gossamer.ops.conv2d.sparse.generated.epilogue import (
 from gossamer.ops.conv2d.sparse.generated.tiling import WARP, GeneratedTiling
 
 MOST_TERMS = 64
-"""Products that are added up in float16 before their sum is added to one in float32."""
+"""The most products that are added up in float16 before their sum is added to a float32 sum."""
 
 _LARGEST_OFFSET = 2**30
-"""Bytes that an address may add to its register: PTX has 32 bits for them."""
+"""The most bytes that an address may add to its register: PTX has 32 bits for the offset."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Generated:
 
     code: instructions of the kernel.
     parameters: names of its pointers: the input, the output and the epilogue's tensor operands.
-    blocks: number of blocks that it computes.
+    blocks: number of blocks that the kernel computes.
     division: the division of the problem among work-groups.
     """
 
@@ -55,7 +55,7 @@ class Generated:
 
 
 def generate(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> list[Generated]:
-    """Returns the kernels for a problem's weights, with its epilogue where that is short (see
+    """Returns the kernels for a problem's weights. They apply the epilogue where it is short (see
     epilogue.py)."""
     problem = division.problem
     epilogue = Epilogued(problem.epilogue, arrays, problem.out_channels)
@@ -80,7 +80,7 @@ class _Copy:
     """A vector of each input channel that a work-item copies to shared memory.
 
     source: register with the address of the vector in `channel`.
-    target: register with its address in shared memory, in the first slot.
+    target: register with the address of the vector in the first slot of shared memory.
     inside: predicate register, true where the vector lies in the image.
     channel: the input channel that `source` points to now.
     """
@@ -125,8 +125,9 @@ class _BlockCode:
         Results(self.code, division, block.channels, epilogue).write(self._values(), self._memory)
 
     def _prefetch(self) -> None:
-        """Emits the part of a stage at which a warp begins and the one before which it ends: a
-        prefetch warp runs one part, the others run all from the first on."""
+        """Emits the number of the part of a stage at which a warp begins, and the number of the
+        part before which it ends. A prefetch warp runs one part; other warps run all parts, from
+        the first on."""
         code, d = self.code, self.division
         self._is_prefetch = code.get("setp.ge.u32", "p", self._item, d.workers)
         number, _ = code.divided(code.get("add.u32", "r", self._item, -d.workers), WARP)
@@ -140,8 +141,8 @@ class _BlockCode:
         return [used[first:first + stage] for first in range(0, len(used), stage)]
 
     def _copy(self, index: int) -> _Copy:
-        """Emits the addresses of the work-item's vector with this index, and the zeros that stand
-        in its place where it lies outside of the image."""
+        """Emits the addresses of the work-item's vector with this index, and stores of zeros where
+        the vector lies outside of the image."""
         code, d = self.code, self.division
         problem, config = d.problem, d.config
         images, rows, columns = self._tile
@@ -157,7 +158,7 @@ class _BlockCode:
         inside = code.get("setp.lt.u32", "p", number, d.vectors)
         outside_patch = code.get("not.pred", "p", inside)
         for value, limit in ((y, problem.height), (x, problem.width), (byte, d.pixel)):
-            # a negative number is a large unsigned one
+            # a negative number is a large unsigned number
             inside = code.get("setp.lt.and.u32", "p", value, limit, inside)
         at = code.get("mad.wide.s32", "q", code.get(
             "mad.lo.s32", "r", y, problem.width, x), d.pixel, code.get(
@@ -175,8 +176,8 @@ class _BlockCode:
         return self.division.problem.height * self.division.problem.width * self.division.pixel
 
     def _fill(self, target: str, inside: str, outside_patch: str) -> None:
-        """Emits the stores of zeros where the patch lies outside of the image; they stay, since
-        nothing is copied there."""
+        """Emits the stores of zeros where the patch lies outside of the image. The zeros stay for
+        all stages, because nothing is copied there."""
         code, d = self.code, self.division
         beyond = code.label()
         code.jump(beyond, inside, uniform=False)
@@ -204,10 +205,11 @@ class _BlockCode:
         return code.get("selp.b32", "r", begin, self._memory, busy)
 
     def _walk(self) -> None:
-        """Emits all stages: while one is computed, the next ones are copied. Between two barriers
-        prefetch warps run through a stage's code, with whatever shared memory holds, and the
-        others compute the stage before. So prefetch warps copy their share of a stage one
-        interval before the others do; with the stage that is read, three buffers hold all."""
+        """Emits all stages. While a stage is computed, the next stages are copied. Between two
+        barriers prefetch warps run through the code of a stage, with whatever shared memory holds,
+        and the other warps compute the stage before it. So prefetch warps copy their share of a
+        stage one interval before the other warps copy theirs. Three buffers hold these two stages
+        and the stage that is read."""
         code, d = self.code, self.division
         behind = 1 if d.config.prefetch_warps else max(1, d.buffers - 1)
         for index in range(behind):
@@ -227,7 +229,7 @@ class _BlockCode:
             code.emit("exit", guard=self._is_prefetch)
 
     def _barrier(self, unless: str) -> None:
-        """Emits a barrier that work-items leave out where a predicate is true."""
+        """Emits a barrier that work-items skip where a predicate is true."""
         beyond = self.code.label()
         self.code.jump(beyond, unless)
         self.code.emit("bar.sync", 0)
@@ -257,8 +259,8 @@ class _BlockCode:
         code.emit("cp.async.commit_group")
 
     def _compute(self, index: int, chunk: Sequence[int]) -> None:
-        """Emits a stage's products: each k_group and prefetch warp runs one part of its channels,
-        the warps of a staggered entry run all parts, from the one of the entry on."""
+        """Emits a stage's products. Each k_group and each prefetch warp runs one part of the
+        stage's channels; the warps of a staggered entry run all parts, from the entry's part on."""
         code, config = self.code, self.division.config
         count = config.k_groups if config.k_groups > 1 else config.staggered_entries
         first_slot = index % self.division.buffers * config.stage
@@ -318,10 +320,10 @@ class _BlockCode:
         return self.code.get(*kind, Address(self._window, offset))
 
     def _make_room(self, chunk: Sequence[int]) -> None:
-        """Emits, before a stage, the conversion of those float16 sums to float32 that the stage
-        would give too many terms. Channels with too many terms in one stage are crowded: their
-        sums are converted behind every part of it too, since warps run the parts in different
-        orders."""
+        """Emits, before a stage, additions to float32 sums: of the float16 sums that would get too
+        many terms in the stage. Output channels with too many terms in a single stage are crowded:
+        their float16 sums are added to float32 sums after every part of the stage, too, because
+        warps run the parts in different orders."""
         self._crowded = [False] * len(self._sums)
         if not self.division.halves:
             return
@@ -333,7 +335,8 @@ class _BlockCode:
             self._pending[b] += 0 if self._crowded[b] else count
 
     def _widen(self, b: int) -> None:
-        """Emits the addition of a float16 sum to its float32 sums, and a new float16 sum."""
+        """Emits the addition of a channel's float16 sums (of two images) to its float32 sums, and
+        sets the float16 sums to 0."""
         added = unpacked(self.code, self._sums[b])
         if b not in self._wide:
             self._wide[b] = (self.code.register("f"), self.code.register("f"))
@@ -342,7 +345,8 @@ class _BlockCode:
         self.code.emit("mov.b32", self._sums[b], 0)
 
     def _values(self) -> list[tuple[str, ...]]:
-        """Emits the conversion of the sums to float32 and returns each channel's, one per image."""
+        """Emits the conversion of the sums to float32 and returns the sums of each channel, one for
+        each image."""
         if not self.division.halves:
             return [(register,) for register in self._sums]
         values = []

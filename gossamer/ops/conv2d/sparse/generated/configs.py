@@ -20,25 +20,25 @@ from gossamer.ops.conv2d.sparse.generated.tiling import (
 from gossamer.ops.weights import WeightsInfo
 
 # The rates below, up to _STAGE_CYCLES, were fitted to 1,100 times of 38 pruned layers on an H200.
-# On another device only the order in which configs are tried follows from them: the tuner corrects
-# the scale of an algorithm's estimates by what it measures.
+# On another device they only decide the order in which configs are tried: the tuner corrects the
+# scale of an algorithm's estimates by its measurements.
 _CYCLES_PER_MICROSECOND = 1850
 """Clock rate of the multiprocessors of an H200 while this kernel runs."""
 _START = 2000
-"""Cycles before the first product and behind the last, together."""
+"""Cycles before the first product and after the last product, together."""
 _CYCLES_PER_INSTRUCTION = 1.07
 """Cycles that an instruction of a warp occupies a sub-partition of a multiprocessor."""
 _FETCHED, _FETCHED_BY_K_GROUPS, _FETCHED_AHEAD, _ONE_ENTRY = 4.1, 4.7, 6.1, 0.83
 """Bytes of code that a multiprocessor fetches in a cycle: with several staggered entries, with
-k_groups, and with prefetch warps; the last is the factor of the first with a single entry."""
+k_groups, and with prefetch warps. With a single entry _FETCHED is multiplied by _ONE_ENTRY."""
 _SHARED_FETCH_EXPONENT = 0.35
-"""Work-groups of a multiprocessor share part of the code that they fetch: n of them fetch n to the
-power of this number times as much as one does."""
+"""Work-groups of a multiprocessor share part of the code that they fetch: n work-groups fetch
+n ** _SHARED_FETCH_EXPONENT times as many bytes as one work-group."""
 _COPIED = {32: 45.0, 64: 97.0, 128: 118.0}
-"""Bytes per cycle that copies keep a multiprocessor from computing, by how many bytes are
-contiguous."""
+"""Bytes that a multiprocessor copies in a cycle, by the number of contiguous bytes. It does not
+compute in these cycles."""
 _SMALL_BATCH = 16
-"""A batch below this has so few warps that each fetches its own code."""
+"""A batch below this size has so few warps that each warp fetches its own code."""
 _FETCHED_BY_WARP, _FETCHED_IN_ALL, _CACHED, _STAGE_CYCLES = 0.8, 4.5, 27, 200
 """Rates of a small batch: bytes of code per cycle for one warp and for a multiprocessor, bytes of
 inputs per cycle from the cache, and cycles between two stages."""
@@ -50,21 +50,27 @@ _STAGGERED_ENTRIES = (8, SUB_PARTITIONS, 1)
 _STAGE_INSTRUCTIONS = 500
 """Instructions that a work-item should run between two barriers, approximately."""
 _LINES_PER_KERNEL = 100_000
-"""Kernels that run side by side are assembled side by side too, but each costs 2 microseconds."""
+"""Instructions of a kernel above which blocks are divided among more kernels. Kernels are assembled
+at the same time, and run at the same time, but each costs 2 microseconds."""
 _MOST_KERNELS = 4
 _MOST_BLOCKS_PER_UNIT = 8
 _MOST_COPIES = 4
-"""Vectors of an input channel that one work-item may copy."""
+"""The most vectors of an input channel that one work-item may copy."""
 _WORK_ITEMS_PER_UNIT = 2048
-"""Work-items that a multiprocessor holds at most."""
+"""The most work-items that a multiprocessor holds."""
 _MOST_KINDS = 16
-"""Kinds of configs, beyond the leading ones, whose best is offered."""
+"""The most kinds of configs, beside those of the leading configs, whose best config is offered."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The expected time of a launch in microseconds, and its parts: issuing instructions, copying
-    inputs to shared memory, and fetching instructions."""
+    """The expected time of a launch and its parts, all in microseconds.
+
+    microseconds: the expected time of the launch.
+    issue: time of issuing instructions.
+    copies: time of copying inputs to shared memory.
+    fetch: time of fetching instructions.
+    """
 
     microseconds: float
     issue: float
@@ -97,8 +103,8 @@ def _channels(division: GeneratedTiling) -> float:
 
 def estimate(division: GeneratedTiling, limits: Limits) -> Estimate:
     """Estimates the time of a launch from counts and a few measured rates. In a large batch issuing
-    and fetching overlap in part, which a root of squares fits best; copies are added, since all
-    warps wait for them at the same time."""
+    and fetching overlap in part; the root of the sum of their squares fits best. The time of copies
+    is added, because all warps wait for copies at the same time."""
     d, problem, config = division, division.problem, division.config
     density, block = problem.weights_info.density, division.block
     channels = _channels(d)
@@ -146,7 +152,7 @@ def estimate(division: GeneratedTiling, limits: Limits) -> Estimate:
 
 
 def _conflicts(d: GeneratedTiling) -> int:
-    """Returns how many words a read of a warp takes from one bank of shared memory, at most."""
+    """Returns the most words that a read of a warp takes from one bank of shared memory."""
     return _most_words_of_a_bank(min(WARP, d.items), d.lanes, d.config.columns, d.patch_columns,
                                  d.problem.stride, d.patch_pixel // 4)
 
@@ -168,13 +174,14 @@ def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
     """Returns the configs that fit and whose code has at most `most_lines` instructions, the one
     expected to be fastest first; none where nothing fits.
 
-    In a large batch the best with prefetch warps, with k_groups and with neither come first, since
-    the model distinguishes these worst. The best of each kind (channels, k_groups, prefetch warps)
-    follow, alternating with configs like the first ones but with other tiles, other numbers of
-    staggered entries or longer stages. The config with the shortest code comes last, unless it is
-    among these, for where little time may go into building.
+    In a large batch three configs come first, because the model distinguishes them worst: the best
+    with prefetch warps, the best with k_groups, and the best with neither. The best config of each
+    other kind (channels, k_groups, prefetch warps) follows. These configs alternate with configs
+    that differ from the first ones in tiles, in staggered entries or by longer stages. Last comes
+    the config with the shortest code, unless it is already listed: it is for efforts that leave
+    little time for building.
     """
-    # layers of one shape and density share them, wherever their zeros are
+    # layers of one shape and density share configs, wherever their zeros are
     anywhere = replace(problem, weights_info=WeightsInfo(problem.weights_info.density))
     return _configs(anywhere, limits, halves, most_lines)
 
@@ -214,7 +221,7 @@ def _configs(problem: Conv2dProblem, limits: Limits, halves: bool,
                      if config not in best and config not in first.values()
                      and _fits(problem, config, limits, halves)
                      and length(config) <= most_lines), key=expected)
-    # min takes the first of equals: one that is in the list already
+    # of equally short configs min takes the first, which is in the list already
     shortest = min([*first.values(), *best, *others, *rated], key=length)
     alternating = (config for pair in zip_longest(best, others) for config in pair if config)
     return tuple(dict.fromkeys([*first.values(), *alternating, shortest]))
@@ -235,8 +242,8 @@ def _all(problem: Conv2dProblem, limits: Limits, halves: bool) -> Iterator[Gener
 
 
 def _configs_per_unit(d: GeneratedTiling, limits: Limits) -> Iterator[GeneratedConfig]:
-    """Yields the config with as many work-groups on a multiprocessor as fit, and the one with
-    prefetch warps."""
+    """Yields the config with as many work-groups on a multiprocessor as fit, and where prefetch
+    warps may help the config with prefetch warps."""
     per_unit = -(-math.prod(d.groups) // limits.compute_units)
     most = min(per_unit, _MOST_BLOCKS_PER_UNIT, _WORK_ITEMS_PER_UNIT // d.work_group)
     if not d.vector or d.copies > _MOST_COPIES:
@@ -259,8 +266,8 @@ def _configs_per_unit(d: GeneratedTiling, limits: Limits) -> Iterator[GeneratedC
 
 def _staged(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits,
             halves: bool) -> GeneratedConfig | None:
-    """Returns the config, for which there are registers, with the stages, staggered entries and
-    kernels that suit it, or None where these do not fit."""
+    """Returns a config, for which registers suffice, with the stage, the staggered entries and the
+    kernels that suit it. Returns None where it does not fit shared memory."""
     first = GeneratedTiling(problem, config, halves)
     inputs = problem.channels // problem.groups
     density = problem.weights_info.density
@@ -301,8 +308,8 @@ def _may_prefetch(problem: Conv2dProblem, config: GeneratedConfig) -> bool:
 
 
 def _room(config: GeneratedConfig, limits: Limits) -> int:
-    """Returns the bytes of shared memory that a work-group may use; where several share a
-    multiprocessor, the system reserves a kilobyte for each."""
+    """Returns the bytes of shared memory that a work-group may use. Where several work-groups share
+    a multiprocessor, the system reserves a kilobyte for each of them."""
     count = config.blocks_per_unit
     return limits.shared_bytes_opt_in // count - 1024 * (count > 1)
 
@@ -319,8 +326,8 @@ def _needed_registers(d: GeneratedTiling) -> int:
 
 
 def _tiles(problem: Conv2dProblem, halves: bool) -> Iterator[tuple[int, int, int]]:
-    """Yields tiles of a work-group as numbers of images, rows and columns: of each size those that
-    waste few work-items and read little beyond their own pixels."""
+    """Yields tiles of a work-group as numbers of images, rows and columns. Of the tiles of each
+    size it yields the tiles that waste few work-items and read few inputs beyond their pixels."""
     pair = 2 if halves else 1
     image_counts = [images * pair for images in _IMAGES if images * pair <= problem.batch]
     if problem.batch <= _IMAGES[0] * pair:

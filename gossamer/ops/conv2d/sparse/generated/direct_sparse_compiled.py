@@ -1,8 +1,8 @@
 """The algorithm direct_sparse_compiled computes a pruned convolution by code generated for its
 weights.
 
-Source: weights as immediates of unrolled code (SparseRT, 2020), here as PTX. code.py generates it,
-tiling.py divides the work, and configs.py lists the ways in which that can be done.
+Source: weights as immediates of unrolled code (SparseRT, 2020), here as PTX. code.py generates the
+code, tiling.py divides the work, and configs.py lists the ways in which work can be divided.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from gossamer.ops.strided import too_large
 from gossamer.ops.weights import Weights, WeightsInfo
 
 DENSEST = 0.5
-"""The largest density at which the algorithm is offered. That nothing is gained above it is a rule
-of thumb."""
+"""The largest density at which the algorithm is offered. By a rule of thumb, nothing is gained at
+larger densities."""
 
 MOST_SECONDS = 240.0
-"""Seconds of one processor that assembling a config may take, whatever the effort."""
+"""The most seconds that one processor may take to assemble a config, whatever the effort."""
 
 _LINES_PER_SECOND = 13_000
-"""Instructions that one processor assembles in a second, as measured beside an H200. Where another
-processor is slower, building takes longer than `MOST_SECONDS`, and no more than that follows."""
+"""Instructions that one processor assembles in a second, as measured on the host of an H200. On a
+slower processor building may take longer than `MOST_SECONDS`, which does no other harm."""
 
 _MOST_LINES = MOST_SECONDS * _LINES_PER_SECOND
 
@@ -137,9 +137,9 @@ def _tiling(problem: Conv2dProblem, variant: Variant) -> GeneratedTiling:
 
 
 def _key(division: GeneratedTiling, weights: Weights) -> tuple[str, ...]:
-    """Returns texts that identify the generated code: the generator, what it divides and how, and
-    the weights and constants that become part of the instructions."""
-    # facts of the weights do not change the code, which depends on their values
+    """Returns texts that identify the generated code: the generator, the problem and its division,
+    and the weights and constants that become part of the instructions."""
+    # the code depends on the values of the weights, and not on facts about weights and inputs
     problem = replace(division.problem, weights_info=WeightsInfo(), facts=())
     what = {"problem": canonical(problem), "config": asdict(division.config),
             "halves": division.halves}

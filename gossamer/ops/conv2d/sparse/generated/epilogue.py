@@ -18,11 +18,11 @@ _ONE_INSTRUCTION = {"add": "add.rn.f32", "sub": "sub.rn.f32", "mul": "mul.rn.f32
 _SHORT = {*_ONE_INSTRUCTION, "relu", "clip", "leaky_relu", "prelu", "constant"}
 
 _LARGEST_OFFSET = 2**22
-"""Bytes that a load or store may add to its address register."""
+"""The most bytes that a load or store may add to its address register."""
 
 
 def is_short(expression: Expression) -> bool:
-    """Returns whether generated code computes an expression; otherwise a kernel of its own does."""
+    """Returns whether generated code computes an expression; otherwise another kernel does."""
     return all(step.function in _SHORT for step in expression.steps)
 
 
@@ -90,7 +90,7 @@ class _Pointer:
         self._code, self._register, self._moved = code, register, 0
 
     def at(self, offset: int) -> Address:
-        """Returns the address that lies `offset` bytes behind the start."""
+        """Returns the address that lies `offset` bytes after the start."""
         if not 0 <= offset - self._moved < _LARGEST_OFFSET:
             self._register = self._code.get("add.s64", "q", self._register, offset - self._moved)
             self._moved = offset
@@ -141,13 +141,13 @@ class Results:
         return address
 
     def _offset(self, k_group: int, b: int, image: int) -> int:
-        """Returns the bytes from a work-item's first sum to one of another k_group, channel and
+        """Returns the bytes from a work-item's first sum to the sum of a k_group, channel and
         image."""
         d = self._division
         return 4 * d.k_group * ((k_group * len(self._channels) + b) * d.pair + image)
 
     def _total(self, value: str, image: int, b: int, group: int, sums: str) -> str:
-        """Emits the addition of the other k_groups' sums to `value`, the one of k_group
+        """Emits the addition of the other k_groups' sums to `value`, the sum of k_group
         `group`."""
         code = self._code
         for k_group in range(self._division.config.k_groups):
@@ -158,8 +158,8 @@ class Results:
         return value
 
     def _leave_unless_inside(self, item: str) -> None:
-        """Emits the exit of work-items without a result. For the others the register `_at` gets
-        the index of their pixel and first image in an output channel."""
+        """Emits the exit of work-items without a result. For other work-items the register `_at`
+        gets the index of their pixel and first image in an output channel."""
         code, d = self._code, self._division
         problem, config = d.problem, d.config
         images, rows, columns = tile_indices(code, d)
@@ -178,7 +178,8 @@ class Results:
         self._at = code.get("mad.lo.u32", "r", at, problem.batch, image)
 
     def _store(self, totals: Sequence[tuple[int, tuple[str, ...]]]) -> None:
-        """Emits the epilogue and the stores of channels, given by number in the block and sums."""
+        """Emits the epilogue and the stores of channels. totals: for each channel its number in the
+        block and its sums."""
         code, d = self._code, self._division
         y, *tensors = (self._pointer(name) for name in ("y", *self._epilogue.tensors))
         plane = d.problem.out_height * d.problem.out_width * d.pixel

@@ -9,8 +9,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 
 WARP = 32
 BUFFERS = 3
-"""Buffers of shared memory for a stage's inputs each; loading and computing go through them as a
-ring."""
+"""Buffers of shared memory, each for the inputs of a stage; they are filled and read as a ring."""
 
 _REGISTERS = 65536
 SUB_PARTITIONS = 4
@@ -30,8 +29,9 @@ class GeneratedConfig:
     staggered_entries: parts of a stage's code at which different warps begin. Each warp runs all
     parts, one after another, so that several instruction fetches are under way at once.
     prefetch_warps: 1 where one extra warp per staggered entry runs its part of a stage's code,
-    without computing results, before the other warps need it. The others then find the code in the
-    instruction cache, and all begin at its start. 0 without such warps; 1 requires k_groups = 1.
+    without computing results, before the other warps need the code. The other warps then find it in
+    the instruction cache, and all begin at its start. 0 without prefetch warps; 1 requires
+    k_groups = 1.
     blocks_per_unit: work-groups that must fit a multiprocessor at once.
     kernels: kernels among which the blocks are divided; they are assembled, and run, in parallel.
     """
@@ -94,7 +94,7 @@ class GeneratedTiling:
 
     @property
     def work_group(self) -> int:
-        """Work-items of a work-group, with those of prefetch warps."""
+        """Work-items of a work-group, prefetch warps included."""
         return self.workers + self.config.prefetch_warps * self.config.staggered_entries * WARP
 
     @property
@@ -110,8 +110,8 @@ class GeneratedTiling:
     @cached_property
     def vector(self) -> int:
         """Bytes that one instruction copies to shared memory: 16, 8 or 4, or 0 where nothing is
-        aligned. A vector spans several pixels where a work-group takes all images and these are
-        smaller than the vector."""
+        aligned. A vector spans several pixels where a work-group takes all images and the images of
+        a pixel are smaller than the vector."""
         problem, tile = self.problem, self.config.columns * self.problem.stride[1]
         all_images = self.config.images == problem.batch
         for size in (16, 8, 4):
@@ -125,8 +125,7 @@ class GeneratedTiling:
 
     @property
     def lead(self) -> int:
-        """Columns of the patch in front of the first one that is needed, so that vectors are
-        aligned."""
+        """Columns of the patch before the first column that is needed; they align vectors."""
         return -self.problem.pads[1] % max(1, self.vector // self.pixel)
 
     @property
@@ -169,7 +168,8 @@ class GeneratedTiling:
 
     @property
     def blocks(self) -> int:
-        """Blocks, of similar size, of the output channels of one of the problem's groups."""
+        """Number of blocks, of similar size, for the output channels of one of the problem's
+        groups."""
         return -(-self.per_group // self.config.channels)
 
     @property
@@ -179,7 +179,7 @@ class GeneratedTiling:
 
     @property
     def block(self) -> int:
-        """Output channels of a block, at most."""
+        """The most output channels of a block."""
         return -(-self.per_group // self.blocks)
 
     @property
@@ -204,14 +204,15 @@ class GeneratedTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group: its buffers, later the sums of its k_groups."""
+        """Bytes of shared memory of a work-group: its buffers, and at the end the sums of its
+        k_groups in their place."""
         staged = self.buffers * self.config.stage * self.plane
         sums = 4 * self.pair * self.block * self.workers if self.config.k_groups > 1 else 0
         return max(staged, sums)
 
     @property
     def registers(self) -> int:
-        """Registers that a work-item may use at most."""
+        """The most registers that a work-item may use."""
         return self.registers_of(self.config.blocks_per_unit)
 
     def registers_of(self, blocks_per_unit: int) -> int:

@@ -1,21 +1,23 @@
 /* Pruned convolution on tensor cores: only the columns that some row of a block needs are
  * multiplied.
  *
- * A block is 16 * TILES output channels. Its columns are the (channel, row, column of a window)
- * where one of them has a nonzero; they are multiplied in steps of 16 (TF32: 8). With two tiles
- * some columns are needed by both, some by the first and some by the second alone: a step has
- * columns of one of these kinds, and a step for one tile has 32 columns (TF32: 16), so that every
- * step has as many weights and products. A work-group computes BLOCKS blocks for a tile of
- * SETS * HEIGHT x WIDTH output pixels and 128 bytes of images; a warp computes one block for
- * HEIGHT x WIDTH of these pixels and one of PARTS parts of the images.
+ * A block is 16 * TILES output channels. A column of the weights is a channel and a row and a
+ * column of the window; a block has the columns in which one of its channels has a nonzero. Columns
+ * are multiplied in steps of 16 (TF32: 8). With two tiles some columns are needed by both tiles,
+ * some by the first alone and some by the second alone. All columns of a step are of one of these
+ * kinds. A step for one tile has 32 columns (TF32: 16), so that all steps have the same number of
+ * weights and products. A work-group computes BLOCKS blocks for a tile of SETS * HEIGHT x WIDTH
+ * output pixels and 128 bytes of images. A warp computes one block for HEIGHT x WIDTH of these
+ * pixels and one of PARTS parts of the images.
  *
- * The input is copied densely, `chunk` channels of the tile with its borders at a time, into
- * `stages` parts of shared memory, where a pixel is a row of 128 bytes. For the tile's first output
- * pixel a column of the weights meets one such row; for another output pixel it meets the row that
- * lies as many rows further as the pixel does. So the addresses of the loads alone gather the taps.
- * The class of a row decides how its 16-byte pieces are permuted, and columns of different classes
- * modulo 8 (TF32: 4) are read at once without bank conflicts. The class counts up along channels,
- * along x, and by ROW_CLASSES along y, so that it too shifts with the output pixel.
+ * The input is copied densely, `chunk` channels of the tile with its halo at a time, into `stages`
+ * parts of shared memory, where a pixel of a channel is a row of 128 bytes. For the tile's first
+ * output pixel a column of the weights meets one of these rows. For another output pixel the column
+ * meets another row, which is for all columns the same number of rows further on. So the addresses
+ * of loads alone gather the taps. The class of a row decides how its pieces of 16 bytes are
+ * permuted: rows of different classes modulo 8 (TF32: 4) are read at once without bank conflicts.
+ * The class grows by 1 along channels and along x, and by ROW_CLASSES along y, so that the class
+ * shifts with the output pixel, too.
  *
  * A place is the number of a row of shared memory times 128, plus the row's class. */
 
@@ -79,8 +81,8 @@ struct Step {
     uint4 weights[TILES];
 };
 
-/* Multiplies a step for one output pixel. kind is 0 for a step whose columns are for all tiles,
- * else the number, from 1 on, of the one tile that they are for. */
+/* Multiplies a step for one output pixel. kind: 0 where the step's columns are for all tiles, else
+ * the number of the tile that needs the columns, from 1 on. */
 INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const Step &step, int kind,
                            const Row *pool, int shift, int first_piece)
 {
@@ -145,7 +147,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
     Source *sources = (Source *)(pool + stages * stage_rows);
     int item = LOCAL_ID(0), lane = item % 32, warp = item / 32;
     int of_block = warp / BLOCKS, part = of_block % PARTS, set = of_block / PARTS;
-    /* every fourth warp has the same scheduler, so the warps of a block go to different warps */
+    /* every fourth warp has the same scheduler, so this order gives the warps of a block to
+     * different schedulers */
     int block = GROUP_ID(1) * BLOCKS + (warp + of_block) % BLOCKS;
     int tile = GROUP_ID(0), line = (int)QUOTIENT(tile, tiles_x);
     int batch_part = (int)QUOTIENT(line, tiles_y);
@@ -174,7 +177,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
 
     int piece = item % 8, unit = batch_part * 8 + piece;
     int first_channel = (int)QUOTIENT(GROUP_ID(1), groups_apart) * group_channels;
-    /* copies nothing for numbers behind the last chunk */
+    /* copy_chunk copies nothing for numbers after the last chunk */
     auto copy_chunk = [&](int number, int stage) {
         int left = number < phases ? group_channels - number * chunk : 0;
         int rows = (left < chunk ? left : chunk) * pitch;
@@ -225,13 +228,13 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
         UNROLL for (int kind = 0; kind < KINDS; kind++)
             kind_ends[kind] = *ends++;
         cp_async_wait_group<1>();
-        /* this phase's input has arrived, and no warp reads the chunk that is replaced */
+        /* this phase's input has arrived, and no warp still reads the chunk that is replaced */
         BARRIER();
         stage = stage + 1 < stages ? stage + 1 : 0;
         copy_chunk(phase + 2, stage);
         UNROLL for (int kind = 0; kind < KINDS; kind++) {
             int end = kind_ends[kind];
-            /* unrolled twice this would need more registers than there are */
+            /* unrolled twice, the loop would not fit the registers */
             _Pragma("unroll 1") while (number < end) {
                 Step step = ahead;
                 fetch(ahead, ++number);

@@ -3,11 +3,11 @@ columns that a block of output channels does not need.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
 inference on GPUs", arXiv 1802.10280, 2018). A column of its stretched weights addresses one input;
-here it addresses a row of shared memory with that input of several images. Output channels are
-multiplied together in the tensor cores' tile of 16, as in vector-sparse products (Z. Chen et al.,
-"Efficient tensor core-based GPU kernels for structured sparsity under reduced precision", SC 2021),
-but weights need not be pruned in blocks: a column that one of 16 channels needs costs as much as
-one that all need.
+here a column addresses a row of shared memory, which has the input of several images. Output
+channels are multiplied together in the tensor cores' tile of 16, as in vector-sparse products (Z.
+Chen et al., "Efficient tensor core-based GPU kernels for structured sparsity under reduced
+precision", SC 2021). But weights need not be pruned in blocks: a column that one of 16 channels
+needs costs as much as a column that all of them need.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("direct_sparse_mma.cu")
 _MOST_CHUNK = 16
-"""Channels in a chunk at most: a work-group starts when the first chunk has arrived."""
+"""The most channels of a chunk: a work-group cannot multiply before its first chunk has arrived."""
 _RESERVED_BYTES = 1024
 """Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
 _CONFLICTS = 1.1
@@ -52,13 +52,13 @@ pruned layers of AlexNet and ResNet-50. It only affects the order in which shape
 
 @dataclass(frozen=True)
 class BatchTile:
-    """The shape of a work-group's work, and of that of its warps.
+    """The shape of the work of a work-group and of its warps.
 
-    tiles: tiles of 16 output channels in a block, that is in the similar output channels that are
+    tiles: tiles of 16 output channels in a block. The channels of a block are similar and are
     multiplied by the same columns.
     blocks: blocks of a work-group, which compute the same pixels.
     parts: parts into which the images are divided among warps; 1 in TF32.
-    sets: sets of warps of a work-group; each computes the pixels below those of the set before.
+    sets: sets of warps of a work-group; each set computes the pixels below the set before it.
     height: output lines of a warp.
     width: output columns of a warp.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
@@ -88,8 +88,8 @@ class BatchTile:
                 -(-problem.out_height // (self.sets * self.height)))
 
     def geometry(self, problem: Conv2dProblem, limits: Limits) -> Geometry | None:
-        """Returns how the input is staged, or None where the windows of a tile do not fit into
-        shared memory three times: for the chunk that is multiplied and for the next two."""
+        """Returns the staging of the input, or None where shared memory cannot hold a tile's input
+        for three chunks: the chunk that is multiplied and the next two."""
         patch = [(points - 1) * stride + (size - 1) * dilation + 1
                  for points, stride, size, dilation in zip(
                      (self.sets * self.height, self.width), problem.stride, problem.kernel,
@@ -115,9 +115,10 @@ _POINTS = {"fp16": {(1, 1): ((1, 1), (1, 2), (1, 3), (2, 2), (1, 4)),
 _MOST_SHAPES = 5
 """The most shapes with one precision and one number of tiles that are offered for a layer."""
 _MOST_SIMILAR = 2
-"""The most shapes that are offered with, in addition, the same work for a warp."""
+"""The most offered shapes with one precision and one number of tiles that also have the same parts
+and give a warp the same height and width."""
 _NOMINAL_BATCH = 64
-"""The batch size for which shapes are chosen: every batch size is offered the same ones."""
+"""The batch size for which shapes are chosen: every batch size is offered the same shapes."""
 
 
 def _shapes(precision: str) -> list[BatchTile]:
@@ -145,8 +146,8 @@ class DirectSparseMma(Algorithm):
     images at once.
 
     A column that one of 16 similar output channels needs is multiplied for all of them: a NaN or
-    infinity of the input reaches each of these, even where only zeros meet it. In TF32 inputs are
-    truncated.
+    infinity of the input reaches all 16, even a channel where only zeros meet it. In TF32 inputs
+    are truncated.
     """
 
     op = "conv2d"
@@ -169,7 +170,7 @@ class DirectSparseMma(Algorithm):
         if problem.outputs[0].size == 0:
             yield variant_of(problem, BatchTile(1, 1, 1, 1, 1, 1, 1), "tf32")
             return
-        # precisions alternate, so that a search of a few variants has some of each
+        # precisions alternate, so that a search of a few variants has variants of each precision
         for one_of_each in zip_longest(
                 *(self._of(precision, problem, device) for precision in KINDS)):
             yield from filter(None, one_of_each)
@@ -257,9 +258,9 @@ def variant_of(problem: Conv2dProblem, shape: BatchTile, precision: str) -> Vari
 
 def _cost(problem: Conv2dProblem, shape: BatchTile, kind: Kind, geometry: Geometry,
           limits: Limits) -> float:
-    """Returns the cycles that a multiprocessor is expected to take. What takes longest counts: its
+    """Returns the cycles that a multiprocessor is expected to take: the longest of the times of its
     tensor cores (an instruction takes 8 cycles on one of the four), its shared memory (128 bytes a
-    cycle), its schedulers, or its reads from the L2 cache (27 bytes a cycle)."""
+    cycle), its schedulers, and its reads from the L2 cache (27 bytes a cycle)."""
     # similar rows share more columns than rows taken at random
     of_tile, of_block = (0.8 * problem.depth * (1 - (1 - problem.weights_info.density) ** rows)
                          for rows in (ROWS, ROWS * shape.tiles))

@@ -15,11 +15,11 @@ from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
 from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS
 
 _LAG = 1.5
-"""Chunks by which columns are delayed where possible: with more columns to choose from, those of a
-step lie in different banks."""
+"""Chunks by which columns are delayed where possible. A step then has more columns to choose from,
+and more often gets columns that lie in different banks."""
 _MOST_ROUNDS, _MOST_PRODUCTS, _SWAPS = 16, 2e9, 400
-"""Limits of the search that swaps rows between tiles, a rule of thumb: rounds, multiply-adds in
-total, and pairs of rows in a round."""
+"""Limits of the search that swaps rows between tiles: rounds, multiply-adds in total, and pairs of
+rows in a round. All three are rules of thumb."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class TileBlock:
 
     @property
     def kinds(self) -> list[tuple[int, ...]]:
-        """The sets of tiles whose columns a step may have."""
+        """The sets of tiles that a step may serve: a step has only columns that one set needs."""
         return [(0,)] if len(self.tiles) == 1 else [(0, 1), (0,), (1,)]
 
     def columns(self, tiles: tuple[int, ...]) -> np.ndarray:
@@ -77,8 +77,8 @@ class TileBlock:
 @lru_cache(maxsize=8)
 def alike(bits: bytes, shape: tuple[int, int]) -> list[list[int]]:
     """Groups the rows of a mask, given as packed bits, into tiles of 16 similar rows. Rows are
-    clustered, and then swapped between tiles as long as tiles need fewer columns after it. The
-    result is cached, since all tile shapes of a layer ask for it."""
+    clustered, and then swapped between tiles as long as swaps reduce the columns that tiles need.
+    The result is cached, because all shapes of a layer need it."""
     mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=shape[0] * shape[1]).reshape(
         shape).astype(np.float32)
     tiles = cluster(mask > 0, ROWS)
@@ -91,7 +91,7 @@ def alike(bits: bytes, shape: tuple[int, int]) -> list[list[int]]:
         np.add.at(counts, tile_of, mask)
         needed = (counts > 0).sum(axis=1)
         without = (counts[tile_of] > mask).astype(np.float32)
-        # the columns that a row's tile would need with another row in its place
+        # number of columns that a row's tile would need with another row in place of the row
         swapped = without.sum(axis=1)[:, None] + lengths - without @ mask.T
         gains = needed[tile_of][:, None] + needed[tile_of] - swapped - swapped.T
         gains[tile_of[:, None] == tile_of] = 0
@@ -108,7 +108,7 @@ def alike(bits: bytes, shape: tuple[int, int]) -> list[list[int]]:
 
 
 def blocks_of(rows: np.ndarray, mask: np.ndarray, tiles: int) -> list[TileBlock]:
-    """Groups the rows of a mask into tiles of similar rows, and these into blocks."""
+    """Groups the rows of a mask into tiles of similar rows, and the tiles into blocks."""
     members = alike(np.packbits(mask).tobytes(), mask.shape)
     needed = np.stack([mask[tile].any(axis=0) for tile in members])
     nothing = np.zeros(0, np.int64)
@@ -121,8 +121,9 @@ def blocks_of(rows: np.ndarray, mask: np.ndarray, tiles: int) -> list[TileBlock]
 
 
 def dealt(blocks: list[TileBlock], together: int, warps_a_block: int) -> list[TileBlock]:
-    """Returns blocks in the order of work-groups, `together` in each, so that work-groups, and the
-    four schedulers of each, get similar sums of work. Empty blocks fill the last work-group."""
+    """Returns the blocks in the order of work-groups, `together` blocks for each. All work-groups
+    get similar sums of work, and so do the four schedulers of a work-group. Empty blocks fill the
+    last work-group."""
     count = -(-len(blocks) // together)
     nothing = [TileBlock([tile[:0] for tile in block.tiles], np.zeros_like(block.needed))
                for block in blocks[:1]]
@@ -161,9 +162,9 @@ def _arranged(blocks: list[TileBlock], warps_a_block: int) -> list[TileBlock]:
 
 
 def _shares(blocks: list[TileBlock], sizes: Sequence[int]) -> list[list[TileBlock]]:
-    """Divides the blocks into shares of given sizes with similar sums of work: the longest blocks
-    go first, to the share with the least work; then the largest share and each other one swap the
-    blocks that bring their sums closest."""
+    """Divides the blocks into shares of given sizes with similar sums of work. First each block,
+    the longest blocks first, goes to the share with least work. Then the largest share repeatedly
+    swaps a block with another share, in the swap that lessens the difference of their sums most."""
     shares: list[list[TileBlock]] = [[] for _ in sizes]
 
     def total(share: list[TileBlock]) -> int:
@@ -192,15 +193,15 @@ def _shares(blocks: list[TileBlock], sizes: Sequence[int]) -> list[list[TileBloc
 
 def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int, apart: int,
               depth: int, rounding: float = 0.5) -> tuple[list[list[int]], list[int]]:
-    """Returns the steps of a block, each a list of its columns' numbers (-1: none), and how many of
-    them have been multiplied by the end of each phase.
+    """Returns the steps of a block, each a list of its columns' numbers (-1: none), and the number
+    of steps that are multiplied by the end of each phase.
 
     chunks: chunk of each column, ascending. Chunk c is in shared memory from phase c on, and is
     replaced `stages` - 2 phases later.
     classes: class of each column, from 0 to apart - 1; columns of different classes can be read at
     once.
     depth: columns of a step.
-    rounding: added to a phase's share of the steps before it is cut to a whole number.
+    rounding: number that is added to a phase's share of the steps before the share is rounded down.
     """
     arrivals = np.searchsorted(chunks, np.arange(phases + 1)).tolist()
     class_of = classes.tolist()
@@ -213,7 +214,7 @@ def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int,
         for column in range(arrivals[phase], arrivals[phase + 1]):
             queues[class_of[column]].append(column)
         last = phase == phases - 1
-        # columns before this one lose their chunk in the next phase
+        # columns before column `due` lose their chunk in the next phase
         due = len(chunks) if last else arrivals[max(0, phase + 4 - stages)]
         # a smaller lag at the start, so that the first phases have work too
         lag = min(_LAG, (phase + 2) / 4)
@@ -230,7 +231,8 @@ def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int,
 
 
 def _apart(queues: Sequence[deque[int]], count: int) -> list[int]:
-    """Takes `count` columns off the queues: of different classes, then from the longest queues."""
+    """Takes `count` columns off the queues: first one of each class, then from the longest
+    queues."""
     columns = [queue.popleft() for queue in queues if queue]
     while len(columns) < count and (queue := max(queues, key=len)):
         columns.append(queue.popleft())

@@ -15,12 +15,12 @@ from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.weights import Weights
 
 ROW_CLASSES = 3
-"""A pixel has the swizzle class of the pixel above it plus this number: with 3 a window of 3 x 3
-has all eight classes."""
+"""Difference between the swizzle classes of a pixel and of the pixel above it. With 3, a window of
+3 x 3 has all eight classes."""
 
 _PARTS: LruCache[dict[str, np.ndarray]] = LruCache(
     2**28, lambda parts: sum(part.nbytes for part in parts.values()))
-"""The tables of layers, which do not depend on the batch; their size is in bytes."""
+"""The tables of layers, which do not depend on the batch. The cache's size is in bytes."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Geometry:
     height: input lines that the windows of a tile cover.
     width: input columns that the windows of a tile cover.
     chunk: channels that are copied at a time.
-    stages: parts of shared memory for a chunk each, filled one after another (a ring).
+    stages: parts of shared memory, each for a chunk, which are filled one after another (a ring).
     """
 
     height: int
@@ -57,23 +57,28 @@ class Geometry:
 
 @dataclass(frozen=True)
 class BatchTables:
-    """The tables of a layer, which multiplies its output channels in blocks of similar ones.
+    """The tables of a layer, which is multiplied in blocks of similar output channels.
 
     problem: the convolution.
-    weights: its weights.
+    weights: the weights of the layer.
     kind: the precision.
     tiles: tiles of 16 output channels in a block.
     together: blocks of a work-group.
     warps_a_block: warps that multiply the same block.
     geometry: the staging of the input.
 
-    The tables by name: "starts" has for each block its first step and, phase by phase, the end of
-    the steps of each kind (with two tiles: for both, for the first, for the second). "places" has
-    for each column of a step its row of shared memory for the tile's first pixel, times 128, plus
-    its class. "weights" has the fragments of 16 channels, four registers for each of 32 lanes; a
-    step has as many as a block has tiles. Where its columns are for one tile alone, it has as many
-    sets of columns. "channels" has for each row of a block its output channel, or -1. One step more
-    stands behind the last, since kernels read ahead.
+    The tables by name:
+
+    "starts" has for each block its first step and, phase by phase, the end of the steps of each
+    kind (with two tiles: steps for both tiles, for the first, for the second).
+    "places" has for each column of a step its row of shared memory for the tile's first pixel,
+    times 128, plus the row's class.
+    "weights" has the fragments of 16 channels, four registers for each of 32 lanes. A step has as
+    many fragments as a block has tiles; where its columns are for one tile alone, each fragment has
+    other columns.
+    "channels" has for each row of a block its output channel, or -1.
+
+    One further step follows the last step, because kernels read ahead.
     """
 
     problem: Conv2dProblem
@@ -110,8 +115,8 @@ class BatchTables:
             rows = np.arange(first, first + per_group)
             blocks = blocks_of(rows, matrix[rows] != 0, self.tiles)
             for number, block in enumerate(dealt(blocks, self.together, self.warps_a_block)):
-                # blocks of one scheduler round their steps of a phase differently, so that their
-                # sums are even
+                # the blocks of one scheduler round their steps of a phase differently, so that the
+                # scheduler's sums of steps are similar in all phases
                 of_scheduler = number % self.together // 4
                 rounding = (of_scheduler + 0.5) / -(-self.together // 4)
                 kinds = [self._steps(block, tiles, matrix, rounding) for tiles in block.kinds]
@@ -151,7 +156,7 @@ class BatchTables:
             members = block.tiles[tile]
             weights[number, :len(members), flat >= 0] = matrix[
                 np.ix_(members, columns[flat[flat >= 0]])].T
-        # unused columns of a step repeat its first one
+        # unused columns of a step repeat its first column
         filled = place[np.where(chosen < 0, chosen[:, :1], chosen)].reshape(-1, sets, depth)
         by_set = weights.reshape(len(tiles), ROWS, -1, sets, depth).transpose(2, 3, 0, 1, 4)
         return ([0, *ends], np.repeat(filled, self.tiles // sets, axis=1),
@@ -170,11 +175,12 @@ class BatchTables:
 
 
 def phases_of(problem: Conv2dProblem, geometry: Geometry) -> int:
-    """Returns the number of phases: chunks of a group's channels."""
+    """Returns the number of phases, which is the number of chunks of a group's channels."""
     return -(-(problem.channels // problem.groups) // geometry.chunk)
 
 
 def block_count(problem: Conv2dProblem, tiles: int, together: int) -> int:
-    """Returns the blocks of each group, with the empty ones that fill the last work-group."""
+    """Returns the number of blocks of each group, with empty blocks that fill the last
+    work-group."""
     blocks = -(-(problem.out_channels // problem.groups) // (ROWS * tiles))
     return -(-blocks // together) * together

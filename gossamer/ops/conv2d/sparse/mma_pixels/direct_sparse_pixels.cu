@@ -1,23 +1,25 @@
-/* Pruned convolution of few images on tensor cores: output pixels are side by side, and columns
- * that no row of a block needs are left out.
+/* Pruned convolution of few images on tensor cores: an instruction multiplies neighbouring output
+ * pixels, and columns of the weights that no row of a block needs are skipped.
  *
- * A block is 16 * TILES output channels. Its columns are the (channel, tap) pairs where one of them
- * has a nonzero, and 16 of them make a step. A fragment is 8 neighbouring output pixels of a line. A
- * cluster of CLUSTER work-groups computes BLOCKS blocks for a tile of `lines` lines of `width`
- * fragments; each work-group multiplies the columns of its own part of the channels.
+ * A block is 16 * TILES output channels. Its columns are the (channel, tap) pairs for which one of
+ * these output channels has a nonzero; 16 columns make a step. A fragment is 8 neighbouring output
+ * pixels of a line. A cluster of CLUSTER work-groups computes BLOCKS blocks for a tile of `lines`
+ * lines of `width` fragments; each work-group multiplies the columns of its own part of the input
+ * channels.
  *
- * A work-group holds its channels in shared memory, once for each of KERNEL_WIDTH taps, as that tap
- * meets them: line by line, the piece of a fragment holds the eight inputs that its pixels multiply,
- * zeros where these are outside of the image. With a vertical stride the lines that one tap meets
- * lie together: with a stride of 2 first those of even numbers, then the others. So the fragments of a
- * tile follow one another for each column, and the offset of a column's first piece, in `offsets`,
- * is all that is needed to find them. ldmatrix gathers 16 columns of two fragments at once; since it
- * cannot transpose floats, a lane loads one float of every fourth column in TF32.
+ * A work-group holds its input channels in shared memory, in one copy for each of KERNEL_WIDTH
+ * horizontal taps. In a tap's copy a piece has the eight inputs with which the pixels of a fragment
+ * are multiplied, with zeros for inputs outside of the image. The pieces lie line by line. With a
+ * vertical stride the lines that one tap meets lie together: with a stride of 2 the even lines come
+ * first, then the odd lines. So for each column the pieces of a tile's fragments follow one
+ * another, and `offsets` has the offset of the first piece. ldmatrix gathers 16 columns of two
+ * fragments at once. It cannot transpose floats, so in TF32 a lane loads one float of every fourth
+ * column.
  *
- * A warp multiplies a block's steps for FRAGMENTS fragments; WARPS_P warps share a tile, PARTS
- * warps the steps. The sums of one tile of rows and one fragment are added up by one work-group of
- * the cluster, to which all warps and work-groups write theirs; these sets of sums are dealt to the
- * work-groups round-robin. */
+ * A warp multiplies a block's steps for FRAGMENTS fragments. WARPS_P warps share a tile of pixels,
+ * and PARTS warps share the steps. A set of sums is 16 rows by one fragment. One work-group of the
+ * cluster adds up each set: all warps of the cluster write their sums of the set to its shared
+ * memory. The sets are assigned to the work-groups round-robin. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which are
@@ -50,7 +52,7 @@
 #define SHARE (BLOCKS * WARPS_P * OF_WARP / CLUSTER)
 #define ROWS (BLOCKS * TILES * 16)
 #define WORDS (HALVES ? 1 : 2) /* words of 16 bytes in a piece */
-/* Code that runs only once waits for its own fetches, so loops of few iterations are not
+/* Code that runs only once waits until it is fetched, so loops of few iterations are not
  * unrolled. */
 #define ONCE_EACH _Pragma("unroll 1")
 
@@ -61,11 +63,11 @@ struct Step {
     int offset; /* offset of column lane % 16, which the lane loads for the warp */
 #else
     uint4 weights[TILES][2];
-    int4 offsets; /* offsets of columns lane % 4, and 4, 8 and 12 behind it */
+    int4 offsets; /* offsets of column lane % 4, and of the columns 4, 8 and 12 further on */
 #endif
 };
 
-/* Multiplies a step. first is the piece of the first column and the warp's first fragment. */
+/* Multiplies a step. first: the piece of the first column for the warp's first fragment. */
 INLINE void multiply_step(float (&sums)[TILES][FRAGMENTS][4], const Step &step,
                           const REAL *first, uint lane)
 {
@@ -126,8 +128,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
     int first_line = GROUP_ID(1) * lines;
     int first_fragment = (GROUP_ID(2) - image * tiles_across) * width;
 
-    /* A work-item copies one input of a tile for one channel after the other. Where a tile has
-     * more inputs than the work-group has work-items, it copies several inputs one after
+    /* A work-item copies one input of a tile, for one channel after the other. Where a tile has
+     * more inputs than the work-group has work-items, a work-item copies several inputs one after
      * another. */
     int top = first_line * stride_y - pad_top, left = first_fragment * 8 * stride_x - pad_left;
     int first_y = top > 0 ? top : 0, first_x = left > 0 ? left : 0;
@@ -179,8 +181,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
                 source += at_once * plane;
             }
             if (is_first) {
-                /* an empty statement that uses start and stop only here, so that the
-                 * loads above do not wait for them */
+                /* an empty statement: for the compiler, start and stop are first used here, so
+                 * that the loads above do not wait for them */
                 asm volatile("" : "+r"(start), "+r"(stop));
                 next = start + (stop - start) * (int)part / PARTS;
                 last = start + (stop - start) * ((int)part + 1) / PARTS;
@@ -218,7 +220,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
                 ask(steps[k], next + k + DEPTH);
             }
 
-    CLUSTER_WAIT(); /* all work-groups of the cluster have started and can be written to */
+    CLUSTER_WAIT(); /* all work-groups of the cluster have started and can receive sums */
     float4 *own_partial = partial + (((rank * PARTS + part) * BLOCKS + block) * WARPS_P + warp_p)
                                         * (OF_WARP / CLUSTER * 32) + lane;
     UNROLL for (int owner = 0; owner < CLUSTER; owner++)

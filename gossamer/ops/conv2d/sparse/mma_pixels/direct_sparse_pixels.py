@@ -4,9 +4,9 @@ with output pixels side by side.
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
 inference on GPUs", arXiv 1802.10280, 2018) finds the input of a column of weights by shifting a
 window's start. Here shared memory has a copy of the input for each horizontal shift, so that eight
-pixels are 16 aligned bytes. Rows are multiplied together in the tensor cores' tile of 16, as in
-vector-sparse products (Z. Chen et al., "Efficient tensor core-based GPU kernels for structured
-sparsity under reduced precision", SC 2021), without pruning in blocks.
+pixels are 16 aligned bytes in float16. Rows are multiplied together in the tensor cores' tile of
+16, as in vector-sparse products (Z. Chen et al., "Efficient tensor core-based GPU kernels for
+structured sparsity under reduced precision", SC 2021), but weights need not be pruned in blocks.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _SHAPES = tuple(PixelTile(*numbers) for numbers in (
     (2, 2, 7, 1, 6, 4),
     (2, 4, 1, 2, 4, 1), (1, 4, 1, 4, 2, 1), (2, 2, 1, 4, 2, 1), (1, 2, 1, 8, 2, 1),
     (2, 2, 7, 1, 4, 1)))
-"""The shapes that are offered. The best of them is expected within 1.6% of the best of 1134 shapes,
-on average over 24 pruned layers, by the model of an H200 in tiling.py; on every device each shape
+"""The shapes that are offered. By the model of an H200 in tiling.py, the best of them takes 1.6%
+longer than the best of 1134 shapes, on average over 24 pruned layers. On every device each shape
 that fits may be measured."""
 
 
@@ -65,9 +65,9 @@ class DirectSparsePixels(Algorithm):
     """Computes a convolution of few images on tensor cores in TF32 or float16 with float32 sums:
     blocks of similar output channels are multiplied by fragments of neighbouring pixels.
 
-    A column that one of a block of 16 or 32 output channels needs is multiplied for all of them: a
-    NaN or infinity of the input reaches each of these, even where only zeros meet it. In TF32
-    inputs are truncated.
+    A column that one output channel of a block of 16 or 32 needs is multiplied for all of them: a
+    NaN or infinity of the input reaches the whole block, even a channel where only zeros meet it.
+    In TF32 inputs are truncated.
     """
 
     op = "conv2d"
@@ -150,7 +150,7 @@ def _runnable(limits: Limits) -> list[PixelTile]:
 
 def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[PixelTile]:
     """Returns the shapes that the device can run, in the order of their expected times. The sizes
-    of clusters alternate, since the cost of a cluster is only known by measuring."""
+    of clusters alternate, because only measurements tell the cost of a cluster."""
     by_size: dict[int, list[PixelTiling]] = defaultdict(list)
     for shape in _runnable(limits):
         divided = PixelTiling(problem, shape, precision)
@@ -174,13 +174,16 @@ class _PixelTables:
     """The tables of a layer, which list the columns of each block and part of the channels.
 
     divided: the division of the layer among work-groups.
-    weight: its weights.
+    weight: the layer's weights.
 
-    The tables by name: "starts" has for each block and part its first step, and the end. "offsets"
-    has for each column of a step the bytes from the first column's first fragment to its own.
+    The tables by name:
+
+    "starts" has for each block and part its first step, and then the end.
+    "offsets" has for each column of a step the bytes from the first piece in shared memory to the
+    column's first piece.
     "weights" has for each step, tile and instruction (float16: one, TF32: two of eight columns)
-    four registers for each of 32 lanes. "channels" has for each row of a block its output channel,
-    or -1.
+    four registers for each of 32 lanes.
+    "channels" has for each row of a block its output channel, or -1.
     """
 
     divided: PixelTiling
@@ -241,8 +244,8 @@ class _PixelTables:
 
     def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the order in which columns fill steps, with -1 for an unused place, and their
-        offsets in bytes. One load of a step reads as many columns as there are banks; columns of
-        one bank are dealt out to different loads."""
+        offsets in bytes. One load of a step reads `banks` columns at once; columns that lie in the
+        same bank are dealt to different loads."""
         divided = self.divided
         channel, tap = np.divmod(columns, math.prod(divided.problem.kernel))
         row, column = np.divmod(tap, divided.problem.kernel[1])
@@ -258,8 +261,8 @@ class _PixelTables:
 
 
 def _dealt(blocks: list[np.ndarray], lengths: list[int], together: int) -> list[np.ndarray]:
-    """Returns the blocks in an order in which every `together` successive ones have about the same
-    total length: from the longest on they are dealt to the work-groups, back and forth."""
+    """Returns the blocks in an order in which every `together` successive blocks have about the
+    same total length: blocks are dealt to the work-groups from the longest on, back and forth."""
     groups = len(blocks) // together
     order = np.argsort(-np.array(lengths), kind="stable").reshape(together, groups)
     order[1::2] = order[1::2, ::-1]

@@ -13,25 +13,25 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS
 
 MOST_IMAGES = 8
-"""The largest batch; a larger one has enough images for direct_sparse_mma, where images fill the
+"""The largest batch. A larger batch has enough images for direct_sparse_mma, where images fill the
 tile of the tensor cores."""
 DEPTH = 16
 """Columns of the weights in a step."""
 _FRAGMENT = 8
 """Pixels of a tensor core instruction's tile."""
 _BATCH = 16
-"""Inputs that a work-item loads at once, at most."""
+"""The most inputs that a work-item loads at once."""
 _LARGEST_GRID = 65535
-"""Work-groups that a grid may have along y and along z."""
+"""The most work-groups of a grid along y and along z."""
 _CLUSTER_PART = 16
-"""Clusters are formed within groups of this many multiprocessors; those that are left over run no
-cluster. That is so on an H200; on another device it only affects the order in which tiles are
+"""Multiprocessors of a group within which an H200 forms clusters; multiprocessors that are left
+over run no cluster. On another device the number only affects the order in which tiles are
 tried."""
 _SIMILAR, _LONGEST = 0.85, 1.3
-"""Two ratios of numbers of columns. A block of similar rows has _SIMILAR times as many as a block
-of rows taken at random, and the block with the most columns has _LONGEST times as many as the mean.
-Both are typical of pruned layers of AlexNet, ResNet-50 and GoogLeNet, and belong to the weights,
-not to a device."""
+"""Two ratios of numbers of columns. A block of similar rows has _SIMILAR times as many columns as a
+block of rows taken at random, and the block with the most columns has _LONGEST times as many as the
+mean. Both are typical of pruned layers of AlexNet, ResNet-50 and GoogLeNet, and do not depend on
+the device."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,8 @@ class PixelTiling:
 
     @property
     def blocks(self) -> int:
-        """Blocks of a group of the convolution, with empty ones that fill the last work-group."""
+        """Number of blocks of a group of the convolution, with empty blocks that fill the last
+        work-group."""
         blocks = -(-(self.problem.out_channels // self.problem.groups) // self.shape.rows)
         return -(-blocks // self.shape.blocks) * self.shape.blocks
 
@@ -156,12 +157,12 @@ class PixelTiling:
 
     @property
     def columns(self) -> int:
-        """Inputs of a line in a tile, at most."""
+        """The most inputs of a line in a tile."""
         return min(self.span[1], self.problem.width)
 
     @property
     def items(self) -> int:
-        """Inputs of a channel in a tile, at most."""
+        """The most inputs of a channel in a tile."""
         return min(self.span[0], self.problem.height) * self.columns
 
     @property
@@ -176,8 +177,8 @@ class PixelTiling:
 
     @property
     def batch(self) -> int:
-        """Number of inputs, one of each channel, in a batch of loads, after which a work-item waits
-        for them."""
+        """Number of inputs in a batch of loads, one of each channel; a work-item waits for a batch
+        before it loads the next one."""
         return -(-self.channels // (self.at_once * self.batches))
 
     @property
@@ -192,7 +193,7 @@ class PixelTiling:
 
     @property
     def channel_pieces(self) -> int:
-        """Pieces of a channel: an odd number, for the same reason."""
+        """Pieces of a channel: an odd number, so that columns are spread over the banks."""
         return self.problem.kernel[1] * self.tap_pieces | 1
 
     @property
@@ -247,7 +248,8 @@ def cycles(divided: PixelTiling, limits: Limits) -> float:
     chunks = -(-divided.items // shape.work_group)
     inputs = shape.work_group / 32 * divided.batch * divided.batches * chunks
     staged = inputs * max((6 + 2 * problem.kernel[1]) / 4, 1 + problem.kernel[1])
-    # similar rows have fewer columns than random ones, and the longest list exceeds the mean
+    # similar rows have fewer columns than random rows, and the longest list of columns exceeds the
+    # mean
     columns = divided.channels * math.prod(problem.kernel) * min(
         _SIMILAR * (1 - (1 - density) ** shape.rows), 1)
     steps = (columns / DEPTH + 0.5) / shape.parts

@@ -1,16 +1,18 @@
-/* Sparse convolution from tables, several output channels at once. A block is ROWS channels; its
- * columns are those where any of them has a weight, and the input that a column meets is loaded
- * once for all of them. columns holds for each column the offset of its input from the start of a
- * window, and values its ROWS weights, zero where a channel has none. Both are read in fours;
- * columns with zero weights fill the last four of a block.
+/* Sparse convolution with weights in tables, several output channels at once. A block is ROWS
+ * output channels. It has the columns in which any of its channels has a weight, and the input of a
+ * column is loaded once for all channels of the block. `columns` has for each column the offset of
+ * its input from the start of a window. `values` has for each column ROWS weights, zero where a
+ * channel has none. Both tables are read in fours; columns with zero weights fill the last four of
+ * a block.
  *
  * A set of LANES work-items computes LANES * POINTS output points of a block. SPLITS sets, 1 or a
  * multiple of ROWS, share the columns of a block and add up their sums at the end. BLOCKS blocks
- * share a work-group, and so the input that it reads.
+ * share a work-group, and so the inputs that it reads.
  *
- * Output points are counted over (lines, places, images). In LINEAR a line has as many places as an
- * input line; those past the last output are computed and not stored, and the window of a point
- * starts at the number of the point. Otherwise the start of every point's window is computed. */
+ * Output points are counted over (lines, places, images). With LINEAR a line has as many places as
+ * an input line. Places past the last output are then computed and not stored, and the number of a
+ * point is also the start of its window. Without LINEAR the start of every point's window is
+ * computed. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 4 /* output channels of a block */
@@ -18,9 +20,9 @@
 #define LANES 32 /* work-items of a set, which computes LANES * POINTS output points of a block */
 #define BLOCKS 1 /* blocks of a work-group */
 #define SPLITS 1 /* sets that share the columns of a block: 1 or a multiple of ROWS */
-/* 1: x has no padding. tap_masks holds for each column a bit for the row of its tap (bits 0 to
- * 15) and one for the column of its tap (bits 16 to 31). A point has those bits set whose taps
- * are outside of x, and reads zeros for them */
+/* 1: x has no padding. tap_masks has for each column a bit for the row of its tap (bits 0 to 15)
+ * and a bit for the column of its tap (bits 16 to 31). Each point has a mask with the bits of taps
+ * that are outside of x, and reads zeros for these taps */
 #define MASKED 0
 #define VECTOR 1 /* neighbouring points that are loaded and stored at once: 1, or 4 images */
 /* points from a work-item's point (or vector) to its next one: LANES * VECTOR, or less where
@@ -80,8 +82,8 @@
     int place = (int)QUOTIENT(in_line, images);         \
     int image = in_line - place * images;
 
-/* POINT is a work-item's k-th point, from which it can read; IS_OWN tells whether it is the only
- * one, of all work-items, that computes this point. */
+/* POINT(k) is a work-item's k-th point, whose inputs can be read. Several work-items may have the
+ * same point; IS_OWN(k) tells whether this work-item is the one that stores it. */
 #if LINEAR && !MASKED
 #define POINT(k) (base + (k) * DISTANCE)
 #define IS_OWN(k)                                               \
@@ -186,7 +188,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void direct_sparse_table(
     int start = starts[block], length = starts[block + 1] - start;
     int four = start + length * split / SPLITS;
     int end = start + length * (split + 1) / SPLITS;
-    int4 next = columns[four]; /* the table has four more columns behind the last block's */
+    int4 next = columns[four]; /* the table has four more columns after the last block */
 #if MASKED
     int4 next_tap_masks = tap_masks[four];
 #endif

@@ -3,9 +3,9 @@ several output channels at once.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
 inference on GPUs", arXiv 1802.10280, 2018), whose table form loads an input for every multiply-add.
-Here output channels with weights in similar positions form a block that loads an input once and has
-its sums in registers; where points are few, several sets of work-items share the columns of a
-block.
+Here output channels with weights in similar positions form a block. An input is loaded once for a
+block, and the block's sums stay in registers. Where points are few, several sets of work-items
+share the columns of a block.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class DirectSparseTable(Algorithm):
     each of its columns once and multiplies it by one weight per channel. The kernel does not depend
     on the weights.
 
-    Columns that no channel of a block has are skipped. A column that one of them has is multiplied
-    by zero for the others, so that a NaN or infinity of the input reaches all channels of a block
-    (with rows=1: only those whose weights it meets) as NaN; so it does in a dense convolution.
-    The other sparse forms keep it from channels where only zeros meet it.
+    Columns in which no channel of a block has a weight are skipped. A column in which one channel
+    has a weight is multiplied by zero for the others. So a NaN or infinity of the input reaches all
+    channels of a block as NaN, as in a dense convolution; with rows=1 it reaches only channels
+    with a weight in this column.
     """
 
     op = "conv2d"
@@ -72,7 +72,7 @@ class DirectSparseTable(Algorithm):
         if problem.outputs[0].size == 0:
             yield Variant(_EMPTY.config, problem.inputs, problem.outputs)
             return
-        # the layouts of one image are the same memory
+        # with one image both layouts are the same in memory
         layouts = _LAYOUTS if problem.batch > 1 else _LAYOUTS[:1]
         offered = sorted((_offered(problem, device, layout) for layout in layouts),
                          key=lambda layout_offer: layout_offer[0])
@@ -136,8 +136,8 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 
 def _offered(problem: Conv2dProblem, device: Device,
              layout: str) -> tuple[tuple[bool, float], list[Variant]]:
-    """Returns the variants of a layout, the one expected to be fastest first, and the key of that
-    one: whether its work-group may be too large, and its expected cost."""
+    """Returns the sort key of a layout's best variant (whether its work-group may be too large, and
+    its expected cost), and the layout's variants, the one expected to be fastest first."""
     x, y = (spec.with_format(layout=layout) for spec in (problem.inputs[0], problem.outputs[0]))
     costs = {form: (form.work_group > device.limits.sure_work_group_size, cost)
              for form, cost in costs_of_forms(problem, x, y, device.limits).items()}

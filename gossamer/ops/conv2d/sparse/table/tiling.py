@@ -73,14 +73,14 @@ fit any device."""
 @dataclass(frozen=True)
 class OutputPlanes:
     """The output points of one channel, plane by plane, indexed by (lines, places, images) in the
-    order of memory. A plane is one image, or all of them where these are innermost.
+    order of memory. A plane is one image, or all images where images are innermost.
 
     planes: number of planes.
     count: points of a plane.
     line: points of a line: images times the places of an input line where the points are linear,
     else images times the places of an output line.
     images: images of a place.
-    linear: true where windows start one element further from point to point.
+    linear: true where each point's window starts one element after the window of the point before.
     start: offset in x of the first window.
     in_x: elements by which a step along planes, lines and places moves the window in x.
     in_y: elements by which a step along planes, lines and places moves the result in y.
@@ -141,9 +141,9 @@ class TableTiling:
 
     @property
     def distance(self) -> int:
-        """Points from a work-item's point (or vector) to its next one; 0 where the form does not
-        suit the plane, since points that are read would be outside of it or work-items would have
-        none. Two vectors may cover a smaller plane by overlapping."""
+        """Points from a work-item's point (or vector) to its next one. It is 0 where the form does
+        not suit the plane: points outside of the plane would be read, or work-items would have no
+        points. Two vectors may cover a smaller plane by overlapping."""
         if self.form.masked:
             return self.width if self.walk.count > (self.vectors - 1) * self.width else 0
         if not self.walk.linear or self.walk.count >= self.vectors * self.width:
@@ -187,10 +187,10 @@ def fitting(limits: Limits) -> list[TableForm]:
 
 def _cost(problem: Conv2dProblem, division: TableTiling, x: TensorSpec, limits: Limits) -> float:
     """Returns the expected cycles, from counts and not from measurements, as if weights were at
-    random positions. Four columns cost a multiprocessor the instructions of a set, at four per
-    cycle, or the words of input and table from its L1 cache, at one per lane of a warp and cycle.
-    What a work-group reads is loaded into that cache once, and latency bounds the speed of a
-    set."""
+    random positions. Four columns of a set take a multiprocessor the longer of two times: the time
+    of their instructions, at four a cycle, or the time of the words of input and table from its L1
+    cache, at one word a cycle for each lane of a warp. The inputs of a work-group are loaded into
+    the L1 cache once, and latency bounds the speed of a set."""
     form, walk, vectors = division.form, division.walk, division.vectors
     warps, itemsize = form.lanes / 32, x.stored_dtype.itemsize
     columns = _columns(problem, form.rows)
@@ -234,9 +234,9 @@ def _halo(problem: Conv2dProblem, walk: OutputPlanes) -> int:
 _MASK_BITS = 16
 """Bits of a mask for the rows of a window, and as many for its columns."""
 
-# The numbers below are reckoned from the kernel's code and from rates of an H200; none was fitted.
-# On another device only the order in which forms are tried follows from them: the tuner corrects
-# the scale of an algorithm's estimates by what it measures.
+# The numbers below follow from the kernel's code and from rates of an H200; none was fitted. On
+# another device they only decide the order in which forms are tried: the tuner corrects the scale
+# of an algorithm's estimates by its measurements.
 _LOOP = 10
 """Instructions of an iteration of the loop that do not depend on its columns."""
 
