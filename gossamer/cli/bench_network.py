@@ -25,7 +25,7 @@ def bench_network(models: Sequence[Path], device_name: str | None, batches: Sequ
                   precisions: Sequence[str], against: str | None, effort: str, load: Load, *,
                   as_json: bool) -> None:
     """Measures the latency of calls at the first batch size and the throughput at the last, beside
-    the peers, and prints a table of a line for each contender."""
+    the peers, and prints a table with a line for each contender."""
     from gossamer.device.registry import find
     from gossamer.plan.policy import EFFORTS
 
@@ -134,7 +134,7 @@ def _columns(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _texts(line: dict[str, Any]) -> dict[str, Any]:
-    """Returns a line as the table shows it."""
+    """Returns the texts of a line of the table."""
     from gossamer.bench.report.tables import us
 
     texts = {key: us(value) if key.endswith("_us") else value for key, value in line.items()}

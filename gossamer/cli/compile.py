@@ -166,7 +166,7 @@ def compile_(
 
 
 def _page_facts(model: str, graph: Graph) -> dict[str, Any]:
-    """Returns what the page says of the network's size and of when it was made."""
+    """Returns the facts that the page states: version, date, and the network's size."""
     file = Path(model)
     return {"version": PACKAGE_VERSION, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             "parameters": sum(array.size for array in graph.constants.values()),
@@ -202,7 +202,7 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
         layers += find_fusions(of_size, [info.name for info in plan.outputs])
     values = [name for layer in layers for name in (*layer.inputs, *layer.outputs)]
     for name in explained:
-        # conversions between layers are known only when their algorithms are chosen
+        # conversions between layers are known only once the algorithms of the layers are chosen
         if not may_be_conversion(name, values):
             _check_layer(name, [layer.name for layer in layers])
     reports = []
@@ -253,8 +253,9 @@ def _interrupted(tuner: Tuner) -> str:
 
 
 def _target(device: str | None) -> Device:
-    """Returns the device that the plan is measured on. Where several are named, it is the first,
-    whose plan serves all of its kind. Raises InputError where they are of several kinds."""
+    """Returns the device that the plan is measured on. Where several devices are named, it is the
+    first, since one plan serves all devices of a kind. Raises InputError for devices of several
+    kinds."""
     if device is None or not names_several(device):
         return find(device)
     devices = find_several(device)
@@ -364,11 +365,11 @@ def _batches(text: str) -> list[int]:
 
 
 def _forced(options: Sequence[str]) -> dict[str, str]:
-    """Returns the algorithms by layers that --force names. Raises InputError where one names
-    none."""
+    """Returns the algorithm of each layer that --force names. Raises InputError for a text without
+    a layer or an algorithm."""
     forced = {}
     for option in options:
-        # names of layers may hold "=", those of algorithms do not
+        # names of layers may hold "=", names of algorithms do not
         layer, equals, algorithm = option.rpartition("=")
         if not (layer and equals and algorithm):
             raise InputError(f"--force {option}: expected LAYER=ALGORITHM, such as conv1=winograd")
@@ -389,8 +390,8 @@ def _check_layer(name: str, names: Sequence[str]) -> None:
 
 
 class _CandidateCounter:
-    """A bar that counts the candidates that are measured, with the layers whose time is known, the
-    sum of the best times and the time that is left."""
+    """A bar that counts the measured candidates. Its text has the number of layers with a known
+    time, the sum of the best times and the time that is left."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -418,7 +419,7 @@ class _CandidateCounter:
 
 @contextmanager
 def _progress() -> Iterator[_CandidateCounter]:
-    """Shows a bar on stderr, where that is a terminal; it is gone at the end."""
+    """Shows a bar while the body runs, where stderr is a terminal."""
     console = Console(stderr=True)
     with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                   TextColumn("{task.description}", markup=False), console=console,
