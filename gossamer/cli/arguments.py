@@ -88,8 +88,8 @@ def device_of(plan: AnyPlan) -> tuple[str, str]:
 
 
 def results_of(plan: AnyPlan, batches: Iterable[tuple[np.ndarray, ...]]) -> Iterator[Any]:
-    """Yields what a plan returns for each batch of inputs, in their order; where there are several
-    devices, they share the batches."""
+    """Yields the result of a plan for each batch of inputs, in the order of the batches. The
+    devices of a PlanGroup share the batches."""
     if isinstance(plan, PlanGroup):
         with plan.stream(batches) as results:
             yield from results

@@ -99,7 +99,7 @@ def _results(model: Path, device: Device, batches: Sequence[int], precisions: tu
 
 def _document(model: Path, device: Device, precisions: Sequence[str], effort: str,
               results: Sequence[Result]) -> dict[str, Any]:
-    """Returns what was measured, with a dictionary for each contender."""
+    """Returns the measurements as one document for JSON, with a dictionary for each contender."""
     latency, throughput = results
     lines: dict[tuple[str, str], dict[str, Any]] = {}
     for row in latency.rows:

@@ -170,7 +170,7 @@ def _chosen(device: str | None) -> list[Path]:
 
 
 def _stored(path: Path) -> StoredFile:
-    """Returns what a file of measurements holds, or why it is not used."""
+    """Returns how much a file of measurements holds, or why the file is not used."""
     name = path.name
     try:
         size = path.stat().st_size

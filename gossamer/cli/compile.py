@@ -193,8 +193,8 @@ def _check_options(effort: str, precision: str, sparse_threshold: float | None,
 
 def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
              explained: Sequence[str]) -> list[Report]:
-    """Measures what the plan needs, and returns its report at each batch size, with the time from
-    end to end. explained: names of the layers that --explain asks for."""
+    """Measures the candidates of the plan, and returns its report at each batch size, with the time
+    from end to end. explained: names of the layers that --explain asks for."""
     layers: list[Layer] = []
     for size in sizes:
         of_size = plan.layers(size)
@@ -214,9 +214,9 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
 
 @contextmanager
 def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
-    """Makes Ctrl-C in a terminal end only the measuring in the body, so that a plan is made of what
-    was measured so far. A second Ctrl-C, an interrupt where there is no terminal, or SIGTERM ends
-    the program with a message on what was measured."""
+    """Makes Ctrl-C in a terminal end only the measuring in the body, so that a plan is made of the
+    measurements so far. A second Ctrl-C, an interrupt without a terminal, or SIGTERM ends the
+    program with a message on the measurements."""
     def stop(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)
         tuner.stop()
@@ -243,7 +243,7 @@ def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
 
 
 def _interrupted(tuner: Tuner) -> str:
-    """Returns what was measured before the interruption, and where it is kept."""
+    """Returns the message on the measurements before an interruption, and where they are kept."""
     text = f"interrupted: {counted(tuner.measured, 'candidate')} measured"
     if not tuner.measured:
         return text
@@ -398,7 +398,7 @@ class _CandidateCounter:
         self._task = progress.add_task("preparing", total=None)
 
     def note(self, line: str) -> None:
-        """Shows what is about to be measured."""
+        """Shows a line on the next measurement."""
         self._progress.reset(self._task, description=line, total=None)
 
     def update(self, known: TuningProgress) -> None:

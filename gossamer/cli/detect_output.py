@@ -1,4 +1,4 @@
-"""Writes what the verb `detect` finds: photos with boxes, and JSON."""
+"""The files that the verb `detect` writes: photos with boxes, and JSON."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Inputs of `run` each of which makes a row: the pictures of folders, and the samples of CSV
-files."""
+"""Inputs of `run` that become rows, one row for each input: the pictures of folders, and the
+samples of CSV files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gossamer.model.graph import Graph
 
 _BATCH = 32
-"""Rows that are computed at once where --batch is not given."""
+"""Number of rows that are computed at once where --batch is not given."""
 _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
 
@@ -54,7 +54,7 @@ be."""
 
 @dataclass(frozen=True)
 class RowInputs:
-    """Inputs each of which makes a row.
+    """Inputs that become rows, one row for each input.
 
     key: the key, or heading, of the inputs' names: "file" or "sample".
     names: the file or the number of each input.

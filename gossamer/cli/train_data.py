@@ -206,8 +206,8 @@ def _check_inputs(sizes: Sequence[int], data: TrainingData) -> None:
 
 
 def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:
-    """Returns the message that the samples do not have as many numbers as the network has
-    inputs."""
+    """Returns the message for samples whose number of features differs from the number of inputs of
+    the network."""
     text = ",".join(map(str, sizes))
     shape = f" ({dataset.shape[0]}x{dataset.shape[1]})" if dataset.shape else ""
     side = math.isqrt(sizes[0])

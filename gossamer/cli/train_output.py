@@ -1,5 +1,4 @@
-"""The rows that the verb `train` shows while it trains, and what it prints and writes at the
-end."""
+"""The output of the verb `train`: rows during training, and lines and files at the end."""
 
 from __future__ import annotations
 
@@ -158,7 +157,7 @@ def role(mlp: MLP, data: TrainingData) -> str:
 
 
 def head(mlp: MLP, trained_on: Device, data: TrainingData) -> Head:
-    """Returns the lines that say what is trained, on which samples and on which device."""
+    """Returns the function that makes the lines on the samples, the network and the device."""
     training, preparation = data.training, data.preparation
     steps = [step for step, applies in (
         ("scaled to 0..1", preparation.scale),

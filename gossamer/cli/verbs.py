@@ -1,4 +1,4 @@
-"""The verbs of the command line, of which only the one that is called is imported."""
+"""The verbs of the command line. Only the verb that is called is imported."""
 
 from __future__ import annotations
 

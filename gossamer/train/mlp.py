@@ -101,7 +101,7 @@ class MLP(Predictor):
     scale_targets : bool
         True to standardise numbers in y in the same way before training, where the outputs are
         linear. The trained network predicts numbers on the scale of y; the losses of training are
-        those of the standardised numbers.
+        computed on the standardised numbers.
     initial : {"glorot", "uniform"}
         Distribution of the initial parameters: "glorot" draws the weights uniformly within
         Glorot's bounds and sets the biases to 0; "uniform" draws both between -0.05 and 0.05.

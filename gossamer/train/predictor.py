@@ -1,4 +1,4 @@
-"""What a trained MLP answers: predictions, scores, and the network as a graph or an ONNX file."""
+"""Methods of a trained MLP: predictions, scores, and the network as a graph or an ONNX file."""
 
 from __future__ import annotations
 

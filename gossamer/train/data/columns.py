@@ -129,8 +129,8 @@ def parsed(rows: Sequence[Sequence[str]], columns: Sequence[Column], rules: Cell
 
 
 def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
-    """Returns the columns of samples with what later samples need: the number that fills gaps, and
-    the texts that occur. impute: one of IMPUTES, or None.
+    """Returns the columns of samples with the facts that later samples need: the number that fills
+    gaps, and the texts that occur. impute: one of IMPUTES, or None.
 
     Raises InputError where a column of numbers to be filled has nothing but gaps.
     """

@@ -229,7 +229,7 @@ def _first_fault(path: Path, label: str, otherwise: str) -> InputError:
 
 
 def _faults(path: Path, reader: Any, label: str, delimiter: str) -> Iterator[str]:
-    """Yields what is wrong with the rows of a csv reader, with line and column."""
+    """Yields the faults in the rows of a csv reader, each with its line and column."""
     layout: CsvLayout | None = None
     for row in reader:
         if not any(cell.strip() for cell in row):

@@ -1,4 +1,4 @@
-"""How the cells of a csv file lie: what separates them, which one is the label, and their names."""
+"""The layout of a csv file: the delimiter, the column of the labels, and the columns' names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LISTED = 20
 
 @dataclass(frozen=True)
 class CsvLayout:
-    """How the cells of a file lie.
+    """The layout of a csv file.
 
     delimiter: the character between two cells.
     width: number of cells of a sample.
@@ -130,7 +130,7 @@ def first_sample(path: Path, filled: Iterator[str], label: str) -> tuple[list[st
 
 
 class OddSample(Exception):
-    """Raised where a file's first sample has not as many cells as its heading."""
+    """Raised where a file's first sample has another number of cells than its heading."""
 
 
 def is_number(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Matrices of finite float32 numbers from what users have: arrays, data frames, sparse matrices."""
+"""Matrices of finite float32 numbers from users' arrays, data frames and sparse matrices."""
 
 from __future__ import annotations
 
@@ -71,8 +71,9 @@ def feature_names(x: Any) -> np.ndarray | None:
 
 
 def check_feature_names(x: Any, names: np.ndarray | None, what: str) -> None:
-    """Raises InputError where x is a data frame that has not the columns of the data frame trained
-    on, in the same order. Warns where only x or only the samples trained on are a data frame.
+    """Raises InputError where x is a data frame with other columns than the data frame trained on,
+    or with its columns in another order. Warns where only x, or only the samples trained on, are a
+    data frame.
 
     names: the names of the columns that were trained on; None where they had no names.
     """

@@ -48,8 +48,8 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
 
 
 def _has_test(path: Path, names: set[str]) -> bool:
-    """Says whether there are samples to test on, and warns where one of their two arrays is
-    missing."""
+    """Says whether a file has samples to test on, and warns where it has only one of their two
+    arrays."""
     missing = [name for name in _TEST if name not in names]
     if len(missing) == 1:
         (present,) = {*_TEST} - {*missing}

@@ -34,7 +34,7 @@ def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numb
     numbers: whether y holds numbers to learn instead of labels, as csv and .npz files may.
     cells: which cells of csv files besides numbers are allowed; None allows numbers alone. Samples
     with such cells have to be encoded() before use.
-    Raises InputError where there are no such samples, or wrong ones.
+    Raises InputError where samples are missing or wrong.
     """
     path, cells = Path(path), cells or CellRules()
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""Weights of samples: those that a user gives, and those of classes."""
+"""Weights of samples, which a user gives for each sample or for each class."""
 
 from __future__ import annotations
 

@@ -54,9 +54,9 @@ class AlgorithmChoice:
 
 def choose(problem: BackpropProblem, device: Device, effort: str | None,
            algorithm: str | None) -> AlgorithmChoice:
-    """Returns the algorithm and the config that train an epoch. The algorithm is the one called
-    `algorithm`; without a name it is the fastest one that is measured with an effort, and without
-    an effort the first of _expected(). Where no algorithm of the device can train the problem, the
+    """Returns the algorithm and the config that train an epoch. If `algorithm` is a name, it is the
+    algorithm of that name; else with an effort the algorithm that measures fastest, and without an
+    effort the first one of _expected(). Where no algorithm of the device can train the problem, the
     host trains it, with a warning.
 
     Raises InputError for an unknown effort or algorithm, or where the named algorithm cannot

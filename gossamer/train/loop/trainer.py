@@ -63,7 +63,7 @@ class Trainer:
 
         order: (networks, samples) int32, the rows in the order in which they are trained on.
         settings: (networks, 3) float32, learning rate, momentum and weight decay.
-        Neither is copied to the device again where it is the same object as in the last call.
+        An array that is the same object as in the last call is not copied to the device again.
         """
         device = self._device
         self._write("order", self._order, order, self._in_pieces)
