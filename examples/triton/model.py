@@ -20,7 +20,7 @@ class TritonPythonModel:
         self.batcher = gossamer.Batcher(self.plan, latency=0.005)
 
     def execute(self, requests):
-        # all requests wait together, and a wrong one spoils no other
+        # all requests are submitted before any result is awaited; a wrong request fails alone
         return [finish() for finish in [self._begun(request) for request in requests]]
 
     def _begun(self, request):

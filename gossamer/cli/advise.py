@@ -1,4 +1,4 @@
-"""The verb `advise`: it measures what zeros would bring a network on a device."""
+"""The verb `advise`: it measures how much faster zeros would make a network on a device."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
                outputs: list[str] | None = None, precision: str | None = None, *,
                may_stay_open: bool = False) -> Graph:
     """Returns the graph of the MODEL argument with the --shape, --weights and --outputs options,
-    and prints its warnings. precision: that of --precision, where it is given. may_stay_open:
-    whether sizes besides the batch may stay open, which are an InputError otherwise."""
+    and prints its warnings. precision: the value of --precision, or None. may_stay_open: whether
+    sizes besides the batch may stay open; else an open size raises InputError."""
     if not model:
         raise InputError(f"MODEL: the name is empty; expected {expected_models()}")
     if weights == "":
@@ -46,7 +46,7 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
         raise InputError(f"{model}: is a folder, expected {expected_models()}")
     names = [name for text in outputs for name in text.split(",")] if outputs else None
     with warnings.catch_warnings():
-        # they are printed below, however Python is told to show them
+        # the graph's warnings are printed below, whatever Python's filters of warnings say
         warnings.simplefilter("ignore", GossamerWarning)
         graph = gossamer.load(model, weights=weights, outputs=names, precision=precision)
     for warning in graph.warnings:
@@ -60,7 +60,7 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
 def load_plan(model: str, device: str | None, shapes: list[str] | None, weights: str | None,
               strict: bool, outputs: list[str] | None = None) -> Plan | PlanGroup | None:
     """Returns the plan that the MODEL argument names, on one device or several, and prints its
-    warnings, or returns None where it names a network. Raises InputError where options go with
+    warnings. Returns None where MODEL names a network. Raises InputError for options that go with
     networks only."""
     if not model.endswith(SUFFIX):
         return None
@@ -88,8 +88,8 @@ def device_of(plan: AnyPlan) -> tuple[str, str]:
 
 
 def results_of(plan: AnyPlan, batches: Iterable[tuple[np.ndarray, ...]]) -> Iterator[Any]:
-    """Yields what a plan returns for each batch of inputs, in their order; where there are several
-    devices, they share the batches."""
+    """Yields the result of a plan for each batch of inputs, in the order of the batches. The
+    devices of a PlanGroup share the batches."""
     if isinstance(plan, PlanGroup):
         with plan.stream(batches) as results:
             yield from results
@@ -99,9 +99,9 @@ def results_of(plan: AnyPlan, batches: Iterable[tuple[np.ndarray, ...]]) -> Iter
 
 
 def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
-    """Returns the graph with open dimensions set from texts like image=3,224,224 (without the
-    batch; of the first input where there is no name). Raises InputError when one contradicts the
-    graph."""
+    """Returns the graph with open dimensions set from texts like image=3,224,224. A text has the
+    sizes without the batch; without a name it is for the first input. Raises InputError where a
+    text contradicts the graph."""
     shapes = {}
     for text in texts:
         name, _, sizes = text.rpartition("=")
@@ -118,8 +118,8 @@ def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
 
 
 def check_numbers(graph: Graph) -> None:
-    """Raises InputError for a network that takes or gives what no file of arrays holds, such as
-    texts."""
+    """Raises InputError for a network that takes or gives values that no file of arrays holds, such
+    as texts."""
     for what, infos in (("takes", graph.network_inputs), ("gives", graph.network_outputs)):
         for info in infos:
             if not hasattr(np, info.dtype):
@@ -129,7 +129,7 @@ def check_numbers(graph: Graph) -> None:
 
 
 def has_batch(graph: Graph) -> bool:
-    """Returns whether the network takes any number of inputs at once."""
+    """Returns whether the network takes batches of any size."""
     return any(info.shape[:1] == (None,) for info in graph.network_inputs)
 
 

@@ -172,7 +172,8 @@ def _check_files(csv: Path | None, plot: Path | None) -> None:
 
 def _write_files(rows: Sequence[ResultRow], csv: Path | None, plot: Path | None,
                  messages: TextIO) -> None:
-    """Writes the rows to the files of --csv and --plot, and their names to `messages`."""
+    """Writes the rows to the files of --csv and --plot, and prints the names of these files to
+    `messages`."""
     from gossamer.bench.report import plots
     from gossamer.bench.rows import csv_bytes, write_output
 
@@ -186,8 +187,8 @@ def _write_files(rows: Sequence[ResultRow], csv: Path | None, plot: Path | None,
 
 def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | None,
             csv: Path | None, plot: Path | None, folder: Path | None) -> None:
-    """Makes what the options ask for of the result rows in a file or folder: Markdown tables,
-    figures, CSV or a plot."""
+    """Makes Markdown tables, figures, CSV or a plot, as the options ask, of the result rows in a
+    file or folder."""
     from gossamer.bench.report import figures, tables
     from gossamer.bench.rows import read_rows
     from gossamer.bench.suites.catalogue import named
@@ -324,7 +325,7 @@ def _measure(names: list[str], case_parts: str | None, models: list[Path], data:
 
 
 def _print_notices(rows: Sequence[ResultRow]) -> None:
-    """Prints the notices of rows that a table shows, since a table has no room for them."""
+    """Prints the notices of rows that a table shows, since the table has no room for notices."""
     for line in dict.fromkeys(f"{row.case}, batch {row.batch}: {row.notice}" for row in rows
                               if row.notice):
         terminal.notice(line)
@@ -341,7 +342,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[Path]]:
 
 
 def _loads(threads: str, rate: float | None, seconds: float) -> list[Load]:
-    """Returns how calls follow one another, for each number of threads."""
+    """Returns, for each number of threads, how calls follow one another."""
     from gossamer.bench.call_times import Load
 
     try:

@@ -25,7 +25,7 @@ def bench_network(models: Sequence[Path], device_name: str | None, batches: Sequ
                   precisions: Sequence[str], against: str | None, effort: str, load: Load, *,
                   as_json: bool) -> None:
     """Measures the latency of calls at the first batch size and the throughput at the last, beside
-    the peers, and prints a table of a line for each contender."""
+    the peers, and prints a table with a line for each contender."""
     from gossamer.device.registry import find
     from gossamer.plan.policy import EFFORTS
 
@@ -99,7 +99,7 @@ def _results(model: Path, device: Device, batches: Sequence[int], precisions: tu
 
 def _document(model: Path, device: Device, precisions: Sequence[str], effort: str,
               results: Sequence[Result]) -> dict[str, Any]:
-    """Returns what was measured, with a dictionary for each contender."""
+    """Returns the measurements as one document for JSON, with a dictionary for each contender."""
     latency, throughput = results
     lines: dict[tuple[str, str], dict[str, Any]] = {}
     for row in latency.rows:
@@ -134,7 +134,7 @@ def _columns(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _texts(line: dict[str, Any]) -> dict[str, Any]:
-    """Returns a line as the table shows it."""
+    """Returns the texts of a line of the table."""
     from gossamer.bench.report.tables import us
 
     texts = {key: us(value) if key.endswith("_us") else value for key, value in line.items()}

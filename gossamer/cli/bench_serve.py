@@ -24,8 +24,8 @@ SERVE = "serve"
 def bench_serve(models: Sequence[Path], device: str | None, rates: str | None, latency: str,
                 seconds: float, photos: int, against: str | None, output: Path | None,
                 plot: Path | None, *, as_json: bool) -> None:
-    """Measures the servers, and prints a row for each at each rate. Raises InputError for wrong
-    options, and where a server does not start."""
+    """Measures the servers, and prints a row for each server at each rate. Raises InputError for
+    wrong options, and where a server does not start."""
     if len(models) != 1:
         raise InputError("bench serve: give one network, such as mobilenet_v2")
     servers = _servers(against)

@@ -26,8 +26,8 @@ _SUFFIX = ".csv"
 def bench_timm(patterns: str | None, device_name: str | None, batches: Sequence[int],
                precision: str, effort: str, load: Load, budget: float | None,
                output: Path | None, commit: str | None, *, as_json: bool) -> None:
-    """Measures the networks of timm that patterns name, and prints a row for each at each batch
-    size. Raises InputError for wrong options, and where torch or timm is missing."""
+    """Measures the networks of timm that patterns name, and prints a row for each network at each
+    batch size. Raises InputError for wrong options, and where torch or timm is missing."""
     from gossamer.bench.contender import AbsentError
     from gossamer.bench.modules import TIMM as PREFIX
     from gossamer.bench.modules import names_of

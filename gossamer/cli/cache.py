@@ -21,7 +21,15 @@ from gossamer.plan.store.tuning_file import BadFile, count
 
 @dataclass(frozen=True)
 class StoredFile:
-    """One file of the cache's tuning folder; `problem` says why it is not used."""
+    """One file of the cache's tuning folder.
+
+    file: name of the file.
+    bytes: size of the file.
+    device: description of the device that was measured.
+    layers, candidates, plans: numbers of measured layers, candidates and plans.
+    sections: the same numbers for each set of versions that measured, and those versions.
+    problem: why the file is not used; None where it is.
+    """
 
     file: str
     bytes: int
@@ -148,7 +156,8 @@ def _contents(content: dict[str, Any]) -> str:
 
 
 def _chosen(device: str | None) -> list[Path]:
-    """Returns the files of measurements of a device, or the file of that name; all for None."""
+    """Returns the files of measurements of a device, or the one file that `device` names; all files
+    for None."""
     files = _tuning_files()
     if device is None:
         return files
@@ -161,7 +170,7 @@ def _chosen(device: str | None) -> list[Path]:
 
 
 def _stored(path: Path) -> StoredFile:
-    """Returns what a file of measurements holds, or why it is not used."""
+    """Returns how much a file of measurements holds, or why the file is not used."""
     name = path.name
     try:
         size = path.stat().st_size

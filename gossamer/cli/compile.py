@@ -166,7 +166,7 @@ def compile_(
 
 
 def _page_facts(model: str, graph: Graph) -> dict[str, Any]:
-    """Returns what the page says of the network's size and of when it was made."""
+    """Returns the facts that the page states: version, date, and the network's size."""
     file = Path(model)
     return {"version": PACKAGE_VERSION, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
             "parameters": sum(array.size for array in graph.constants.values()),
@@ -193,8 +193,8 @@ def _check_options(effort: str, precision: str, sparse_threshold: float | None,
 
 def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
              explained: Sequence[str]) -> list[Report]:
-    """Measures what the plan needs, and returns its report at each batch size, with the time from
-    end to end. explained: names of the layers that --explain asks for."""
+    """Measures the candidates of the plan, and returns its report at each batch size, with the time
+    from end to end. explained: names of the layers that --explain asks for."""
     layers: list[Layer] = []
     for size in sizes:
         of_size = plan.layers(size)
@@ -202,7 +202,7 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
         layers += find_fusions(of_size, [info.name for info in plan.outputs])
     values = [name for layer in layers for name in (*layer.inputs, *layer.outputs)]
     for name in explained:
-        # conversions between layers are known only when their algorithms are chosen
+        # conversions between layers are known only once the algorithms of the layers are chosen
         if not may_be_conversion(name, values):
             _check_layer(name, [layer.name for layer in layers])
     reports = []
@@ -214,9 +214,9 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
 
 @contextmanager
 def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
-    """Makes Ctrl-C in a terminal end only the measuring in the body, so that a plan is made of what
-    was measured so far. A second Ctrl-C, an interrupt where there is no terminal, or SIGTERM ends
-    the program with a message on what was measured."""
+    """Makes Ctrl-C in a terminal end only the measuring in the body, so that a plan is made of the
+    measurements so far. A second Ctrl-C, an interrupt without a terminal, or SIGTERM ends the
+    program with a message on the measurements."""
     def stop(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)
         tuner.stop()
@@ -243,7 +243,7 @@ def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
 
 
 def _interrupted(tuner: Tuner) -> str:
-    """Returns what was measured before the interruption, and where it is kept."""
+    """Returns the message on the measurements before an interruption, and where they are kept."""
     text = f"interrupted: {counted(tuner.measured, 'candidate')} measured"
     if not tuner.measured:
         return text
@@ -253,8 +253,9 @@ def _interrupted(tuner: Tuner) -> str:
 
 
 def _target(device: str | None) -> Device:
-    """Returns the device that the plan is measured on. Where several are named, it is the first,
-    whose plan serves all of its kind. Raises InputError where they are of several kinds."""
+    """Returns the device that the plan is measured on. Where several devices are named, it is the
+    first, since one plan serves all devices of a kind. Raises InputError for devices of several
+    kinds."""
     if device is None or not names_several(device):
         return find(device)
     devices = find_several(device)
@@ -364,11 +365,11 @@ def _batches(text: str) -> list[int]:
 
 
 def _forced(options: Sequence[str]) -> dict[str, str]:
-    """Returns the algorithms by layers that --force names. Raises InputError where one names
-    none."""
+    """Returns the algorithm of each layer that --force names. Raises InputError for a text without
+    a layer or an algorithm."""
     forced = {}
     for option in options:
-        # names of layers may hold "=", those of algorithms do not
+        # names of layers may hold "=", names of algorithms do not
         layer, equals, algorithm = option.rpartition("=")
         if not (layer and equals and algorithm):
             raise InputError(f"--force {option}: expected LAYER=ALGORITHM, such as conv1=winograd")
@@ -389,15 +390,15 @@ def _check_layer(name: str, names: Sequence[str]) -> None:
 
 
 class _CandidateCounter:
-    """A bar that counts the candidates that are measured, with the layers whose time is known, the
-    sum of the best times and the time that is left."""
+    """A bar that counts the measured candidates. Its text has the number of layers with a known
+    time, the sum of the best times and the time that is left."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("preparing", total=None)
 
     def note(self, line: str) -> None:
-        """Shows what is about to be measured."""
+        """Shows a line on the next measurement."""
         self._progress.reset(self._task, description=line, total=None)
 
     def update(self, known: TuningProgress) -> None:
@@ -418,7 +419,7 @@ class _CandidateCounter:
 
 @contextmanager
 def _progress() -> Iterator[_CandidateCounter]:
-    """Shows a bar on stderr, where that is a terminal; it is gone at the end."""
+    """Shows a bar while the body runs, where stderr is a terminal."""
     console = Console(stderr=True)
     with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                   TextColumn("{task.description}", markup=False), console=console,

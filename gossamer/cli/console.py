@@ -37,7 +37,7 @@ def main() -> NoReturn:
 
 
 class _Output(io.FileIO):
-    """Standard output that tells its own failures from others. After a failure, bytes that are
+    """Standard output whose failures can be told from other errors. After a failure, bytes that are
     still buffered are thrown away, so that Python does not complain of them at exit."""
 
     broken = False
@@ -57,7 +57,7 @@ class _Output(io.FileIO):
 
 def _open_streams() -> None:
     """Makes stdout replace characters that it cannot encode, and report its own failures. A closed
-    stream becomes one that swallows all output."""
+    stream is replaced by a stream that drops all output."""
     closed = sys.stdout is None
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:

@@ -90,8 +90,9 @@ def detect(
 
 
 def _photos(images: Sequence[str]) -> list[Path]:
-    """Returns the photos, and those in the folders, in order of their names, and tells of images
-    there in other formats. Raises InputError for a folder without photos."""
+    """Returns the given photos, and the photos in the given folders in the order of their names. A
+    notice names images of other formats in a folder. Raises InputError for a folder without
+    photos."""
     Image.init()
     paths: list[Path] = []
     for text in images:
@@ -124,13 +125,17 @@ def _as_option(message: str, names: Path | None) -> str:
 
 @dataclass
 class _Run:
-    """The detector on photos one batch after the other, and what it found.
+    """Runs the detector on photos, one batch after the other, and keeps its findings.
 
-    prints: whether what is found on a photo is printed at once.
+    detector: the detector.
+    batch: the most photos of a batch.
+    output: the files of --output; None without the option.
+    prints: whether the findings on a photo are printed at once.
+    findings: the photos so far, with the objects on each.
     failed: number of photos that could not be read.
-    timed: number of photos that were timed. Where there are several batches, those of the first are
-    not among them, since the first batch includes the choice of the plan's algorithms.
-    seconds: time that these photos took.
+    seconds: time that the timed photos took.
+    timed: number of photos that were timed. Of several batches the first is not timed, since it
+    includes the choice of the plan's algorithms.
     """
 
     detector: Detector
@@ -143,8 +148,8 @@ class _Run:
     timed: int = 0
 
     def detect(self, paths: Sequence[Path]) -> None:
-        """Finds the objects on all photos, shows how far it is, and names those that cannot be
-        read."""
+        """Finds the objects on all photos, shows a bar of the progress, and names the photos that
+        cannot be read."""
         console = Console(stderr=True)
         with Progress(TextColumn("detecting", markup=False), BarColumn(), MofNCompleteColumn(),
                       TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=console,

@@ -1,4 +1,4 @@
-"""Writes what the verb `detect` finds: photos with boxes, and JSON."""
+"""The files that the verb `detect` writes: photos with boxes, and JSON."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ _LIST = "detections.json"
 class Finding:
     """The objects that were found on a photo.
 
-    size: its height and width.
-    error: why it could not be read; None where it could.
+    path: file of the photo.
+    size: height and width of the photo.
+    boxes: the objects, each with its box.
+    error: why the photo could not be read; None where it was read.
     """
 
     path: Path
@@ -47,7 +49,7 @@ class DetectOutput:
 
     name: value of the option.
     photos: the photos in order.
-    read: other files that are read.
+    read: the other files that the command reads.
     """
 
     name: str
@@ -60,7 +62,7 @@ class DetectOutput:
 
     def __post_init__(self) -> None:
         """Decides where each photo goes. Raises InputError where a file could not be written, or
-        would replace one that is read."""
+        would replace a file that the command reads."""
         option, path = f"--output {self.name}", Path(self.name)
         if not self.name:
             raise InputError("--output: the name is empty; expected a photo, a folder or a .json "
@@ -81,7 +83,7 @@ class DetectOutput:
             self._targets = _inside(path, self.photos)
             self._list = path / _LIST
             if not path.is_dir():
-                # it is made when there is something to write
+                # the folder is made when the first file is written into it
                 check_place(option, path, ())
                 if path.exists():
                     raise InputError(f"{option}: is a file, expected a folder")
@@ -92,7 +94,7 @@ class DetectOutput:
             check_place(f"--output {target}", target, read)
 
     def write(self, photo: Path, image: np.ndarray, boxes: Sequence[Box]) -> None:
-        """Writes a photo with its boxes, where photos are written."""
+        """Writes a photo with its boxes, unless --output asks for the list alone."""
         target = self._targets.get(photo)
         if target is None:
             return
@@ -101,8 +103,8 @@ class DetectOutput:
             drawn.save(file, _SUFFIXES[target.suffix.lower()], quality=92)
 
     def finish(self, content: Mapping[str, Any]) -> bool:
-        """Writes the list of all that was found, where it is written. Returns whether anything was
-        written, which is not so for a single photo that could not be read."""
+        """Writes the list of all findings, where --output asks for one. Returns whether any file
+        was written; none is where the only photo could not be read."""
         if self._list is not None:
             with self._replacing(self._list) as file:
                 file.write((json.dumps(content, indent=2) + "\n").encode(errors="backslashreplace"))
@@ -110,8 +112,8 @@ class DetectOutput:
 
     @contextmanager
     def _replacing(self, target: Path) -> Iterator[IO[bytes]]:
-        """Yields a file that becomes the target, in a folder that is made where there is none.
-        Raises InputError where that fails."""
+        """Yields a file that becomes the target, and makes a new folder for it first where that is
+        missing. Raises InputError where the folder or the file cannot be made."""
         if self._new_folder is not None:
             try:
                 self._new_folder.mkdir(exist_ok=True)
@@ -124,8 +126,8 @@ class DetectOutput:
 
 
 def _inside(folder: Path, photos: Sequence[Path]) -> dict[Path, Path]:
-    """Returns a file in the folder for each photo: of its name, with a number where another photo
-    has that."""
+    """Returns a file in the folder for each photo. It has the photo's name, with a number where
+    another photo has the same name."""
     targets: dict[Path, Path] = {}
     taken: set[str] = set()
     for photo in photos:

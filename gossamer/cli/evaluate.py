@@ -42,7 +42,7 @@ from gossamer.model import outputs as network_outputs
 from gossamer.plan.measurement import counted
 
 _TOP = (1, 5)
-"""The numbers of best classes among which the right one is looked for."""
+"""The k of each top-k: a sample counts as right where its class is among the k best."""
 
 
 def evaluate(
@@ -99,9 +99,9 @@ def evaluate(
 
 def _ranks(model: str, plan: AnyPlan, samples: LabelledInputs,
            labels: Path | None) -> tuple[np.ndarray, int]:
-    """Returns how many classes the network puts before the right one, for each sample, and the
-    number of classes. Raises InputError where the network does not score classes, or has none for
-    a sample's label."""
+    """Returns the rank of each sample's right class (how many classes the network puts before it),
+    and the number of classes. Raises InputError where the network does not score classes, or has no
+    class for a sample's label."""
     ranks: list[np.ndarray] = []
     right: np.ndarray | None = None
     broken = 0

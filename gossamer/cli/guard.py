@@ -34,7 +34,7 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
         except KeyboardInterrupt as error:
             from rich.console import Console
 
-            # it may come after a progress bar has hidden the cursor, and before the bar can end
+            # Ctrl-C may come after a bar has hidden the cursor and before the bar can show it
             Console(stderr=True).show_cursor()
             if isinstance(error, Terminated):
                 _fail(error, "terminated", error.exit_code)
@@ -56,7 +56,7 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised where SIGTERM, which schedulers send, comes."""
+    """Raised when the process gets SIGTERM, which schedulers send."""
 
     exit_code = 128 + signal.SIGTERM
 
@@ -65,7 +65,7 @@ class Terminated(KeyboardInterrupt):
 def _terminable() -> Iterator[None]:
     """Makes SIGTERM end the body as Ctrl-C does, so that the terminal's cursor is shown again and
     no file is left half written."""
-    # only the main thread may set the handler, and one that a program has set stays
+    # only the main thread may set the handler, and a handler that a program has set stays
     if (threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
         yield

@@ -13,14 +13,14 @@ INTERRUPTED = 130
 
 @contextmanager
 def interruptible_at_once() -> Iterator[None]:
-    """Lets Ctrl-C end the process at once: within imports Python may lose a KeyboardInterrupt, or
-    print it and go on."""
+    """Lets Ctrl-C end the process at once. Without this, Python may lose a KeyboardInterrupt within
+    imports, or print it and go on."""
 
     def leave(*_: object) -> None:
         os.write(2, b"error: interrupted\n")
         os._exit(INTERRUPTED)
 
-    # only the main thread may set the handler, and one that a program has set stays
+    # only the main thread may set the handler, and a handler that a program has set stays
     if (threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGINT) is not signal.default_int_handler):
         yield

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gossamer.model.graph import Graph
 
 _BATCH = 32
-"""Samples that are computed at once, of networks that take batches of any size."""
+"""Number of samples that are computed at once by networks that take batches of any size."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class LabelledInputs:
     """Samples, in batches, and their labels.
 
     labels: the label of each sample, as text.
-    batches: the array of each execution.
+    batches: the input array of each execution.
     batch: number of samples of an execution; the last may have fewer.
-    source: text that says where they come from.
-    are_photos: whether the labels are the names of folders.
+    source: text that says where the samples come from.
+    are_photos: whether the samples are photos, whose labels are the names of their folders.
     graph: the network with the form in which it takes the samples.
     """
 
@@ -52,9 +52,11 @@ class LabelledInputs:
 
     def classes(self, count: int, names_file: Path | None,
                 network_names: Sequence[str]) -> np.ndarray:
-        """Returns the index of each sample's class, of `count` classes: by the classes' names;
-        else the labels are indices; else folders are taken in the order of their names, with a
-        notice, where there are as many as classes.
+        """Returns the index of each sample's class, of `count` classes.
+
+        Labels are looked up among the classes' names. Where that fails, they are taken as indices.
+        Where that fails too and there are `count` folders of photos, the folders in the order of
+        their names are taken as the classes, with a notice.
 
         names_file: the file of --labels. network_names: names that came with the network.
         Raises InputError that names the first label without a class.
@@ -84,9 +86,9 @@ class LabelledInputs:
 def labelled_inputs(model: str, graph: Graph, data: str, label: str, limit: int | None,
                     options: PhotoOptions, batch: int | None, *, is_planned: bool
                     ) -> LabelledInputs:
-    """Returns the samples of a file or folder. is_planned: whether there is a plan, which says how
-    it takes them. Raises InputError where there are none, or where
-    they do not fit the network."""
+    """Returns the samples of a file or folder. is_planned: whether MODEL is a saved plan, which
+    decides the form of its inputs. Raises InputError where there are no samples, or where they do
+    not fit the network."""
     if len(graph.network_inputs) > 1:
         raise InputError(f"{model}: takes the inputs {input_names(graph)}; evaluate runs networks "
                          "of one input")
@@ -150,8 +152,8 @@ def _size_of_batches(graph: Graph) -> int:
 
 
 def _stored_shape(path: Path, name: str | None) -> tuple[int, ...] | None:
-    """Returns the shape of a sample in a .npz file, which the reader makes flat; None for other
-    files."""
+    """Returns the shape of a sample in a .npz file, from which the reader makes a flat row; None
+    for other files."""
     if path.suffix != ".npz":
         return None
     with zipfile.ZipFile(path) as archive:
@@ -169,8 +171,8 @@ def _plain(name: str) -> str:
 
 
 def _by_name(labels: Sequence[str], names: Sequence[str] | None) -> dict[str, int] | None:
-    """Returns the class that has each label as its name; None where a label is the name of no
-    class or of several."""
+    """Returns for each label the class of that name; None where a label is the name of no class or
+    of several."""
     counts = Counter(map(_plain, names or ()))
     if any(counts[_plain(label)] != 1 for label in labels):
         return None
@@ -179,7 +181,7 @@ def _by_name(labels: Sequence[str], names: Sequence[str] | None) -> dict[str, in
 
 
 def _as_indices(labels: Sequence[str], count: int) -> dict[str, int] | None:
-    """Returns the labels as indices of classes; None where one is none."""
+    """Returns the labels as indices of classes; None where a label is no index of a class."""
     if not all(label.isascii() and label.isdigit() and int(label) < count for label in labels):
         return None
     return {label: int(label) for label in labels}

@@ -18,9 +18,9 @@ from gossamer.model.readers import registry
 
 
 def onnx_form(model: str, weights: str | None) -> Callable[[], onnx.ModelProto]:
-    """Returns the function that makes ONNX of the MODEL argument: of an ONNX file its content as it
-    is, of other networks the nodes of their graph. weights: the file of --weights. Raises
-    InputError where it names no network."""
+    """Returns a function that returns the network of the MODEL argument as ONNX. The content of an
+    ONNX file stays as it is; other networks give the nodes of their graph. weights: the file of
+    --weights. Raises InputError where MODEL names no network."""
     reader = registry.reader_of(model)
     if model not in zoo.MODELS and reader is None:
         raise InputError(f"{model}: expected {expected_models()}; export other networks as ONNX "
@@ -32,7 +32,7 @@ def onnx_form(model: str, weights: str | None) -> Callable[[], onnx.ModelProto]:
 
 def serialised(model: str, network: onnx.ModelProto) -> bytes:
     """Returns the content of an ONNX file. model: the MODEL argument, for messages. Raises
-    InputError where it is too large for one file."""
+    InputError where the network is too large for one file."""
     try:
         return network.SerializeToString()
     except (EncodeError, ValueError):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gossamer.model.graph import Graph, ValueInfo
 
 _ASSUMED = PRESETS["imagenet"]
-"""The preprocessing where neither the options nor the network say any."""
+"""The preprocessing where neither the options nor the network ask for one."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class PhotoOptions:
 
 
 def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocessing:
-    """Returns the preprocessing that the options ask for; else the one that came with the network;
-    else ImageNet's, with a notice.
+    """Returns the preprocessing that the options ask for; else the preprocessing that came with the
+    network; else ImageNet's, with a notice.
 
-    The size is that of the network's input unless an option gives it. Raises InputError where
-    photos prepared like this do not fit the network.
+    Photos get the size of the network's input unless an option gives a size. Raises InputError
+    where photos that are prepared like this do not fit the network.
     """
     if len(graph.network_inputs) > 1:
         raise InputError(f"{model}: takes the inputs {input_names(graph)}, and photos are one; "
@@ -66,7 +66,7 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
         graph.metadata.preprocessing is None)
     if is_assumed and options.resize is None and len(input_shape) == 4 and (
             None in input_shape[2:]):
-        # the network takes pictures in the size that they have
+        # the network takes pictures of any size, so that they are not resized
         base = replace(base, size=None, resize=None)
     _check_channels(options.channels or base.channels, model, input_shape)
     if options.channels:
@@ -78,7 +78,7 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
         prepare = prepare if options.resize is None else replace(prepare, resize=options.resize)
         _check_normalisation(graph.inputs[0], prepare, options)
     except InputError as error:
-        # the preprocessing does not know which options asked for it
+        # messages of Preprocessing name its fields, not the options that set them
         text = str(error)
         for option in ("mean", "std", "resize"):
             if text.startswith(f"{option} "):
@@ -92,7 +92,7 @@ def preprocessing(model: str, graph: Graph, options: PhotoOptions) -> Preprocess
 
 
 def _check_normalisation(info: ValueInfo, prepare: Preprocessing, options: PhotoOptions) -> None:
-    """Raises InputError where options ask for other numbers than a saved plan normalises by."""
+    """Raises InputError where options ask for another normalisation than a saved plan computes."""
     if info.given is None or not info.given.changes_values or not options.names():
         return
     asked = InputFormat.from_metadata(prepare)
@@ -104,7 +104,7 @@ def _check_normalisation(info: ValueInfo, prepare: Preprocessing, options: Photo
 
 def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
                   info: ValueInfo) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields the prepared photos, `batch` at a time, as an input takes them."""
+    """Yields the prepared photos, `batch` at a time, in the form that the input takes."""
     for start in range(0, len(paths), batch):
         images = [open_image(path) for path in paths[start : start + batch]]
         yield (batch_as_taken(prepare, info, images),)
@@ -179,7 +179,7 @@ def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) ->
 def _in_channel_order(base: Preprocessing, options: PhotoOptions, model: str,
                       fields: dict[str, Any]) -> dict[str, Any]:
     """Returns the fields with the channels that the options ask for, and with the base's mean and
-    standard deviation in their order."""
+    standard deviation in the order of these channels."""
     channels = options.channels
     if channels == "grey" and base.channels != "grey":
         for name, values in (("mean", base.mean), ("std", base.std)):
@@ -199,7 +199,7 @@ def _check_channels(order: str, model: str, shape: Sequence[int | None]) -> None
 
 
 def _check_photos_fit(prepare: Preprocessing, model: str, info: ValueInfo) -> None:
-    """Raises InputError, before any photo is scaled, where the network takes other sizes."""
+    """Raises InputError, before any photo is resized, where the network takes other sizes."""
     shape = info.shape
     channels = 1 if prepare.channels == "grey" else 3
     if len(shape) == 2 and shape[1]:

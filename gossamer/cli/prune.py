@@ -124,7 +124,8 @@ def _check_zeros(sparsity: float | None, per_layer: Path | None, scope: str | No
 
 
 def _check_measured(**options: object) -> None:
-    """Raises InputError where options of a measurement are given without one."""
+    """Raises InputError where options of a measurement are given without --speed-up, which
+    measures."""
     for name, value in options.items():
         if value is not None:
             raise InputError(f"--{name} {value}: is for --speed-up, which measures; give that too")
@@ -132,8 +133,8 @@ def _check_measured(**options: object) -> None:
 
 def _check_speed_up(speed_up: float, sparsity: float | None, per_layer: Path | None,
                     scope: str | None, pattern: str, precision: str | None) -> None:
-    """Raises InputError where --speed-up has an impossible value, or other options say what becomes
-    zero as well."""
+    """Raises InputError where --speed-up has an impossible value, or where other options, too, say
+    which weights become zero."""
     if (reason := check_speed_up(speed_up)) is not None:
         raise InputError(f"--speed-up {speed_up:g}: {reason}")
     given = {"--sparsity": sparsity, "--per-layer": per_layer, "--scope": scope,
@@ -149,8 +150,8 @@ def _check_speed_up(speed_up: float, sparsity: float | None, per_layer: Path | N
 def _measured_shares(model: str, read: Callable[[], onnx.ModelProto], speed_up: float,
                      keep: Sequence[str], device: str | None, batch: int,
                      precision: str) -> dict[str, float]:
-    """Returns the sparsity of layers for a speed-up, by measuring. Raises InputError where zeros
-    make no layer faster."""
+    """Measures, and returns the sparsity of each layer that is pruned for a speed-up. Raises
+    InputError where zeros make no layer faster."""
     with Console(stderr=True).status("reading the network") as status:
         try:
             advice = advise(read, device=device, batch=batch, precision=precision,
@@ -170,7 +171,7 @@ def _measured_shares(model: str, read: Callable[[], onnx.ModelProto], speed_up: 
 
 def read_shares(path: Path) -> dict[str, float]:
     """Returns the fraction of zeros for each layer that a .csv or .json file names. Raises
-    InputError, which names file and line."""
+    InputError that names the file and the line."""
     if path.suffix not in (".csv", ".json"):
         raise InputError(f"--per-layer {path}: expected a name that ends in .csv or .json")
     try:
@@ -217,7 +218,7 @@ def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
 def _json_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
     """Yields the file, the layer and the sparsity of each entry."""
     try:
-        # whole numbers are read as floats: those too long for a float become infinite
+        # whole numbers are read as floats: one that is too long for a float becomes infinite
         content = json.loads(text, object_pairs_hook=tuple, parse_int=float)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: line {error.lineno}: is no JSON: {error.msg}") from None

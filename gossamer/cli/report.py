@@ -27,7 +27,7 @@ def print_report(report: Any) -> None:
 
 
 def print_notes(report: Any, said: Collection[str] = ()) -> None:
-    """Prints what a report notes, its warnings on stderr. said: warnings that were printed
+    """Prints the notes of a report, and its warnings on stderr. said: warnings that were printed
     before."""
     for note in report.notes:
         if note not in report.warnings:
@@ -37,7 +37,8 @@ def print_notes(report: Any, said: Collection[str] = ()) -> None:
 
 
 def evaluate_hint(model: object) -> str:
-    """Returns the command that shows what a changed network gets right."""
+    """Returns a sentence on the command that counts how many samples a changed network gets
+    right."""
     return f"gossamer evaluate {model} DATA counts what it gets right on labelled samples"
 
 

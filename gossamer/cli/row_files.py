@@ -25,10 +25,10 @@ GROWING = (".jsonl", ".csv")
 """Suffixes of the files that can be continued."""
 SUFFIXES = (*GROWING, ".npy", ".parquet")
 _JSON = json.JSONEncoder(allow_nan=False).encode
-"""Function that returns a value as JSON: that of a row, which has none of NumPy's numbers."""
+"""Function that returns the document of a row as JSON; the document has no numbers of NumPy."""
 _STAY = "; the rows before stay, and --resume continues them"
 _MOST_COLUMNS = 4096
-"""The most numbers of a row that get a column each in a CSV file."""
+"""The most columns of a CSV file, in which each number of a row has a column."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Row:
     """The answer of a network for one input.
 
     name: the input's file or number.
-    label: its label in a CSV file; None where it has none.
-    error: why the input could not be read; "" where it was.
+    label: the input's label in a CSV file; None where it has none.
+    error: why the input could not be read, or its outputs are wrong; "" without an error.
     classes: the best classes, as best_classes() returns them; None where the network scores none.
-    outputs: its part of every output, by name.
+    outputs: the input's part of every output of the network, by name.
     """
 
     name: str | int
@@ -49,7 +49,7 @@ class Row:
     outputs: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def document(self, key: str) -> dict[str, Any]:
-        """Returns the row as JSON has it. key: what the name is called."""
+        """Returns the row for JSON. key: the key of the row's name, such as "file"."""
         result: dict[str, Any] = {key: self.name}
         if self.label is not None:
             result["label"] = self.label
@@ -62,7 +62,7 @@ class Row:
         return result
 
     def columns(self, key: str) -> dict[str, Any]:
-        """Returns the row as tables have it: outputs are flat arrays. key: as for document()."""
+        """Returns the row for tables, with outputs as flat arrays. key: as for document()."""
         result: dict[str, Any] = {key: self.name}
         if self.label is not None:
             result["label"] = self.label
@@ -75,15 +75,16 @@ class Row:
 
 
 def _numbers(values: np.ndarray) -> Any:
-    """Returns an array as nested lists, with no more digits than its numbers have."""
+    """Returns an array as nested lists; float32 and float16 are written with no more digits than
+    they need."""
     if values.dtype in (np.float32, np.float16):
         values = values.astype(str).astype(np.float64)
     return values.tolist()
 
 
 def check(path: Path, option_text: str, outputs: int) -> None:
-    """Raises InputError where no file of rows can be written under this name. outputs: how many the
-    network has."""
+    """Raises InputError where no file of rows can be written under this name. outputs: the number
+    of the network's outputs."""
     output_files.check_named(option_text, path, SUFFIXES)
     if path.suffix == ".npy" and outputs > 1:
         raise InputError(f"{option_text}: the network has {outputs} outputs; .jsonl and .parquet "
@@ -94,8 +95,8 @@ def check(path: Path, option_text: str, outputs: int) -> None:
 
 
 def open_rows(path: Path, option_text: str, key: str, *, resume: bool) -> RowFile:
-    """Returns the file of rows of a name that check() has passed. key: what the names of rows are
-    called. resume: whether a file that is there is continued."""
+    """Returns the file of rows of a name that check() has passed. key: the key, or heading, of the
+    rows' names. resume: whether a file that exists is continued."""
     if path.suffix in GROWING:
         kind = JsonLines if path.suffix == ".jsonl" else CsvLines
         return kind(path, option_text, key, resume=resume)
@@ -105,7 +106,7 @@ def open_rows(path: Path, option_text: str, key: str, *, resume: bool) -> RowFil
 class RowFile(abc.ABC):
     """A file that takes rows. It is a context manager, which completes the file at the end.
 
-    done: the names of the rows that it has already, as text.
+    done: the names of the rows that the file has already, as text.
     """
 
     def __init__(self, path: Path, option_text: str, key: str) -> None:
@@ -116,8 +117,8 @@ class RowFile(abc.ABC):
 
     @abc.abstractmethod
     def write(self, rows: Sequence[Row], count: int) -> None:
-        """Adds rows. count: how many rows there will be in all. Raises InputError where they cannot
-        be written."""
+        """Adds rows. count: how many rows the file will have in all. Raises InputError where the
+        rows cannot be written."""
 
     def __enter__(self) -> RowFile:
         return self
@@ -125,7 +126,8 @@ class RowFile(abc.ABC):
     @abc.abstractmethod
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        """Completes the file, or leaves what the kind of file leaves where the body failed."""
+        """Completes the file. Where the body failed, growing files keep their rows, and others are
+        not written."""
 
     @contextmanager
     def _named_errors(self, then: str = "") -> Iterator[None]:
@@ -137,8 +139,8 @@ class RowFile(abc.ABC):
 
 
 class _Lines(RowFile):
-    """A file of text that grows by whole rows. A process that ends early leaves the rows until
-    then, of which the last may be cut off; that one is removed when the file is continued."""
+    """A file of text that grows by whole rows. A process that ends early leaves its rows in the
+    file. The last of them may be cut off; it is removed when the file is continued."""
 
     def __init__(self, path: Path, option_text: str, key: str, *, resume: bool) -> None:
         super().__init__(path, option_text, key)
@@ -174,7 +176,7 @@ class _Lines(RowFile):
 
     @abc.abstractmethod
     def _whole(self, text: str) -> str:
-        """Returns the text of a file without a row at its end that was cut off."""
+        """Returns the text of a file without its last row where that was cut off."""
 
     @abc.abstractmethod
     def _names(self, text: str) -> set[str]:
@@ -187,7 +189,7 @@ class _Lines(RowFile):
 
 
 class JsonLines(_Lines):
-    """A JSON object a row and line."""
+    """A JSON object for each row, on a line of its own."""
 
     def write(self, rows: Sequence[Row], count: int) -> None:
         self._append("".join([_JSON(row.document(self._key)) + "\n" for row in rows]))
@@ -206,7 +208,7 @@ class JsonLines(_Lines):
 
 
 class CsvLines(_Lines):
-    """A table under a line of headings, which the first row that could be read gives."""
+    """A table under a line of headings, which come from the first row without an error."""
 
     def __init__(self, path: Path, option_text: str, key: str, *, resume: bool) -> None:
         self._headings: list[str] = []
@@ -263,7 +265,7 @@ class CsvLines(_Lines):
 
 
 def _cells(column: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the columns of a value: one, or for an array of several numbers one for each."""
+    """Yields the columns of a value: one for each number of an array, one for any other value."""
     if not isinstance(value, np.ndarray):
         yield column, value
     elif value.size == 1:
@@ -274,8 +276,8 @@ def _cells(column: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 class NumpyFile(RowFile):
-    """The rows of the one output as an array, with NaN where an input could not be read. It is
-    written while the rows come, and appears when it is complete."""
+    """The rows of the one output as an array, with NaN where an input could not be read. The file
+    is written while the rows come, and appears when it is complete."""
 
     def __init__(self, path: Path, option_text: str, key: str) -> None:
         super().__init__(path, option_text, key)
@@ -327,8 +329,8 @@ class NumpyFile(RowFile):
 
 
 class ParquetFile(RowFile):
-    """A table of Parquet, in which an output is a list of numbers. It is written while the rows
-    come, and appears when it is complete."""
+    """A table of Parquet, in which an output is a list of numbers. The file is written while the
+    rows come, and appears when it is complete."""
 
     def __init__(self, path: Path, option_text: str, key: str) -> None:
         super().__init__(path, option_text, key)
@@ -372,7 +374,7 @@ class ParquetFile(RowFile):
 
 
 def _parquet_type(name: str, value: Any) -> Any:
-    """Returns Arrow's type of a column, by a value of it."""
+    """Returns Arrow's type of a column, given one of the column's values."""
     import pyarrow
 
     if isinstance(value, np.ndarray):

@@ -1,5 +1,5 @@
-"""The inputs of `run` that make a row each: the pictures of folders, and the samples of CSV
-files."""
+"""Inputs of `run` that become rows, one row for each input: the pictures of folders, and the
+samples of CSV files."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from gossamer.model.graph import Graph
 
 _BATCH = 32
-"""Rows that are computed at once where --batch is not given."""
+"""Number of rows that are computed at once where --batch is not given."""
 _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One input of a batch, or one that could not be read.
+    """One input, which could be read or not.
 
-    index: its number among all inputs.
-    error: why it could not be read; "" where it was.
+    index: the input's number among all inputs.
+    error: why the input could not be read; "" where it was read.
     """
 
     index: int
@@ -54,14 +54,14 @@ be."""
 
 @dataclass(frozen=True)
 class RowInputs:
-    """Inputs that make a row each.
+    """Inputs that become rows, one row for each input.
 
-    key: what their names are called.
-    names: their files or numbers.
-    labels: their labels, of a CSV file that has some.
-    batch: how many run at once at most.
-    chunks: function that reads those of the given numbers.
-    graph: the network with the form in which it takes them.
+    key: the key, or heading, of the inputs' names: "file" or "sample".
+    names: the file or the number of each input.
+    labels: the label of each input of a CSV file that has labels; else None.
+    batch: the most inputs that run at once.
+    chunks: function that reads the inputs of the given numbers.
+    graph: the network with the form in which it takes the inputs.
     """
 
     key: str
@@ -73,13 +73,13 @@ class RowInputs:
 
 
 def is_table(name: str) -> bool:
-    """Whether the name is that of a CSV file."""
+    """Whether a name is the name of a CSV file."""
     return name.lower().endswith(_TABLES)
 
 
 def make_rows(sources: Sequence[str]) -> bool:
-    """Whether the FILE arguments of `run` are inputs that make a row each: folders or a CSV
-    file."""
+    """Whether each input among the FILE arguments of `run` makes a row, as the pictures of folders
+    and the samples of a CSV file do."""
     return any(is_table(name) or Path(name).is_dir() for name in sources)
 
 
@@ -92,9 +92,9 @@ def check_label(label: str) -> None:
 def row_inputs(model: str, graph: Graph, sources: Sequence[str], options: PhotoOptions,
                batch: int | None, label: str, *, is_planned: bool) -> RowInputs:
     """Returns the inputs of folders and picture files, or of one CSV file. model: the network as
-    the command line names it. is_planned: whether there is a plan, which says how it takes them.
-    Raises InputError where there are none, or where they do not fit the
-    network."""
+    the command line names it. is_planned: whether MODEL is a saved plan, which decides the form of
+    its inputs. Raises InputError where there are no inputs, or where they do not fit the network.
+    """
     tables = [name for name in sources if is_table(name)]
     if not tables:
         check_label(label)

@@ -93,7 +93,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run a network on photos or on arrays."""
-    # click gives an option one value, so the further files after --image FILE come as arguments
+    # click gives an option one value, so that further files after --image FILE are arguments
     photos, arrays = [*(image or []), *(photos or [])], array or []
     _check_sources(photos, arrays, labels)
     saved_plan = load_plan(model, device, shape, weights, strict, outputs)
@@ -144,8 +144,8 @@ def run(
 
 
 def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) -> None:
-    """Raises InputError before any work: without one kind of input, or with labels that cannot be
-    read."""
+    """Raises InputError, before any work, unless there is exactly one kind of input, and where
+    labels cannot be read."""
     if bool(photos) == bool(arrays):
         raise InputError("give either --image FILE... or --input X.npy")
     if "" in photos:
@@ -156,8 +156,8 @@ def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) ->
 
 def _execute(model: str, saved_plan: AnyPlan | None, inputs: RunInputs, device: str | None,
              strict: bool, table: bool) -> tuple[AnyPlan, dict[str, np.ndarray], Any]:
-    """Returns the plan, the network's outputs on all inputs, and the plan's report, which has the
-    times of its layers where `table` is set."""
+    """Returns the plan, the network's outputs on all inputs, and the plan's report. Where `table`
+    is set, the report has the times of the layers."""
     graph, results = inputs.graph, list[tuple[np.ndarray, ...]]()
     inverted: list[str] = []
 

@@ -29,8 +29,8 @@ class RunInputs:
     names: one name for each input, for messages and results.
     batch: number of inputs that run at once.
     batches: the arrays of each execution, in the order of the graph's inputs.
-    are_photos: whether they were read from photos.
-    graph: the network with the form in which it takes them.
+    are_photos: whether the inputs were read from photos.
+    graph: the network with the form in which it takes the inputs.
     """
 
     names: Sequence[str]
@@ -43,8 +43,8 @@ class RunInputs:
 def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOptions,
                  batch: int | None, *, is_planned: bool) -> RunInputs:
     """Returns the photos in batches. model: the network as the command line names it, for messages.
-    is_planned: whether there is a plan, which says how it takes them. Raises InputError where they
-    do not fit the network."""
+    is_planned: whether MODEL is a saved plan, which decides the form of its inputs. Raises
+    InputError where the photos do not fit the network."""
     prepare = photo_options.preprocessing(model, graph, options)
     size = batch_size(graph, batch, len(photos), 1)
     graph = graph if is_planned else taking_photos(graph, prepare)
@@ -74,8 +74,8 @@ def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptio
 
 
 def batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
-    """Returns how many rows run at once. batch: the value of --batch. Raises InputError when it
-    would change the numbers."""
+    """Returns how many rows run at once. batch: the value of --batch. Raises InputError where this
+    batch size would change the network's results."""
     size = min(batch or default, rows)
     if size >= rows:
         return rows
@@ -90,11 +90,11 @@ def batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
 
 
 def negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadata) -> list[str]:
-    """Returns the names of the pictures that are dark on light where the network was trained on
-    light on dark, or the other way round.
+    """Returns the names of the pictures that seem to be negatives of the training data, such as
+    dark on light where the network was trained on light on dark.
 
-    Only brightness tells: no picture is named where the training data were neither dark nor
-    light. pictures: grey levels, one picture for each of the first names.
+    Mean brightness alone decides, so that no picture is named where the training data were neither
+    dark nor light. pictures: grey levels, one picture for each of the first names.
     """
     if metadata.brightness is None or _WHITE / 4 <= metadata.brightness <= _WHITE * 3 / 4:
         return []

@@ -17,8 +17,8 @@ from gossamer.io.images import Preprocessing
 class RayAnswers:
     """The answers of a cluster's workers, which read the pictures themselves.
 
-    place: what stands in for the names and descriptions of devices. model: the plan or the network,
-    in the form in which it takes photos. device: that of each worker.
+    place: two texts in place of the names and the descriptions of devices. model: the plan or the
+    network, in the form in which it takes photos. device: the device of each worker.
     """
 
     def __init__(self, address: str, model: Any, inputs: RowInputs, prepare: Preprocessing,
@@ -29,7 +29,7 @@ class RayAnswers:
             self._ray = connect(address)
         except InputError as error:
             raise InputError(f"--ray {address}: {error}") from None
-        # the rows that are done are told by the verb itself
+        # the verb itself shows how many rows are done
         self._ray.data.DataContext.get_current().enable_progress_bars = False
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         self._model = model

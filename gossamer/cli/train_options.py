@@ -26,7 +26,7 @@ from gossamer.train.mlp import device_of
 _WORDS = {"leave resume out": "leave --resume out", "a learning_rate below": "an --lr below",
           "numbers in x": "numbers in the samples",
           "take output='linear', or bring y into": "leave --published out, or bring them into"}
-"""Phrases in messages of training, each with that which takes its place on the command line."""
+"""Phrases in messages of training, each with the phrase that replaces it on the command line."""
 _SUFFIXES = {"--output": ".onnx", "--curve": ".png", "--report": ".json"}
 
 
@@ -46,8 +46,8 @@ def check_settings(mlp: MLP) -> None:
 
 
 def settle(mlp: MLP, data: DataShape) -> None:
-    """Gives a network the parameters that it left open, as samples of this shape decide them.
-    Raises InputError, which names the option, where it cannot be trained."""
+    """Gives a network the parameters that were left open, as samples of this shape decide them.
+    Raises InputError, which names the option, where the network cannot be trained."""
     settings = _checked(mlp, data)
     mlp.set_params(sizes=settings.sizes, hidden=None, **{
         name: getattr(settings, name) for name in ("loss", "output", "learning_rate", "batch")})
@@ -119,10 +119,11 @@ def check_resume(checkpoint: Path | None, resume: bool) -> None:
 
 def demo_outputs(folder: Path, outputs: Mapping[str, Path | None],
                  context: typer.Context) -> dict[str, Path | None]:
-    """Returns the files that the demo writes: in this folder, where no option names another.
+    """Returns the files that the demo writes. They are in this folder, except files that an option
+    names.
 
-    The folder is made where it is absent, and removed again when the command ends and it is
-    empty. Raises InputError where that fails."""
+    The folder is made where it is absent, and removed at the end of the command where it is still
+    empty. Raises InputError where it cannot be made."""
     if folder.suffix == _SUFFIXES["--output"] and not folder.is_dir():
         raise InputError(f"--output {folder}: expected a folder, for the demo writes several files")
     try:
@@ -144,7 +145,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def checkpoint_hint(checkpoint: Path | None) -> str:
-    """Returns a sentence on what remains of the training where no network is written."""
+    """Returns a sentence that says, where no network is written, whether the training is lost."""
     if checkpoint is not None and checkpoint.is_file():
         return f"{checkpoint} keeps what was trained: the same command with --resume goes on"
     return "what was trained is lost: --checkpoint FILE keeps what --resume goes on from"

@@ -1,5 +1,4 @@
-"""The rows that the verb `train` shows while it trains, and what it prints and writes at the
-end."""
+"""The output of the verb `train`: rows during training, and lines and files at the end."""
 
 from __future__ import annotations
 
@@ -33,13 +32,14 @@ from gossamer.train.export import curve
 from gossamer.train.network import JUDGED
 
 SAMPLES = "samples"
-"""Key of the demo's file of samples to run the network on, beside the names of options."""
+"""Key of the demo's file of samples to run the network on; the other keys of outputs are names of
+options."""
 _MOST_LINES = 20
-"""The most epochs that are shown when training ends behind a bar."""
+"""The most epochs that are printed at the end of a training that showed a bar."""
 
 TRAINING, VALIDATION, TEST = "training", "validation", "test"
-"""The roles of samples that a score is of: they were trained on, chose the epoch that is kept, or
-did neither."""
+"""The roles of the samples on which a score is computed: the network was trained on them, or they
+chose the epoch that is kept, or neither."""
 
 Head = Callable[[str, str], list[str]]
 """A function from the names of the device and the algorithm that train to the lines above the
@@ -49,6 +49,7 @@ rows."""
 class EpochReporter:
     """Keeps the progress of each epoch and shows it.
 
+    rows: the progress of each epoch, as rows of the report.
     bar: the bar on stderr, which always shows the last epoch.
     epochs: number of epochs to train.
     live: True prints a row on stdout after each epoch; False prints some rows when stop() ends
@@ -69,8 +70,8 @@ class EpochReporter:
         self._lines: list[str] = []
 
     def begin_training(self, head: Head, role: str, data: DataShape) -> None:
-        """Takes note that the samples are read and training begins. role: that of the samples that
-        scores are of, as role() says it. data: shape of the samples to train on."""
+        """Notes that the samples are read and training begins. role: the role of the samples on
+        which scores are computed, as role() returns it. data: shape of the samples to train on."""
         self.seconds_read = time.perf_counter() - self.started
         self._bar.update(self._task, description="training", total=self._epochs)
         self._head = head
@@ -92,7 +93,7 @@ class EpochReporter:
         if self._live:
             try:
                 self._print([row])
-            except OSError:  # that nobody reads the rows any more is no reason to lose the network
+            except OSError:  # training goes on where nobody reads the rows any more
                 self._live = None
         self._bar.update(
             self._task, completed=progress.epoch,
@@ -101,7 +102,7 @@ class EpochReporter:
                         f"{human(progress.samples_per_second)} samples/s")
 
     def stop(self) -> None:
-        """Ends the bar, and shows some of the epochs where none was shown yet."""
+        """Ends the bar, and prints the rows of some epochs where no row was printed yet."""
         self._bar.stop()
         if self._live is False and self.rows:
             self._live = None
@@ -124,11 +125,11 @@ class EpochReporter:
 
 @contextmanager
 def following(epochs: int, rows: bool) -> Iterator[EpochReporter]:
-    """Shows a bar on stderr, where that is a terminal; it is gone at the end. rows: whether the
-    epochs are shown on stdout too: each at once, but after the bar where both are terminals."""
+    """Shows a bar while the body runs, where stderr is a terminal. rows: whether the epochs are
+    printed on stdout too: each at once, or at the end where stdout and stderr are terminals."""
     console = Console(stderr=True)
     live = not (console.is_terminal and sys.stdout.isatty()) if rows else None
-    # what reads the pipe may write to the terminal that the bar is on
+    # no bar where stdout is a pipe: its reader may write to the terminal that the bar is on
     with Bar(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
              TextColumn("{task.description}", markup=False), console=console, transient=True,
              redirect_stdout=False,
@@ -149,14 +150,14 @@ def _into_pipe() -> bool:
 
 
 def role(mlp: MLP, data: TrainingData) -> str:
-    """Returns the role of the samples that scores are of."""
+    """Returns the role of the samples on which scores are computed."""
     if data.held_out is None:
         return TRAINING
     return VALIDATION if mlp.keep == "best" else TEST
 
 
 def head(mlp: MLP, trained_on: Device, data: TrainingData) -> Head:
-    """Returns the lines that say what is trained, on which samples and on which device."""
+    """Returns the function that makes the lines on the samples, the network and the device."""
     training, preparation = data.training, data.preparation
     steps = [step for step, applies in (
         ("scaled to 0..1", preparation.scale),
@@ -181,7 +182,7 @@ def facts(mlp: MLP, trained_on: Device, data: TrainingData,
     preparation = data.preparation
     right = int((mlp.predict(scored.x) == scored.y).sum()) if scored.labelled else None
     settings = {name: value for name, value in mlp.get_params().items() if name != "device"}
-    # only the error is known of epochs that were trained before a --resume
+    # of epochs that were trained before --resume, only the error is known
     before = [{"epoch": number, "error": error, "accuracy": None, "held_out_error": None,
                "held_out_accuracy": None, "samples_per_second": None}
               for number, error in enumerate(mlp.loss_curve_[:mlp.n_iter_ - len(reporter.rows)], 1)]
@@ -272,7 +273,7 @@ def print_facts(facts: Mapping[str, Any], outputs: Mapping[str, Path | None],
 
 
 def score_name(labelled: bool) -> str:
-    """Returns what says how good a network is: the accuracy, or where numbers are learnt R^2."""
+    """Returns the name of the score: accuracy for labels, R^2 where numbers are learnt."""
     return "accuracy" if labelled else "R^2"
 
 
@@ -288,7 +289,8 @@ def _title(settings: Mapping[str, Any]) -> str:
 
 
 def _accuracies(facts: Mapping[str, Any]) -> dict[str, dict[int, float]]:
-    """Returns the accuracy of each epoch, by the role of the samples that it is of."""
+    """Returns the accuracy after each epoch, under the role of the samples that it was computed
+    on."""
     values = {row["epoch"]: row["accuracy" if row["held_out_accuracy"] is None
                                 else "held_out_accuracy"] for row in facts["rows"]}
     points = {epoch: value for epoch, value in values.items() if value is not None}

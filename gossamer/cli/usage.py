@@ -1,4 +1,4 @@
-"""Runs the command line, and turns wrong usage into one line like every other error."""
+"""Runs the command line, and turns an error in usage into one line, as every other error is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def invoke() -> int:
 
 
 def _explained(error: Any) -> str:
-    """Returns the message of an error in usage, with the value that the option was given."""
+    """Returns the message of an error in usage, with the value that was given to the option."""
     message = error.format_message()
     if match := re.match(r"Invalid value for '?([^':]+)'?(?: / '[^']*')*: (.*)", message, re.S):
         option, reason = match.groups()

@@ -1,4 +1,4 @@
-"""The verbs of the command line, of which only the one that is called is imported."""
+"""The verbs of the command line. Only the verb that is called is imported."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _CLICK = typer.BadParameter.__mro__[2].__module__.rpartition(".")[0]
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb, or a verb with verbs of its own.
+    """A verb, or a verb with sub-verbs, such as `cache`.
 
-    help: the first sentence of its help, so that listing verbs imports none.
-    module: where its functions are, below gossamer.cli.
-    function: that of the verb; "" where it has verbs of its own.
-    verbs: the functions of these, by name.
+    help: the first sentence of the verb's help, so that verbs are listed without importing any.
+    module: name of the module in gossamer.cli that has the functions.
+    function: name of the verb's function; "" where the verb has sub-verbs.
+    verbs: names of the sub-verbs' functions, by sub-verb.
     """
 
     help: str

@@ -19,7 +19,7 @@ _OF_SCIKIT_LEARN = {
     "batch_size": "batch", "n_iter_no_change": "patience", "out_activation": "output",
     "early_stopping": "validation=(x, y) of fit()", "verbose": "on_epoch of fit()",
     "validation_fraction": "validation=(x, y) of fit()", "warm_start": "partial_fit()"}
-"""For parameters of scikit-learn's networks what gossamer calls the same."""
+"""Parameters of scikit-learn's networks, with gossamer's names for the same settings."""
 
 
 class Estimator:
@@ -46,19 +46,20 @@ class Estimator:
 
     @property
     def _learns_numbers(self) -> bool:
-        """Whether this was trained on numbers, or is to be."""
+        """Whether the estimator was trained on numbers, or is to be."""
         is_trained = hasattr(self, "_state")
         return (is_trained and not hasattr(self, "classes_")) or (
             getattr(self, "task", None) == "regression")
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Returns whether this is trained."""
+        """Returns whether the estimator is trained."""
         return hasattr(self, "_state")
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
 
-        # without a task it may become either by training; scikit-learn then decides by y as well
+        # an untrained estimator without a task counts as a classifier here, though training on
+        # numbers makes it a regressor; scikit-learn looks at y too before it takes y as labels
         is_regressor = self._learns_numbers
         return Tags("regressor" if is_regressor else "classifier",
                     TargetTags(required=True, multi_output=is_regressor),
@@ -75,7 +76,7 @@ class Estimator:
 
     @classmethod
     def _unknown(cls, name: str) -> InputError:
-        """Returns the error for a parameter that this does not have."""
+        """Returns the error for a parameter that the estimator does not have."""
         own = _OF_SCIKIT_LEARN.get(name)
         return InputError(f"{cls.__name__} has no parameter {name!r}: " + (
             f"expected one of {', '.join(cls._defaults())}" if own is None else
@@ -83,8 +84,9 @@ class Estimator:
 
 
 class classifiers_only:
-    """A decorator of methods that an estimator lacks which learns numbers: there the attribute
-    raises an InputError that is an AttributeError too, by which scikit-learn knows that."""
+    """A decorator of methods that only classifiers have. Where the estimator learns numbers, the
+    attribute raises an InputError that is also an AttributeError, so that scikit-learn takes the
+    method as absent."""
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self.__doc__ = method.__doc__
@@ -100,13 +102,13 @@ class classifiers_only:
 
 
 class _NotOfNumbers(InputError, AttributeError):
-    """A method that a network which learns numbers does not have."""
+    """Raised where a network that learns numbers is asked for a method of classifiers."""
 
 
 def shared_with_scikit_learn(own: type[_Class]) -> type[_Class]:
-    """Returns a class of errors or warnings or, where a program has imported scikit-learn, its
-    subclass that is scikit-learn's class of the same name as well, so that what catches or filters
-    that one finds gossamer's."""
+    """Returns the given class of errors or warnings. Where a program has imported scikit-learn,
+    returns a subclass that also derives from scikit-learn's class of the same name, so that code
+    that catches or filters scikit-learn's class gets gossamer's too."""
     theirs = getattr(sys.modules.get("sklearn.exceptions"), own.__name__, None)
     both: type[_Class] = own if theirs is None else _subclass(cast(Hashable, own), theirs)
     return both
@@ -115,7 +117,7 @@ def shared_with_scikit_learn(own: type[_Class]) -> type[_Class]:
 @functools.cache
 def _subclass(own: Any, theirs: Any) -> Any:
     def reduced(error: Exception) -> tuple[type, tuple[Any, ...]]:
-        return own, error.args  # pickle finds classes by name, and this one has none
+        return own, error.args  # pickle looks classes up in modules, where this subclass is not
 
     return type(own.__name__, (own, theirs), {
         "__module__": own.__module__, "__doc__": own.__doc__, "__reduce__": reduced})

@@ -31,23 +31,24 @@ class ManyResult:
     Attributes
     ----------
     rows : list of dict
-        One row for each network, by config and within a config by fold, with the keys
+        One row for each network, in the order of the configs and of the folds of each config,
+        with the keys
 
         - config (int): index of the config,
         - fold (int or None): index of the fold,
         - network (str): the MLP as text,
         - epochs (int): number of finished epochs,
         - loss (float): mean loss of the last epoch,
-        - train_accuracy (float or None): accuracy on the training data, of more than 10,000 rows
-          on 10,000 that are spread over them; R^2 for regression,
+        - train_accuracy (float or None): accuracy on the training data, R^2 for regression; of
+          more than 10,000 rows only 10,000 count, spread over all of them,
         - validation_accuracy (float or None): accuracy, or R^2, on the validation data; None
-          where there are none,
+          without validation data,
         - seconds (float): duration of the launches that the network shared with others,
         - kept_epoch (int): number of the epoch whose parameters the network has,
-        - state (str): "trained", "target reached", "no improvement" where the patience ended it,
-          or a sentence that says how training diverged (the network is then as it was
-          before that epoch); where training was interrupted also "stopped after epoch ..." or
-          "not begun",
+        - state (str): "trained", "target reached", "no improvement" where the patience ended
+          training, or a sentence that says how training diverged (the network is then as it was
+          before the epoch that diverged); where training was interrupted also "stopped after
+          epoch ..." or "not begun",
         - is_trained (bool): whether training began and did not diverge.
     networks : list of MLP
         The trained network of each row.
@@ -72,8 +73,8 @@ class ManyResult:
     def best(self) -> MLP:
         """Network with the best score.
 
-        It belongs to the config with the best mean score over the folds; of equal means the one
-        with the smallest loss wins.
+        It belongs to the config with the best mean score over the folds. Where means are equal,
+        the config with the smallest mean loss wins.
 
         Returns
         -------
@@ -108,8 +109,9 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
                ray: str | None = None) -> ManyResult:
     """Train one network for each config (and fold), many of them at once.
 
-    Each network is trained as MLP.fit() would train it; the rows that folds leave out choose no
-    epoch. Networks with the same sizes, activation, loss and batch share launches; each has its own
+    Each network is trained as MLP.fit() would train it; the rows that a fold leaves out do not
+    decide which epoch is kept. Networks with the same sizes, activation, loss and batch share
+    launches; each has its own
     learning rate, schedule, momentum, decay, seed and last epoch. A network that diverges is marked
     in the result, and the others continue.
 
@@ -125,23 +127,24 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
     y : array_like, shape (n,) or (n, outputs)
         Labels or targets, as for MLP.fit().
     folds : int, optional
-        Number of times that each config is trained. The rows are split into so many parts, over
-        which the classes are spread evenly; each time another part is left out and validated on.
+        Number of parts into which the rows are split, with the classes spread evenly over them.
+        Each config is trained once for each part: on the other parts, and validated on this one.
     validation : pair of array_like, optional
         x and y to validate all networks on; excludes folds.
     sample_weight : array_like of float, shape (n,), optional
         Weight of each sample, as for MLP.fit().
     device : str or Device, optional
-        Device for all networks; None takes that of each config.
+        Device for all networks; None takes the device of each config.
     checkpoint : str or Path, optional
-        Folder, created if it is missing, in which each network has a file that is replaced after
-        epochs.
+        Folder of checkpoints, created if it is missing. Each network has a file in it, which is
+        replaced after epochs.
     resume : bool
         True to continue from the checkpoint. Networks that have no file in it begin.
     ray : str, optional
-        A Ray cluster whose workers share the networks: "HOST:PORT", "auto" for the one that this
-        machine belongs to, or "local". The checkpoint's folder is one that all of them see; the
-        share of a worker that is lost is done again, from there. `device` is then a name.
+        A Ray cluster whose workers share the networks: "HOST:PORT", "auto" for the cluster that
+        this machine belongs to, or "local". All workers must see the folder of checkpoints: the
+        share of a worker that is lost is trained again, from its checkpoints. `device` must then
+        be a name.
 
     Returns
     -------
@@ -205,7 +208,7 @@ def sweep(base: MLP, grid: Mapping[str, Sequence[Any]]) -> list[MLP]:
     Parameters
     ----------
     base : MLP
-        Network whose other parameters all of them have.
+        Network that gives the parameters that are not in the grid.
     grid : mapping from str to sequence
         Values to try for each parameter of MLP; the last parameter varies fastest.
 
@@ -301,7 +304,7 @@ def _write(group: Sequence[NetworkEntry]) -> None:
 def _result(entries: Sequence[NetworkEntry]) -> ManyResult:
     for entry in entries:
         if entry.state.epochs_done and not hasattr(entry.mlp, "coefs_"):
-            # its state comes from a checkpoint, and training stopped before it continued
+            # the state comes from a checkpoint, and training stopped before this network's turn
             become(entry.mlp, entry.state, entry.data, None)
     return ManyResult([entry.row() for entry in entries], [entry.mlp for entry in entries])
 

@@ -14,12 +14,13 @@ from gossamer.train.mlp import MLP
 
 SHARE = 8
 """The number of configs in a share. It does not depend on the size of the cluster, so that a run
-may go on in another cluster."""
+may be resumed in another cluster."""
 
 
 @dataclass(frozen=True)
 class _Share:
-    """Some of the configs, and the folder of their checkpoints."""
+    """The configs that one worker trains, and the folder of their checkpoints; None without
+    checkpoints."""
 
     configs: Sequence[MLP | Mapping[str, Any]]
     checkpoint: Path | None
@@ -32,9 +33,9 @@ def rows_and_networks(configs: Sequence[MLP | Mapping[str, Any]], address: str,
     """Returns the rows and the networks of a ManyResult, in the order of the configs.
 
     address: the cluster, as gossamer.ray.connect takes it; "" for Ray's own choice. train_many: the
-    function that trains a share. given: its other arguments. A share whose worker is lost is done
-    again, from its checkpoint where there is one. Raises InputError where the folder holds another
-    run, or arguments are wrong.
+    function that trains a share. given: the other arguments of train_many. The share of a worker
+    that is lost is trained again, from its checkpoints if it has any. Raises InputError where the
+    folder holds another run, or arguments are wrong.
     """
     folder = None if checkpoint is None else Path(checkpoint).absolute()
     if folder is not None:
@@ -52,8 +53,8 @@ def rows_and_networks(configs: Sequence[MLP | Mapping[str, Any]], address: str,
 
 
 def _check(folder: Path, resume: bool) -> None:
-    """Makes the folder of checkpoints, and raises InputError where it holds those of another
-    run."""
+    """Makes the folder of checkpoints. Raises InputError where the folder holds checkpoints
+    already and the run is not resumed."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(parents=True)
     if not resume and any(folder.glob("share-*")):
@@ -62,8 +63,8 @@ def _check(folder: Path, resume: bool) -> None:
 
 
 def _trained(share: _Share, given: Mapping[str, Any]) -> Any:
-    """Returns the ManyResult of a share. It goes on from the checkpoints that are there: those of
-    the run that is resumed, or of a worker that was lost."""
+    """Returns the ManyResult of a share. Training goes on from the share's checkpoints where there
+    are any: the run is then resumed, or an earlier worker was lost."""
     train_many, more = given["train_many"], given["more"]
     # a worker may have been lost before it wrote its first file
     is_begun = share.checkpoint is not None and (

@@ -40,29 +40,29 @@ class MLP(Predictor):
     """A fully connected network, trained by back-propagation on one device.
 
     The class follows the conventions of scikit-learn: it tells classes apart as its MLPClassifier
-    does and learns numbers as its MLPRegressor does, with defaults that learn as well. From the
-    same settings and data every device comes to the same parameters, to rounding.
+    does and learns numbers as its MLPRegressor does, and its defaults learn as well as theirs. With
+    the same settings and data all devices reach the same parameters, up to rounding.
 
     Parameters
     ----------
     sizes : sequence of int
         Number of units of each layer, inputs first and outputs last, such as (784, 32, 10).
-        Where it is empty, the data say the first and the last, and `hidden` the others.
+        Where it is empty, the data decide the first and the last number, `hidden` the others.
     hidden : sequence of int, optional
         Number of units of each hidden layer, where `sizes` is empty; None is one layer of 100.
     task : {"classification", "regression"} or None
-        What y holds: a label for each sample, or numbers to learn. With None integers, booleans
-        and strings are labels, and floats are numbers; a warning says so where these are a few
-        whole numbers, which may be meant as labels.
+        What y holds: a label for each sample, or numbers to learn. With None, integers, booleans
+        and strings are labels, and floats are numbers; a warning follows where the floats take
+        only a few values, all whole, and so may be meant as labels.
     class_weight : mapping, "balanced" or None
         Weight of each label, by which the losses of its samples are multiplied (1 where a label is
-        left out); "balanced" makes all classes weigh alike. Together with those of `sample_weight`
-        the weights are divided by their mean.
+        left out); "balanced" makes all classes weigh alike. Each sample's weight is the product of
+        its class weight and its `sample_weight`, divided by the mean of these products.
     activation : {"relu", "sigmoid", "tanh"}
         Activation of the hidden layers.
     output : {"linear", "sigmoid", "tanh"} or None
         Activation of the outputs with "squared_error". None is "linear" for numbers; for labels
-        it is that of the hidden layers, or "linear" where that is "relu".
+        it is the activation of the hidden layers, or "linear" where these have "relu".
     loss : {"cross_entropy", "squared_error"} or None
         With "cross_entropy" the outputs are a softmax. None is "cross_entropy" for labels and
         "squared_error" for numbers.
@@ -72,8 +72,8 @@ class MLP(Predictor):
         Factor of each change of a parameter, above 0. None is 0.001 for "adam", 0.1 for "sgd".
     schedule : str, tuple or callable
         Factor of the learning rate in each epoch: "constant" (1), "inverse"
-        (1 / (1 + epochs done)), ("step", every, factor) (the factor once more after every so
-        many epochs), or a function of the number of epochs done (int) that returns a float.
+        (1 / (1 + epochs done)), ("step", every, factor) (multiplied by `factor` after each
+        `every` epochs), or a function of the number of epochs done (int) that returns a float.
     momentum : float
         Share of the last change that the next one keeps, at least 0 and below 1; for "sgd".
     weight_decay : float
@@ -86,41 +86,42 @@ class MLP(Predictor):
     target_error : float, optional
         Mean loss of an epoch at which training stops early.
     patience : int or None
-        Number of epochs without an improvement after which training stops early: where the best
-        epoch is kept, of the score on the validation data (or, where it is equal, of the loss on
-        them), else of the epoch's mean loss. A loss improves by 0.0001 or more. None does not
-        stop.
+        Number of epochs without an improvement after which training stops early; with None it
+        does not. With validation data and keep="best" an improvement is a higher score on them,
+        or the same score with a smaller loss; otherwise it is a smaller mean loss of the epoch. A
+        loss is smaller where it is less by 0.0001 or more.
     keep : {"best", "last"}
-        The epoch whose parameters are kept: the one that did best on the validation data, or the
-        last, where validation data decide nothing; without them it is the last.
+        The epoch whose parameters are kept: the epoch that did best on the validation data, or
+        the last epoch, whatever the validation data say. Without them it is always the last.
     shuffle : bool
         True to train each epoch in a random order of its own, False in the order of the rows.
     standardise : bool
-        True to train on inputs that are less their mean and divided by their standard deviation,
-        column by column. The trained network takes inputs as they are.
+        True to subtract from each column of the inputs its mean, and to divide by its standard
+        deviation, before training. The trained network takes inputs as they are.
     scale_targets : bool
-        True to train on numbers in y that are standardised in the same way, where the outputs are
-        linear. The trained network predicts numbers as they are; its losses are those of the
-        standardised ones.
+        True to standardise numbers in y in the same way before training, where the outputs are
+        linear. The trained network predicts numbers on the scale of y; the losses of training are
+        computed on the standardised numbers.
     initial : {"glorot", "uniform"}
-        Distribution of the initial parameters: the weights as "glorot" and the biases 0, or
-        "uniform" between -0.05 and 0.05.
+        Distribution of the initial parameters: "glorot" draws the weights uniformly within
+        Glorot's bounds and sets the biases to 0; "uniform" draws both between -0.05 and 0.05.
     seed : int or None
-        Seed of the initial parameters and of the orders; None takes another one each time.
+        Seed of the initial parameters and of the orders of the samples; None takes another seed
+        each time.
     device : str, Device or None
         Device that trains: "cuda:0", "opencl:0", "host", or None for the best device: CUDA, else
-        an OpenCL GPU, else the host. A processor trains by OpenCL only where that is named, which
-        a warning advises against where NumPy trains faster.
+        an OpenCL GPU, else the host. OpenCL on a processor trains only where it is named; a
+        warning follows where NumPy would train faster.
     effort : {"quick", "normal", "max"} or None
-        Effort at which all algorithms are measured, to take the fastest. That takes seconds to
-        minutes at the first network of these sizes on this device with data about as dense.
-        With None nothing is measured, and the algorithm that is expected to be the fastest is
-        taken (see Notes).
+        Effort at which all algorithms are measured, so that the fastest trains. Measuring takes
+        seconds to minutes the first time that a network of these sizes is trained on this device
+        with data of about this density. With None nothing is measured, and the algorithm that is
+        expected to be the fastest is taken (see Notes).
     algorithm : str or None
         Name of the algorithm to take.
     **unknown
-        No other parameter is taken; for those of scikit-learn's networks the error names the one
-        here.
+        Any other parameter is an InputError; for a parameter of scikit-learn's networks the error
+        names the parameter that MLP has instead.
 
     Attributes
     ----------
@@ -129,11 +130,11 @@ class MLP(Predictor):
     intercepts_ : list of numpy.ndarray
         Biases of each layer, float32 of shape (units,).
     loss_curve_ : list of float
-        Mean loss of each epoch, each sample's taken before its update.
+        Mean loss of each epoch; the loss of a sample is taken before the update that it is in.
     n_iter_ : int
         Number of finished epochs.
     kept_epoch_ : int
-        Number of the epoch, from 1, after which the network had the parameters that it has.
+        Number of the epoch, from 1, whose parameters the network has.
     classes_ : numpy.ndarray
         Labels in the order of the outputs; missing after a regression.
     n_features_in_ : int
@@ -149,11 +150,11 @@ class MLP(Predictor):
 
     Notes
     -----
-    Adam, and weighted samples with "squared_error", are trained by "per_step" on GPUs. For all
-    else, without an effort, the algorithm is "blocked" where one work-group can train a network
+    On GPUs, Adam and weighted samples with "squared_error" are trained by "per_step". In all other
+    cases, without an effort, the algorithm is "blocked" where one work-group can train a network
     with it (samples one by one without momentum, one hidden layer of 64 units at most); else
     "persistent" where a network fits the shared memory of one work-group; else "blocked" with
-    several launches; else "per_step"; and on the host "numpy".
+    several launches; else "per_step". The host always trains by "numpy".
 
     Source: training by back-propagation on a GPU with everything resident (2013), whose settings
     published() has; Adam is Kingma and Ba (2015).
@@ -218,9 +219,9 @@ class MLP(Predictor):
     def published(cls, sizes: Sequence[int] = (), **settings: Any) -> MLP:
         """Return a network that is trained as published.
 
-        That is sigmoid units in all layers, the outputs too, squared error, online training at
-        a learning rate of 0.3 without momentum in the order of the rows, initial parameters
-        between -0.05 and 0.05, 10 epochs without an early stop, and the last epoch is kept.
+        All layers, the outputs too, have sigmoid units, and initial parameters between -0.05 and
+        0.05. Training is online, with squared error, at a learning rate of 0.3 without momentum,
+        in the order of the rows, for 10 epochs without an early stop; the last epoch is kept.
 
         Parameters
         ----------
@@ -228,7 +229,7 @@ class MLP(Predictor):
             Number of units of each layer, as for MLP.
         **settings
             Other parameters of MLP. With squared error the outputs have the `activation` of the
-            hidden layers for numbers too, or none where that is "relu".
+            hidden layers, also where y holds numbers; they are linear where it is "relu".
 
         Returns
         -------
@@ -246,20 +247,21 @@ class MLP(Predictor):
             checkpoint: str | Path | None = None, resume: bool = False) -> MLP:
         """Train the network from the start.
 
-        Finished epochs are kept, here and in the checkpoint, when Ctrl-C or on_epoch interrupts
-        the training.
+        When Ctrl-C or an error of on_epoch interrupts the training, the finished epochs are kept,
+        in this MLP and in the checkpoint.
 
         Parameters
         ----------
         x : array_like of float, shape (n, inputs)
-            Samples; float32 is trained on. The names of a data frame's columns are kept, and
-            checked afterwards; a sparse matrix of SciPy becomes dense.
+            Samples, which become float32. The names of a data frame's columns are kept, and the
+            data frames of later calls have to have them too; a sparse matrix of SciPy becomes
+            dense.
         y : array_like, shape (n,) or (n, outputs)
             One integer or string label for each sample to classify, or float targets; targets of
             a single output may have the shape (n,).
         sample_weight : array_like of float, shape (n,), optional
-            Weight of each sample, 0 or more, by which its loss is multiplied; they are divided
-            by their mean.
+            Weight of each sample, 0 or more, by which its loss is multiplied. The weights are
+            divided by their mean first.
         validation : pair of array_like, optional
             x and y to evaluate the network on after each epoch, by which the best epoch is found.
         on_epoch : callable, optional
@@ -287,7 +289,7 @@ class MLP(Predictor):
         Warns
         -----
         ConvergenceWarning
-            If all epochs were trained and `patience` found no end.
+            If all epochs were trained and neither `patience` nor `target_error` ended training.
         """
         data = given_samples(self, x, y, sample_weight)
         settings = Settings.of(self, data.shape)
@@ -342,13 +344,13 @@ class MLP(Predictor):
                     sample_weight: Any = None) -> MLP:
         """Train for one more epoch, over these samples.
 
-        With `standardise`, and for numbers to learn, the first call's samples say the means and
-        deviations.
+        With `standardise`, and for numbers to learn, all calls use the means and deviations of the
+        first call's samples.
 
         Parameters
         ----------
         x : array_like of float, shape (n, inputs)
-            Samples; float32 is trained on.
+            Samples, which become float32.
         y : array_like, shape (n,) or (n, outputs)
             Labels or targets, as for fit().
         classes : array_like, optional
@@ -411,7 +413,7 @@ class MLP(Predictor):
 
 
 def _progress(training: TrainLoop, state: TrainState, data: Samples, seconds: float) -> Progress:
-    """Return the report of an epoch, which took so many seconds."""
+    """Return the report of an epoch. seconds: how long the epoch took."""
     def score() -> float:
         training.fetch_parameters()
         return TrainedNetwork.of(state).judged(data, np.arange(len(data.x)))

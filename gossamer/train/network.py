@@ -22,7 +22,7 @@ JUDGED = 10_000
 class TrainedNetwork:
     """A network with its parameters.
 
-    problem: the back-propagation problem, which says the activations.
+    problem: the back-propagation problem, which has the activations.
     layers: weights (units, units of the layer before) and biases (units,) of each layer.
     """
 
@@ -70,7 +70,7 @@ class TrainedNetwork:
         total = 0.0
         for first in range(0, len(x), _ROWS):
             part = slice(first, first + _ROWS)
-            # the logarithm is taken of the weighted sums, as a softmax may round to 0
+            # the logarithm is computed from the weighted sums, because a softmax may round to 0
             activations = forward(self.problem, self.layers, x[part])[-2]
             sums = (activations @ self.layers[-1][0].T + self.layers[-1][1]).astype(np.float64)
             sums -= sums.max(axis=1, keepdims=True)
@@ -90,8 +90,8 @@ class TrainedNetwork:
         return Validation(self.loss(outputs, data.x, data.targets), self.score(outputs, data))
 
     def judged(self, data: Samples, rows: np.ndarray) -> float:
-        """Returns the score over these rows; of more than 10,000 rows it takes 10,000 that are
-        spread over them."""
+        """Returns the score on these rows; of more than 10,000 rows only 10,000 count, spread over
+        all of them."""
         if len(rows) > JUDGED:
             rows = rows[np.linspace(0, len(rows) - 1, JUDGED).astype(np.intp)]
         judged_data = data.rows(rows)
@@ -100,9 +100,11 @@ class TrainedNetwork:
 
 def determination(y: np.ndarray, targets: np.ndarray,
                   weights: np.ndarray | None = None) -> float:
-    """Returns R^2 of predictions, averaged over the outputs, with a weight for each row (n,) or
-    None. For an output whose targets are all
-    equal it is 1 where every prediction equals them, and 0 otherwise."""
+    """Returns R^2 of predictions, averaged over the outputs. The R^2 of an output with only equal
+    targets is 1 where every prediction equals them, and 0 otherwise.
+
+    weights: (n,) weight of each row; None where all are alike.
+    """
     y, targets = y.astype(np.float64), targets.astype(np.float64)
     residual = np.average(np.square(targets - y), axis=0, weights=weights)
     mean = np.average(targets, axis=0, weights=weights)

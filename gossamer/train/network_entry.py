@@ -29,11 +29,14 @@ class NetworkEntry:
     """One network, the samples for it, and its training state.
 
     config, fold: indices that name the network; fold is None without folds.
-    rows: (samples,) indices of the rows of `data` that it is trained on.
+    mlp: a copy of the config, which becomes the trained network.
+    state: the training state.
+    data: the samples, scaled for training.
+    rows: (samples,) indices of the rows of `data` that the network is trained on.
     validation_data: samples to validate on; None without validation, and None with folds, which are
     validated on the rows of `data` that are not in `rows`.
     seconds: duration of the launches so far.
-    checkpointer: what writes its file; None without checkpoints.
+    checkpointer: writer of the network's checkpoint file; None without checkpoints.
     """
 
     config: int
@@ -69,9 +72,10 @@ class NetworkEntry:
 
 _Scaled = dict[tuple[bool, bool, str, int | None], tuple[Samples, Samples | None]]
 GivenData = dict[tuple[int | None, int | None, str | None, str], tuple[Samples, _Scaled]]
-"""Samples as they are given, by what decides how they are read: the expected numbers of inputs and
-outputs, the task and the weights of classes. Each entry also has its scaled samples to train on and
-to validate on, by the settings and the fold that decide how they are scaled."""
+"""The samples as they were given, once for each way to read them. A key holds the expected numbers
+of inputs and outputs, the task and the weights of classes. A value holds the samples, and their
+scaled forms to train on and to validate on, by the settings and the fold that decide the scaling.
+"""
 
 
 def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, sample_weight: Any,
@@ -79,7 +83,7 @@ def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, samp
                opened_device: Device | None) -> list[NetworkEntry]:
     """Returns the networks of a config, one for each fold.
 
-    data: the samples of the configs before this one, to which its own are added.
+    data: the samples of earlier configs, to which the samples of this config are added.
     """
     if isinstance(config, Mapping):
         mlp = MLP().set_params(**config)
@@ -118,7 +122,8 @@ def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, samp
 
 
 def open_checkpoint(entries: Sequence[NetworkEntry], folder: Path, resume: bool) -> None:
-    """Gives each network its file in the folder and, to resume, the state in that file."""
+    """Gives each network its file in the folder and, where training is resumed, the state in that
+    file."""
     if resume and not any(_file(entry, folder).exists() for entry in entries):
         raise InputError(f"{folder}: has no checkpoint of these networks to resume from: give "
                          "another folder, or leave resume out to begin anew")
@@ -147,7 +152,7 @@ def _file(entry: NetworkEntry, folder: Path) -> Path:
 
 
 def _rows_of_folds(data: Samples, folds: int) -> list[np.ndarray]:
-    """Returns the rows that each fold trains on, in their order."""
+    """Returns the rows that each fold trains on, in the order of the data."""
     count = len(data.x)
     if not isinstance(folds, Integral) or not 2 <= folds <= count:
         raise InputError(f"folds {folds!r}: expected a whole number from 2 to the {count} rows")

@@ -1,4 +1,4 @@
-"""What a trained MLP answers: predictions, scores, and the network as a graph or an ONNX file."""
+"""Methods of a trained MLP: predictions, scores, and the network as a graph or an ONNX file."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Predictor(Estimator):
         ------
         InputError
             If the network is not trained yet, or x is wrong: a data frame must have the columns
-            of the one trained on, in their order.
+            of the data frame that was trained on, in the same order.
         """
         y = self._outputs(x)
         if hasattr(self, "classes_"):
@@ -105,7 +105,8 @@ class Predictor(Estimator):
         Returns
         -------
         numpy.ndarray
-            Float32 of shape (n, classes), the logarithm of predict_proba(); -inf where that is 0.
+            Float32 of shape (n, classes), the logarithm of predict_proba(); -inf where the
+            probability is 0.
 
         Raises
         ------
@@ -213,7 +214,7 @@ class Predictor(Estimator):
     def _with_columns(self, preparation: Preparation | None) -> Preparation:
         """Return a preparation with the columns of the data frame that was trained on.
 
-        Its own columns stay, and what it pads has none.
+        A preparation that has columns keeps its own; a preparation that pads gets none.
         """
         preparation = preparation or Preparation()
         names = () if preparation.columns or preparation.pad else getattr(

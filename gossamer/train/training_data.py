@@ -18,13 +18,13 @@ from gossamer.train.loop import memory
 from gossamer.train.loop.settings import Settings, given_sizes
 
 _MOST_LABELS = 20
-"""The most different whole numbers that may be labels which came as floats."""
+"""Floats in y with at most this many different values, all whole, may be meant as labels."""
 
 
 def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
                   classes: np.ndarray | None = None) -> Samples:
-    """Returns the checked samples that an MLP is given, as samples() does, weighted by class as the
-    MLP says. Warns where numbers to learn may be meant as labels."""
+    """Returns checked samples for an MLP, as samples() does, with the class weights of the MLP.
+    Warns where numbers to learn may be meant as labels."""
     if mlp.task not in (None, *TASKS):
         raise InputError(f"task {mlp.task!r}: expected one of {', '.join(TASKS)}, or None")
     data = samples(x, y, given_sizes(mlp), classes, task=mlp.task, sample_weight=sample_weight)
@@ -39,7 +39,7 @@ def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
 
 
 def _tell_of_labels(targets: np.ndarray) -> None:
-    """Warns where the numbers to learn are a few whole numbers, one a row."""
+    """Warns where each row has one number to learn, and these take only a few values, all whole."""
     if targets.shape[1] != 1 or not (targets == np.rint(targets)).all():
         return
     count = len(np.unique(targets))
@@ -54,7 +54,7 @@ def trainable(settings: Settings, data: Samples, device: Device,
               scaling: Scaling | None = None) -> Samples:
     """Returns the samples as they are trained on.
 
-    scaling: how they are scaled; None decides it by them.
+    scaling: the scaling of the samples; None computes it from them.
     Raises InputError where the outputs cannot become a target, or the host has no room for the
     network.
     """
@@ -64,8 +64,8 @@ def trainable(settings: Settings, data: Samples, device: Device,
 
 
 def digest_of(data: Samples, chosen_by: Samples | None) -> str:
-    """Returns the hash of the samples that a checkpoint belongs to. chosen_by: the samples by which
-    the best epoch is found, where there are such."""
+    """Returns the hash of the samples that a checkpoint belongs to. chosen_by: the validation
+    samples that decide which epoch is kept; None without them."""
     if chosen_by is None:
         return data.digest()
     return hashlib.sha256(f"{data.digest()} {chosen_by.digest()}".encode()).hexdigest()

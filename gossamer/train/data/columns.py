@@ -1,5 +1,5 @@
-"""Columns of tables whose cells are no numbers: gaps that are filled, and texts that become zeros
-and ones; and what is kept of them for samples that come later."""
+"""Columns of tables with cells that are no numbers: gaps are filled, and texts become columns of
+zeros and ones. The fillings and the texts are kept, and serve for later samples too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT_HINT = ("; --label says which column the labels are in, `train --one-hot` m
              "texts")
 """Ends of messages on cells that hold no number."""
 _GAPS = ("", "nan", "na", "n/a", "null", "none")
-"""Contents, in small letters, of a cell whose value is not known."""
+"""Contents, in small letters, of a cell without a value (a gap)."""
 _GREATEST = float(np.finfo(np.float32).max)
 _MOST_VALUES = 1000
 """The most different texts of a column that become columns of zeros and ones."""
@@ -30,10 +30,10 @@ _MOST_VALUES = 1000
 class CellRules:
     """What the cells of a table may be besides numbers.
 
-    impute: one of IMPUTES, by which gaps are filled; None where there may be none.
+    impute: one of IMPUTES, by which gaps are filled; None where gaps are not allowed.
     one_hot: whether columns may hold texts.
-    known: the columns that a network was trained on, in its order, which then say both; empty
-    where there are none.
+    known: the columns that a network was trained on, in the order of its inputs; each says whether
+    it may have gaps or texts. Empty without a network.
     """
 
     impute: str | None = None
@@ -53,15 +53,17 @@ class CellRules:
         return any(column.values is not None for column in self.known)
 
     def named(self, names: Sequence[str], count: int) -> tuple[Column, ...]:
-        """Returns the `count` columns of a file in its order, of which nothing but their names is
-        known; empty where they have no names, or several the same, and only numbers are taken."""
+        """Returns the `count` columns of a file in its order, with their names alone. Where names
+        are missing or repeat, returns columns without names if the rules allow cells besides
+        numbers, else an empty tuple."""
         if names and len(set(names)) == count and all(names):
             return tuple(map(Column, names))
         return (Column(""),) * count if self.takes_others else ()
 
     def order(self, path: Path, columns: Sequence[Column], count: int) -> list[int]:
-        """Returns the place of each known column among the `count` columns of a file. Without names
-        they are taken as they come. Raises InputError where a column is absent or other."""
+        """Returns the place of each known column among the `count` columns of a file. Columns
+        without names are taken in the file's order. Raises InputError where a known column is
+        absent, or the file has another one."""
         known = [column.name for column in self.known]
         names = [column.name for column in columns]
         if not (known and names and all(known) and all(names)):
@@ -87,11 +89,11 @@ def is_gap(cell: str) -> bool:
 
 def parsed(rows: Sequence[Sequence[str]], columns: Sequence[Column], rules: CellRules,
            fault: Callable[[int, int, str], InputError]) -> tuple[np.ndarray, tuple[Column, ...]]:
-    """Returns the cells of a table as (rows, columns) float32 and its columns: a gap is NaN, and a
-    text the index of its value among those of its column.
+    """Returns the cells of a table as (rows, columns) float32, and its columns. A gap is NaN, and a
+    text is its index among the sorted texts of its column.
 
-    fault: a function from row, column and what is wrong with that cell to an error, which is raised
-    for the first cell that the rules do not take.
+    fault: a function that returns the error for a cell, given its row, its column and the words for
+    its fault. The error is raised for the first cell that the rules do not allow.
     """
     has_names = all(column.name for column in (*columns, *rules.known))
     known = {column.name: column for column in rules.known} if has_names else {}
@@ -127,10 +129,10 @@ def parsed(rows: Sequence[Sequence[str]], columns: Sequence[Column], rules: Cell
 
 
 def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
-    """Returns the columns of samples with what is to be kept of them: the number that fills gaps,
-    and the texts that occur. impute: one of IMPUTES, or None.
+    """Returns the columns of samples with the facts that later samples need: the number that fills
+    gaps, and the texts that occur. impute: one of IMPUTES, or None.
 
-    Raises InputError where a column has no number to fill gaps by.
+    Raises InputError where a column of numbers to be filled has nothing but gaps.
     """
     columns = []
     for index, column in enumerate(data.columns):
@@ -153,11 +155,11 @@ def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
 
 
 def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
-    """Returns samples whose gaps are filled, and of whose texts each value has a column with 1 in
-    its samples and 0 in others; a gap, and a text that no sample trained on had, is 0 in all, with
-    a warning for the latter.
+    """Returns the samples with gaps filled and texts one-hot: each text of a column becomes a
+    column, with 1 in the samples that hold it and 0 in others. Where a sample has a gap, or a text
+    that no sample trained on had, all these columns are 0; a warning tells of such texts.
 
-    columns: those that were learnt from the samples trained on; empty changes nothing.
+    columns: the columns that learnt() returned for the samples trained on; empty changes nothing.
     """
     if not any(column.fill is not None or column.values is not None for column in columns):
         return data

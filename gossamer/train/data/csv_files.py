@@ -35,11 +35,12 @@ from gossamer.train.data.csv_layout import (
 from gossamer.train.data.dataset import Dataset, are_pixels, picture_shape
 
 _LONGEST_LABEL, _GREATEST_LABEL = 63, 2.0**53
-"""Most characters of a label, and the float64 from which on not all whole numbers differ."""
+"""The most characters of a label; and the float64 above which some whole numbers have none."""
 _GREATEST = float(np.finfo(np.float32).max)
 _NO_LABEL = ("", "nan")
 _NUMBERS = (np.int32, np.float32)
-"""Types that cells are read as, in turn: a file of whole numbers is read several times as fast."""
+"""Types that are tried for cells, in this order: whole numbers are read several times as fast as
+floats."""
 
 
 def read(path: Path, label: str, limit: int | None, numbers: bool = False,
@@ -50,8 +51,8 @@ def read(path: Path, label: str, limit: int | None, numbers: bool = False,
 
     label: the column of the labels, "first", "last", a number from 1, or a name in the heading.
     limit: largest number of samples that are read; None for all.
-    numbers: whether that column holds numbers to learn, which become float64.
-    cells: what cells may be that are no numbers; None takes numbers alone.
+    numbers: whether the labels are numbers to learn, which become float64.
+    cells: which cells besides numbers are allowed; None allows numbers alone.
     Raises InputError with line and column of the first wrong cell.
     """
     x, texts, layout, columns = _table(path, label, limit, cells or CellRules())
@@ -69,10 +70,10 @@ def read(path: Path, label: str, limit: int | None, numbers: bool = False,
 def read_inputs(path: Path, numbers: int, label: str,
                 known: tuple[Column, ...] = ()) -> tuple[np.ndarray, list[str] | None]:
     """Returns the inputs of a network from a csv file, float32 of shape (rows, numbers), and the
-    text of the label of each; None where the file has no column more than the network takes.
+    text of each row's label; None where the file has only the columns that the network takes.
 
     label: the column of the labels in a file that has one column more, as for read().
-    known: the columns that the network was trained on; empty where it does not say.
+    known: the columns that the network was trained on; empty where its file does not name them.
     Raises InputError with line and column of the first wrong cell, and for other numbers of
     columns.
     """
@@ -113,10 +114,10 @@ def _table(path: Path, label: str, limit: int | None, cells: CellRules) -> tuple
 def _numbers(path: Path, label: str, limit: int | None,
              cells: CellRules) -> tuple[np.ndarray, np.ndarray, CsvLayout] | None:
     """Returns the numbers of all samples, their labels as texts, and the layout. Where a cell is no
-    finite number it returns None if the rules take others, else it raises InputError."""
+    finite number, returns None if the rules allow other cells, else raises InputError."""
     for number in _NUMBERS:
         with opened_lines(path) as file, warnings.catch_warnings():
-            # NumPy before 2.3 warns where it takes 2 for 2.5
+            # NumPy before 2.3 reads 2.5 as the integer 2, with a warning
             warnings.filterwarnings("error", r"loadtxt\(\): Parsing an integer")
             filled = (line for line in file if not line.isspace())
             lines, layout = _first_sample(path, filled, label)
@@ -172,7 +173,7 @@ def _cells(path: Path, label: str, limit: int | None, cells: CellRules) -> tuple
             raise InputError(f"{path}: {error}") from None
     count = sum(layout.beside_label)
     columns = cells.named(layout.names, count) or (Column(""),) * count
-    cells.order(path, columns, len(columns))  # an absent column is said before a wrong cell
+    cells.order(path, columns, len(columns))  # reports an absent column before a wrong cell
     x, columns = parsed(rows, columns, cells, lambda row, column, fault: InputError(
         f"{path}: {layout.place(lines[row], column)} {fault}"))
     return x, np.array(texts), layout, columns
@@ -212,8 +213,8 @@ def _targets(path: Path, layout: CsvLayout, texts: np.ndarray) -> np.ndarray:
 
 
 def _first_fault(path: Path, label: str, otherwise: str) -> InputError:
-    """Returns the error for a file that cannot be read, which is searched cell by cell for the
-    first wrong one; without any the error says `otherwise`."""
+    """Returns the error for a file that cannot be read. The file is searched for its first wrong
+    cell; where no cell is wrong, the error says `otherwise`."""
     with opened_lines(path) as file:
         lines = (line for line in file)
         first = next((line for line in lines if not line.isspace()), "")
@@ -228,7 +229,7 @@ def _first_fault(path: Path, label: str, otherwise: str) -> InputError:
 
 
 def _faults(path: Path, reader: Any, label: str, delimiter: str) -> Iterator[str]:
-    """Yields what is wrong with the rows of a csv reader, with line and column."""
+    """Yields the faults in the rows of a csv reader, each with its line and column."""
     layout: CsvLayout | None = None
     for row in reader:
         if not any(cell.strip() for cell in row):

@@ -1,4 +1,4 @@
-"""How the cells of a csv file lie: what separates them, which one is the label, and their names."""
+"""The layout of a csv file: the delimiter, the column of the labels, and the columns' names."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from gossamer.errors import InputError, cut, quoted
 
 FIRST, LAST, NONE = "first", "last", "none"
 _HEADINGS = ("label", "class", "target", "y", "digit", "species")
-"""Words by which the heading of the label column is known where other headings are numbers."""
+"""Names of the label's column that make the first line a heading even where its other cells are
+numbers."""
 _LISTED = 20
 """The most names of columns that a message lists."""
 
 
 @dataclass(frozen=True)
 class CsvLayout:
-    """How the cells of a file lie.
+    """The layout of a csv file.
 
-    delimiter: what separates them.
+    delimiter: the character between two cells.
     width: number of cells of a sample.
     label: index of the label's cell; None where samples have no label.
-    headings: the cells of the heading; empty where there is none.
+    headings: the cells of the heading; empty where the file has none.
     """
 
     delimiter: str
@@ -75,7 +76,7 @@ class CsvLayout:
 
     @property
     def beside_label(self) -> tuple[int, int]:
-        """How many cells lie before and after that of the label."""
+        """The numbers of cells before and after the label's cell."""
         return (0, self.width) if self.label is None else (self.label, self.width - self.label - 1)
 
     @property
@@ -95,8 +96,8 @@ class CsvLayout:
         return row[self.label], [*row[:self.label], *row[self.label + 1:]]
 
     def place(self, line: int, index: int) -> str:
-        """Returns the words for a cell of the numbers in a message. index: that of its column,
-        among those of numbers."""
+        """Returns the words for a cell of the numbers in a message. index: the index of the cell's
+        column among the columns of numbers."""
         if self.headings:
             return f"line {line}, column {quoted(self.names[index])}"
         is_after = self.label is not None and index >= self.label
@@ -129,7 +130,7 @@ def first_sample(path: Path, filled: Iterator[str], label: str) -> tuple[list[st
 
 
 class OddSample(Exception):
-    """Raised where a file's first sample has not as many cells as its heading."""
+    """Raised where a file's first sample has another number of cells than its heading."""
 
 
 def is_number(text: str) -> bool:
@@ -142,8 +143,8 @@ def is_number(text: str) -> bool:
 
 
 def _row(path: Path, lines: Iterator[str], delimiter: str) -> tuple[list[str], list[str]]:
-    """Returns the lines of the next row, several where a quoted cell has line breaks, and its
-    cells."""
+    """Returns the lines of the next row (several where a quoted cell has line breaks), and the
+    cells of the row."""
     row_lines: list[str] = []
 
     def recorded_lines() -> Iterator[str]:

@@ -24,8 +24,8 @@ class Dataset:
     shape: height and width of a sample that is a picture; None for others.
     pixels: True where the numbers are grey levels, 0 to 255.
     source: text that says where the samples come from.
-    columns: what is known of the columns of x; empty where that is nothing. Until encoded() has
-    made numbers of all of them, a gap is NaN, and a text the index of its value in its column.
+    columns: the columns of x; empty where nothing is known of them. Before encoded() an empty cell
+    is NaN in x, and a text is its index among the texts of its column.
     """
 
     x: np.ndarray
@@ -58,8 +58,8 @@ def prepared(data: Dataset, preparation: Preparation) -> Dataset:
 
 
 def split(data: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Returns the samples without a randomly chosen fraction of them, and that fraction, both in
-    their order in the data. Raises InputError where either has no samples."""
+    """Returns two parts of the samples: all but a randomly chosen fraction, and that fraction, both
+    in the order of the data. Raises InputError where a part has no samples."""
     count = round(fraction * len(data.x))
     if not 0 < count < len(data.x):
         raise InputError(f"{data.source}: {fraction:g} of its {len(data.x)} samples are {count}; "
@@ -71,7 +71,8 @@ def split(data: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
 
 
 def picture_shape(features: int) -> tuple[int, int] | None:
-    """Returns the sides of a square picture of so many numbers; None where they are none."""
+    """Returns the sides of a square picture with this many pixels; None where the number is no
+    square, or too small for a picture."""
     side = math.isqrt(features)
     return (side, side) if side * side == features and side >= _LEAST_SIDE else None
 
@@ -82,5 +83,6 @@ def are_pixels(x: np.ndarray, shape: tuple[int, int] | None) -> bool:
 
 
 def has_grey_levels(x: np.ndarray) -> bool:
-    """Says whether numbers reach from 0 to about 255; numbers up to 1, or to 16, do not."""
+    """Says whether numbers look like grey levels: none is below 0 or above 255, and the largest is
+    above 127.5. Numbers up to 1, or up to 16, do not."""
     return bool(x.size and x.min() >= 0 and WHITE / 2 < x.max() <= WHITE)

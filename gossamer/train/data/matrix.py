@@ -1,4 +1,4 @@
-"""Matrices of finite float32 numbers from what users have: arrays, data frames, sparse matrices."""
+"""Matrices of finite float32 numbers from users' arrays, data frames and sparse matrices."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NAMED = 5
 def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
     """Returns values as (rows, columns) float32, all of them finite.
 
-    values: what NumPy makes an array of numbers of, a data frame for one, or a sparse matrix of
-    SciPy, which becomes dense.
-    columns: number of columns that sizes say; None where any number is right.
+    values: anything that NumPy turns into an array of numbers, such as a data frame; or a sparse
+    matrix of SciPy, which becomes dense.
+    columns: number of columns that `sizes` asks for; None where any number is right.
     what: "x" or "y", perhaps with a word before it, which names the values in messages.
     Raises InputError that says what is wrong, and TypeError where an object is no number.
     """
@@ -71,8 +71,9 @@ def feature_names(x: Any) -> np.ndarray | None:
 
 
 def check_feature_names(x: Any, names: np.ndarray | None, what: str) -> None:
-    """Raises InputError where x is a data frame whose columns are not those of the one that was
-    trained on, in its order. Warns where only one of the two is a data frame.
+    """Raises InputError where x is a data frame with other columns than the data frame trained on,
+    or with its columns in another order. Warns where only x, or only the samples trained on, are a
+    data frame.
 
     names: the names of the columns that were trained on; None where they had no names.
     """
@@ -104,7 +105,7 @@ def check_feature_names(x: Any, names: np.ndarray | None, what: str) -> None:
 
 def _numbers(array: np.ndarray, what: str, names: np.ndarray | None) -> np.ndarray:
     """Returns objects as float64. Raises InputError that names the first text that is no number,
-    and TypeError for another object that is none."""
+    and TypeError for an object that is neither text nor number."""
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError):

@@ -17,7 +17,8 @@ _TRAINING, _TEST = (("x", "y"), ("x_train", "y_train")), ("x_test", "y_test")
 
 
 def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset, Dataset | None]:
-    """Returns the samples to train on, and those to test on where the file has such.
+    """Returns the samples to train on, and the samples to test on; None where the file has none to
+    test on.
 
     The array x is (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width);
     y is (n,) labels, whole numbers or texts. Files with Python objects are refused, and nothing in
@@ -47,8 +48,8 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
 
 
 def _has_test(path: Path, names: set[str]) -> bool:
-    """Says whether there are samples to test on, and warns where one of their two arrays is
-    missing."""
+    """Says whether a file has samples to test on, and warns where it has only one of their two
+    arrays."""
     missing = [name for name in _TEST if name not in names]
     if len(missing) == 1:
         (present,) = {*_TEST} - {*missing}
@@ -76,7 +77,7 @@ def _part(path: Path, arrays: npy.Archive, x_name: str, y_name: str, limit: int 
         y = _targets(path, y_name, y)
     elif y.dtype.kind != "U":
         values = y.astype(np.float64)
-        # NaN differs from itself, and so is wrong as well
+        # NaN is wrong as well, since it differs from its floor
         wrong = np.flatnonzero((values != np.floor(values)) | (np.abs(values) >= 2.0**63))
         if wrong.size:
             raise InputError(f"{path}: {y_name}[{wrong[0]}] is {y[wrong[0]]}, expected a whole "

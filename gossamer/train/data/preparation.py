@@ -35,8 +35,8 @@ class Preparation:
     brightness : float, optional
         Mean grey level of the samples, which shows whether a picture has to be inverted.
     columns : tuple of Column
-        Columns of the table that the samples were made of before these steps. A network's file
-        keeps them, so that `gossamer evaluate` makes numbers of other tables alike.
+        Columns of the table from which the samples were made before these steps. A network's file
+        keeps them, so that `gossamer evaluate` turns other tables into numbers in the same way.
     """
 
     scale: bool = False
@@ -102,7 +102,7 @@ class Preparation:
         Raises
         ------
         InputError
-            If a sample of so many numbers is no picture of the known shape.
+            If a sample of this many numbers is no picture of the known shape.
         """
         if self.shape is None or math.prod(self.shape) != numbers:
             raise InputError(f"{source}: its samples are {numbers} numbers and no pictures"
@@ -126,7 +126,7 @@ class Preparation:
         Raises
         ------
         InputError
-            If the samples are no pictures, or too large ones.
+            If the samples are no pictures, or are larger than the padded size.
         """
         assert self.pad is not None
         if self.shape is None:

@@ -43,8 +43,8 @@ class Samples:
     labels: (n,) index of each row's class; None for regression.
     classes: (outputs,) label of each class; None for regression.
     weights: (n,) float32, the weight of each row, 1 on average; None where all are alike.
-    scaling: how x and the targets differ from what the user gave.
-    names: (inputs,) name of each column of x; None where they have none.
+    scaling: the scaling that turned the user's x and targets into these.
+    names: (inputs,) name of each column of x; None where the columns have no names.
     """
 
     x: np.ndarray
@@ -80,8 +80,9 @@ class Samples:
         return self.targets * self.weights[:, None]
 
     def targets_for(self, loss: str) -> np.ndarray:
-        """Returns the targets that are trained on, (n, outputs) float32. Cross-entropy and its
-        gradient are linear in a row's targets, which therefore carry its weight."""
+        """Returns the targets that are trained on, (n, outputs) float32. For cross-entropy they are
+        multiplied by the weight of their row, since this loss and its gradient are linear in the
+        targets."""
         if self.weights is None or loss != "cross_entropy":
             return self.targets
         return self._weighted_targets
@@ -94,7 +95,7 @@ class Samples:
                        _uploaded={})
 
     def scaled(self, scaling: Scaling) -> Samples:
-        """Returns the samples as a scaling changes them."""
+        """Returns the samples after a scaling."""
         return replace(self, x=scaling.inputs(self.x), targets=scaling.targets(self.targets),
                        scaling=scaling, _uploaded={})
 
@@ -112,10 +113,10 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
     """Returns checked samples. Integer labels or strings become one-hot targets; a matrix of
     floats, or one column where there is one output, is used as the targets.
 
-    sizes: units of the layers, whose first and last are the numbers of columns that are expected;
-    empty where any number is right.
-    classes: labels that may occur; None takes those that do.
-    what: "validation " in the messages for validation data.
+    sizes: units of the layers; the first is the number of columns that x must have, the last the
+    number that the targets must have. Empty where any number is right.
+    classes: labels that may occur; None takes the labels that do occur.
+    what: word before x and y in messages: "validation " for validation data.
     task: one of TASKS, which says what y holds; None decides by the type of y.
     sample_weight: (n,) weight of each row, or None.
     Raises InputError that names the row and column, or the label, that is wrong.
@@ -167,7 +168,7 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
         return False
     if task == "classification":
         if y.dtype.kind == "f" and (y.ndim == 1 or y.shape[1:] == (1,)):
-            # NaN differs from itself, and so is no label as well
+            # NaN and infinite numbers are no labels either
             fractions = ~(np.isfinite(y) & (y == np.rint(y)))
             if fractions.any():
                 row = int(np.argmax(fractions))
@@ -183,7 +184,7 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
 def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...], data: Samples,
                        task: str | None = None) -> Samples:
     """Returns the checked pair (x, y) to validate on, scaled as the training data are. Raises
-    InputError where y is of another kind than that of the training data."""
+    InputError where y holds labels and the training data numbers, or the other way round."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ArrayError("validation: expected a pair of x and y")
     check_feature_names(pair[0], data.names, "validation x")
@@ -221,10 +222,13 @@ def _labelled(inputs: np.ndarray, y: np.ndarray, outputs: int | None,
 
 
 def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
-    """Returns the classes of labels, one for each output; without a number of outputs the labels
-    that occur, sorted, of which there must be two or more. For integers from 0 to below the number
-    of outputs they are all of these, whether they occur or not; otherwise the labels that occur,
-    sorted. Raises InputError where there are more or fewer than outputs."""
+    """Returns the classes of labels, one for each output.
+
+    Where all labels are integers from 0 to below `outputs`, the classes are all of these integers,
+    whether they occur or not. Otherwise, and where `outputs` is None, the classes are the labels
+    that occur, sorted. Raises InputError where the number of classes is not `outputs`, or where
+    there is only one.
+    """
     if outputs is None:
         classes = np.unique(y)
         if len(classes) < 2:
@@ -256,6 +260,6 @@ def check_kind(y: np.ndarray, classes: np.ndarray, what: str) -> None:
 
 
 def listed(classes: np.ndarray) -> str:
-    """Returns the classes as text for a message, of more than ten the first ten."""
+    """Returns the classes as text for a message: the first ten, and how many more there are."""
     shown = ", ".join(repr(value) for value in classes[:10].tolist())
     return shown if len(classes) <= 10 else f"{shown} and {len(classes) - 10} more"

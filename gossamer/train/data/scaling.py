@@ -45,7 +45,7 @@ class Scaling:
         """Returns weights (units, units of the layer before) and biases (units,) of layers that
         take x and give targets as they were before the scaling, computed in float64.
 
-        The outputs are linear where the targets are scaled.
+        Targets are scaled only where the outputs are linear.
         """
         layers = list(layers)
         if self.x is not None:

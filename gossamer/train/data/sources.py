@@ -24,16 +24,17 @@ _TRAIN, _TEST = "train", ("t10k", "test", "val")
 
 def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numbers: bool = False,
          cells: CellRules | None = None) -> tuple[Dataset, Dataset | None]:
-    """Returns the samples of a file or folder to train on, and those to test on, or None. The
-    latter are a folder's files whose names say test, t10k or val, or the arrays x_test and y_test
-    of a .npz file.
+    """Returns the samples of a file or folder to train on, and the samples to test on, or None.
+    Samples to test on are in a folder's file whose name says test, t10k or val, or in the arrays
+    x_test and y_test of a .npz file.
 
     label: the column of the labels in a csv file: "first", "last", a number from 1, or a name.
-    limit: largest number of samples of either that are read, from the beginning; None for all.
-    numbers: whether y is numbers to learn, of csv and .npz files, and not labels.
-    cells: what cells of csv files may be that are no numbers; None takes numbers alone. Samples
+    limit: largest number of samples to train on, and of samples to test on, that are read, from
+    the beginning; None for all.
+    numbers: whether y holds numbers to learn instead of labels, as csv and .npz files may.
+    cells: which cells of csv files besides numbers are allowed; None allows numbers alone. Samples
     with such cells have to be encoded() before use.
-    Raises InputError where there are no such samples, or wrong ones.
+    Raises InputError where samples are missing or wrong.
     """
     path, cells = Path(path), cells or CellRules()
     if path.is_dir():
@@ -87,8 +88,8 @@ def _read(path: Path, label: str, limit: int | None, numbers: bool,
 
 
 def parts(folder: Path) -> tuple[Path, Path | None]:
-    """Returns the entries of a folder to train on and to test on; the folder itself and None where
-    it holds pictures by class."""
+    """Returns the files or folders inside a folder that hold the samples to train on and to test on
+    (or None). Where the folder holds pictures by class, returns the folder itself and None."""
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     files = [entry for entry in entries if entry.is_file()]
     kinds = (
@@ -116,6 +117,6 @@ def parts(folder: Path) -> tuple[Path, Path | None]:
 
 
 def _either(path: Path) -> Path:
-    """Returns the path, or that of the compressed file where only that one exists."""
+    """Returns the path, or the path of the compressed file where only the compressed one exists."""
     packed = path.with_name(f"{path.name}.gz")
     return packed if packed.exists() and not path.exists() else path

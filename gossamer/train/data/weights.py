@@ -1,4 +1,4 @@
-"""Weights of samples: those that a user gives, and those of classes."""
+"""Weights of samples, which a user gives for each sample or for each class."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def checked_weights(sample_weight: Any, rows: int) -> np.ndarray:
 
 def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarray,
                  classes: np.ndarray) -> np.ndarray:
-    """Returns the weights of rows, each multiplied by that of its class, and divided by their mean,
-    as float32.
+    """Returns the weights of rows, each multiplied by the weight of its class, and all divided by
+    their mean, as float32.
 
     weights: (n,) weights of the rows; None where all are equal.
     class_weight: a mapping from label to weight, in which a label that is left out has the weight

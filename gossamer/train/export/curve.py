@@ -16,7 +16,7 @@ def png(title: str, losses: Sequence[float],
     losses: mean loss of each epoch; the axis is logarithmic where all of them are above 0.
     accuracies: shares of right answers, by name of the data and by epoch (from 1); they are drawn
     below the losses.
-    of_labels: whether these are shares; else they are R^2 of numbers that were learnt.
+    of_labels: whether `accuracies` are such shares; else they are R^2 of numbers that were learnt.
     """
     from matplotlib.ticker import MaxNLocator
 

@@ -16,7 +16,7 @@ from gossamer.train.data.preparation import WHITE, Preparation
 def put_before(model: onnx.ModelProto, preparation: Preparation) -> None:
     """Puts the steps of a preparation before a network, whose input `x` becomes
     (N, numbers of a sample) instead of (N, inputs). Raises InputError where the steps do not end
-    in as many numbers as the network takes."""
+    in the number of inputs that the network takes."""
     size = model.graph.input[0].type.tensor_type.shape.dim[1]
     steps = _NodeChain("x")
     if preparation.threshold is not None:
@@ -64,7 +64,7 @@ def least_that_counts(preparation: Preparation) -> np.float32:
 
 
 class _NodeChain:
-    """Nodes of which each takes the output of the one before; `value` names the last output."""
+    """A chain of nodes: each takes the output of the node before. `value` names the last output."""
 
     def __init__(self, value: str) -> None:
         self.value = value

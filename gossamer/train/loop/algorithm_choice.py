@@ -27,7 +27,7 @@ _MEASURED_IN_ALL = 2**15
 reference has to train on all of them. It may be exceeded where each network has the smallest number
 of samples."""
 _SHORTEST = 256
-"""Launches of fewer samples than this are not cut any further to suit an algorithm."""
+"""Launches of at most this many samples are not halved once more to suit an algorithm."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,10 @@ class AlgorithmChoice:
 
 def choose(problem: BackpropProblem, device: Device, effort: str | None,
            algorithm: str | None) -> AlgorithmChoice:
-    """Returns what trains an epoch: the algorithm called `algorithm`, or, without a name, the
-    fastest one as measured with an effort, or, without an effort, the one that _expected() puts
-    first. Where no algorithm of the device can train it, the host does, with a warning.
+    """Returns the algorithm and the config that train an epoch. If `algorithm` is a name, it is the
+    algorithm of that name; else with an effort the algorithm that measures fastest, and without an
+    effort the first one of _expected(). Where no algorithm of the device can train the problem, the
+    host trains it, with a warning.
 
     Raises InputError for an unknown effort or algorithm, or where the named algorithm cannot
     train it.
@@ -91,8 +92,8 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
 
 
 def _tell_of_slow_processor(choice: AlgorithmChoice) -> None:
-    """Warns where OpenCL trains on a processor by another algorithm than exact blocking: what each
-    step costs there is many times what NumPy takes (docs/notes/training.md)."""
+    """Warns where OpenCL trains on a processor by another algorithm than exact blocking: each step
+    then takes many times as long as with NumPy (docs/notes/training.md)."""
     device = choice.device
     if (device.compiles and device.on_processors and not device.is_simulator
             and not isinstance(choice.algorithm, Blocked)):
@@ -103,11 +104,11 @@ def _tell_of_slow_processor(choice: AlgorithmChoice) -> None:
 
 def _expected(problem: BackpropProblem,
               choices: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
-    """Returns the choices, those that are expected to be faster first.
+    """Returns the choices in the order of their expected speed, the fastest first.
 
-    The op lists its algorithms in this order: with one launch for an epoch, one for a block of
-    samples, one for a step. Exact blocking comes before all of them where it takes one launch for
-    an epoch too: it does the least work sample after sample (docs/notes/training.md).
+    The op lists its algorithms in this order: one launch for an epoch, one for a block of samples,
+    one for a step. Exact blocking comes before all others where it, too, takes one launch for an
+    epoch, because it has the least work that must go sample by sample (docs/notes/training.md).
     """
     def follows(choice: AlgorithmChoice) -> bool:
         return not (isinstance(choice.algorithm, Blocked) and choice.algorithm.is_pipelined(
@@ -147,8 +148,8 @@ def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
              effort: str) -> AlgorithmChoice:
     """Returns the first choice whose time is within 2% of the fastest.
 
-    The times are those of a smaller problem with example_inputs(), so that all data sets of about
-    the same density share one measurement.
+    A smaller problem is timed, with example_inputs(), so that all data sets of about the same
+    density share one measurement.
     """
     device = choices[0].device
     measured = _measured_problem(problem)

@@ -36,7 +36,8 @@ class OtherSettings(InputError):
     it.
 
     key: name of the first setting that differs.
-    there, here: its JSON value in the file, and the given one.
+    there: JSON value of that setting in the file.
+    here: JSON value of that setting in this training.
     """
 
     def __init__(self, path: Path, key: str, there: Any, here: Any) -> None:
@@ -54,8 +55,8 @@ class Throttle:
 
     @property
     def due(self) -> bool:
-        """True where the next checkpoint is due: the first one is at once, later ones such that
-        writing takes a small share of the time."""
+        """True where the next checkpoint is due. The first one is due at once, later ones so far
+        apart that writing takes only a small share of the time."""
         return time.perf_counter() >= self._again
 
     def __enter__(self) -> None:
@@ -94,8 +95,8 @@ class Checkpointer:
     def write(self, state: TrainState) -> None:
         """Replaces the file, unless no epoch is finished yet or the file is of the same epoch.
 
-        Where that fails, the previous file stays and training continues; a warning says so, once
-        until writing works again.
+        Where writing fails, the previous file stays and training continues. A warning says so at
+        the first failure, and again only after writing has worked in between.
         """
         if state.epochs_done in (0, self._written):
             return
@@ -146,8 +147,7 @@ def load(path: Path, settings: Settings, digest: str) -> TrainState:
 
 @contextmanager
 def _checked(path: Path) -> Iterator[None]:
-    """Turns the errors that a file causes whose hash is right and whose content is not into an
-    InputError."""
+    """Turns the errors of a file with the right hash but wrong content into an InputError."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
@@ -159,7 +159,7 @@ def _checked(path: Path) -> Iterator[None]:
 def _state(settings: Settings, header: dict[str, Any], parameters: np.ndarray,
            curve: np.ndarray, best_weights: np.ndarray) -> TrainState:
     """Returns the state that a checkpoint holds. Raises ValueError, or another error that
-    _checked() knows, where it cannot be one."""
+    _checked() catches, where the content is no training state."""
     epochs, first = header["epochs_done"], header["first"]
     problem = settings.problem(0, 0)
     _check_array("parameters", parameters, problem.parameter_count)
@@ -219,8 +219,8 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarra
 
 
 def _is_one(path: Path) -> bool:
-    """Says whether a checkpoint may replace a file: it is empty, or a checkpoint of any version,
-    complete or not. A file that cannot be read passes; writing it will fail then."""
+    """Says whether a checkpoint may replace a file: the file is empty, or a checkpoint of any
+    version, complete or not. A file that cannot be read passes too: writing to it fails later."""
     kind = _MAGIC[:-2]
     try:
         with path.open("rb") as file:

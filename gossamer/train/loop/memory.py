@@ -1,5 +1,5 @@
-"""A check that the memory suffices for networks, before any of it is allocated: a system that
-promises more memory than it has kills the process that uses it."""
+"""A check that the memory suffices for networks, before memory is allocated: a system that promises
+more memory than it has kills the process that uses the memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _MEMINFO = Path("/proc/meminfo")
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"),
            Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _COPIES, _DEVICE_COPIES = 2, 3
-"""Copies of the parameters that exist at once: those on the host, and, where they are trained,
-those after the last epoch and before each of the last two."""
+"""Numbers of copies of the parameters that exist at the same time: on the host; and on the device
+that trains (after the last epoch, and before each of the last two epochs)."""
 
 
 def check(settings: Settings, device: Device, networks: int = 1) -> None:
-    """Raises InputError where the parameters of so many networks, with velocities and copies,
-    exceed the host's memory. Other devices raise an error of their own."""
+    """Raises InputError where the parameters of the networks, with velocities and copies, exceed
+    the host's memory. A device with its own memory raises its own error when it allocates."""
     count = settings.problem(0, 0).parameter_count * networks
     copies = _COPIES + (_DEVICE_COPIES if device.on_processors else 0)
     needed, free = 4 * count * copies, available()
@@ -31,7 +31,8 @@ def check(settings: Settings, device: Device, networks: int = 1) -> None:
 
 
 def available() -> int | None:
-    """Returns how many bytes of memory this process may still allocate; None where nothing says."""
+    """Returns how many bytes of memory this process may still allocate, or None where it is not
+    known."""
     limits = [int(text) for path in _LIMITS if (text := _text(path).strip()).isdigit()]
     lines = [line.split() for line in _text(_MEMINFO).splitlines()]
     free = [1024 * int(words[1]) for words in lines if words[:1] == ["MemAvailable:"]]

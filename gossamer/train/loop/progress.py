@@ -17,12 +17,12 @@ class Progress:
     epochs : int
         Largest number of epochs that are trained.
     loss : float
-        Mean loss of the epoch, each sample's taken before its update.
+        Mean loss of the epoch; the loss of a sample is taken before the update that it is in.
     validation_loss : float or None
-        Mean loss on the validation data after the epoch; None where there are none.
+        Mean loss on the validation data after the epoch; None without validation data.
     validation_score : float or None
         Accuracy on the validation data after the epoch, from 0 to 1, or for regression R^2; None
-        where there are none.
+        without validation data.
     samples_per_second : float
         Samples that were trained on per second.
     device : str
@@ -46,7 +46,7 @@ class Progress:
         """Score on the training data with the parameters after the epoch.
 
         It is computed when it is read, which is possible until on_epoch returns. Of more than
-        10,000 rows it takes 10,000, spread over all of them.
+        10,000 rows only 10,000 count, spread over all of them.
 
         Returns
         -------

@@ -20,17 +20,17 @@ INITIAL = ("glorot", "uniform")
 OPTIMISERS = ("adam", "sgd")
 KEEP = ("best", "last")
 UNIFORM = 0.05
-"""Bound of the published initial weights, which lie between its negative and it."""
+"""The published initial weights lie between minus this and plus this."""
 HIDDEN = (100,)
 """Units of the hidden layers where neither `sizes` nor `hidden` is given."""
 _BATCH = 200
-"""Samples of an update where `batch` is not given and there are as many."""
+"""Number of samples of an update where `batch` is not given; all samples where there are fewer."""
 _RATES = {"adam": 0.001, "sgd": 0.1}
 """The learning rate of each optimiser where none is given."""
 _MOST = 2**31 - 1
 """Largest number of parameters that the 32-bit indices of kernels can count."""
 _RANGES = {"sigmoid": (0, 1), "tanh": (-1, 1)}
-"""The numbers between which the values of an activation lie."""
+"""The lower and the upper bound of the values of an activation."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Settings:
     """The settings with which one network is trained.
 
     sizes: number of units of each layer, inputs first.
-    The other fields are the parameters of MLP with the same names. None of them is left open,
-    except `output` with cross_entropy, where the outputs are a softmax.
-    Raises InputError that names a wrong one.
+    The other fields are the parameters of MLP with the same names. What the MLP leaves open has a
+    value here, except `output`: None is resolved by BackpropProblem.output_activation.
+    Raises InputError that names a wrong setting.
     """
 
     sizes: tuple[int, ...]
@@ -98,8 +98,9 @@ class Settings:
 
     @staticmethod
     def of(mlp: Any, data: DataShape) -> Settings:
-        """Returns the settings with which an MLP is trained on samples of this shape, which decides
-        what the MLP leaves open. Raises InputError that names a wrong one."""
+        """Returns the settings with which an MLP is trained on samples of this shape. The shape
+        decides the settings that the MLP leaves open. Raises InputError that names a wrong
+        setting."""
         labelled, optimiser = data.labelled, mlp.optimiser
         loss = mlp.loss or ("cross_entropy" if labelled else "squared_error")
         output = mlp.output
@@ -135,7 +136,7 @@ class Settings:
                           data.targets if scales_targets else None)
 
     def check_targets(self, targets: np.ndarray) -> None:
-        """Raises InputError where a target is a number that the outputs cannot become."""
+        """Raises InputError where a target is outside the range of the outputs' activation."""
         activation = self.problem(0, 0).output_activation
         if activation not in _RANGES:
             return
@@ -148,8 +149,8 @@ class Settings:
                              "output='linear', or bring y into that range")
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
-        """Returns the initial parameters, and zeros behind them, the same for every device:
-        (parameter_count,) float32."""
+        """Returns the initial weights and biases, and zeros behind them for what the optimiser
+        keeps, (parameter_count,) float32. They are the same for every device."""
         problem = self.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
         if self.initial == "uniform":
@@ -162,14 +163,15 @@ class Settings:
         return parameters
 
     def numbers(self, epochs: int) -> tuple[float, float, float]:
-        """Returns learning rate, momentum and weight decay of the epoch after so many epochs."""
+        """Returns learning rate, momentum and weight decay of the epoch after `epochs` finished
+        ones."""
         return (self.learning_rate * factor(self.schedule, epochs), self.momentum,
                 self.weight_decay)
 
 
 def given_sizes(mlp: Any) -> tuple[int, ...]:
-    """Returns the units of all layers that an MLP names; () where it leaves them open. Raises
-    InputError where they cannot be."""
+    """Returns the numbers of units of all layers that `sizes` of an MLP gives; () where it is
+    empty. Raises InputError where `sizes` is wrong."""
     sizes = mlp.sizes
     if sizes is None or (not isinstance(sizes, str | int) and len(sizes) == 0):
         return ()
@@ -186,8 +188,10 @@ def given_sizes(mlp: Any) -> tuple[int, ...]:
 
 
 def units(mlp: Any, inputs: int, outputs: int) -> tuple[int, ...]:
-    """Returns the units of all layers of an MLP, whose samples have so many inputs and outputs
-    where it leaves these open. Raises InputError where they cannot be."""
+    """Returns the numbers of units of all layers of an MLP. Raises InputError where they are wrong.
+
+    inputs, outputs: the first and the last number where `sizes` of the MLP is empty.
+    """
     if sizes := given_sizes(mlp):
         return sizes
     hidden = HIDDEN if mlp.hidden is None else mlp.hidden

@@ -20,10 +20,11 @@ from gossamer.train.loop.train_state import TrainState, Validation
 from gossamer.train.loop.trainer import Trainer
 
 _FIRST = 10
-"""The mean loss of this many first samples, or of the first update where that has more, is what
-later losses are compared with."""
+"""Later losses are compared with the mean loss of this many first samples, or of the samples of the
+first update where these are more."""
 _GROWTH = 1e6
-"""Training has diverged when an epoch's mean loss exceeds that of the first samples times this."""
+"""Training has diverged when the mean loss of an epoch exceeds the mean loss of the first samples,
+or of an untrained network where that is larger, by this factor."""
 
 Validate = Callable[[TrainState], Validation]
 """A function that validates a network with the parameters after its last epoch."""
@@ -34,9 +35,9 @@ class _Slot:
     """A network's place in the loop.
 
     state: its training state.
-    rows: (samples,) int32 indices of the rows that it is trained on.
+    rows: (samples,) int32 indices of the rows that the network is trained on.
     start: number of epochs that were finished when the loop began.
-    previous: the state's generator from before the last epoch.
+    previous: the random generator of the state as it was before the last epoch.
     parameters_fetched: True where the state has the parameters after its last epoch; otherwise
     these are still on the device alone.
     """
@@ -49,8 +50,8 @@ class _Slot:
 
 
 class TrainLoop:
-    """Trains several networks together: they have the same sizes, activation, loss and batch, as
-    many samples each, and all of them use momentum or none does.
+    """Trains several networks together. They have the same sizes, activation, loss and batch, and
+    the same number of samples; all of them use momentum, or none does.
 
     states: the training state of each network, which the loop changes.
     rows: for each state the indices of the rows of `data` that it is trained on.
@@ -81,10 +82,11 @@ class TrainLoop:
         return not all(slot.state.ended for slot in self._slots)
 
     def step(self) -> float:
-        """Trains all states that have not ended for one epoch, and returns the seconds it took.
+        """Trains all states that have not ended for one epoch, and returns the duration of the
+        epoch in seconds.
 
-        States that end with this epoch, or diverge, have their parameters afterwards; the others
-        get theirs from fetch_parameters().
+        States that end with this epoch, or diverge, have their parameters afterwards; the other
+        states get their parameters from fetch_parameters().
         """
         active_slots = [(index, slot) for index, slot in enumerate(self._slots)
                         if not slot.state.ended]
@@ -114,7 +116,7 @@ class TrainLoop:
         return seconds
 
     def _note_progress(self, slots: Sequence[_Slot]) -> None:
-        """Has each state that was trained take note of how well it did."""
+        """Records in each state that was trained how well its last epoch did."""
         if self._validate is not None:
             self.fetch_parameters()
         for slot in slots:
@@ -181,7 +183,7 @@ class TrainLoop:
             if bad is None:
                 state.first = first
                 if not np.isfinite(means[index]):
-                    # the sum of the losses is beyond float32
+                    # the sum of the losses overflowed float32
                     means[index] = state_losses.mean(dtype=np.float64)
                 continue
             before = self._trainer.before(1)[index]
@@ -199,7 +201,8 @@ class TrainLoop:
         loss of the first samples."""
         first = state.first
         if first is None:
-            # where that sample is an early one, only those before the first update count
+            # where the bad sample is an early one, only samples before it and before the first
+            # update count
             early = losses[:self._early if bad >= self._early else min(bad, self.problem.batch)]
             if not len(early):
                 return ""
@@ -216,13 +219,13 @@ class TrainLoop:
         state = slot.state
         slot.previous, slot.parameters_fetched = state.rng, False
         state.curve.append(mean)
-        # both change at once, so that they fit together whenever Ctrl-C comes
+        # both change in one call, so that they fit together whenever Ctrl-C comes
         vars(state).update(rng=rng, epochs_done=state.epochs_done + 1)
 
     def _step_back(self, index: int, slot: _Slot, epochs: int) -> None:
         """Undoes the last finished epoch, whose last update made parameters infinite or NaN.
 
-        epochs: how many epochs of the trainer ago the parameters are that the state gets.
+        epochs: how many of the trainer's epochs are undone to get the state's parameters.
         """
         state = slot.state
         state.failure = (f"diverged in epoch {state.epochs_done} at its last sample: the "

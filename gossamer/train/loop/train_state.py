@@ -11,7 +11,7 @@ from gossamer.errors import TrainingError
 from gossamer.train.loop.settings import Settings
 
 _LEAST_GAIN = 1e-4
-"""A mean loss is an improvement where it is smaller by at least this."""
+"""A mean loss is an improvement where it is below the best one so far by at least this."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Validation:
     score: float
 
     def is_better(self, other: Validation) -> bool:
-        """Says whether this is the better one: its score is higher or, where both are equal, its
-        loss is smaller by what counts as an improvement."""
+        """Says whether this validation is better than the other: its score is higher, or the scores
+        are equal and its loss is smaller by at least _LEAST_GAIN."""
         return self.score > other.score or (
             self.score == other.score and self.loss <= other.loss - _LEAST_GAIN)
 
@@ -36,8 +36,9 @@ class Validation:
 class Best:
     """The epoch that did best on the validation data.
 
-    epoch: its number, from 1.
-    weights: (weight_count,) float32, the parameters after it.
+    epoch: number of the epoch, from 1.
+    validation: how well the epoch did.
+    weights: (weight_count,) float32, the parameters after the epoch.
     """
 
     epoch: int
@@ -56,11 +57,11 @@ class TrainState:
     curve: mean loss of each epoch.
     first: mean loss of the very first samples; None before the first epoch.
     validation: how well the last epoch did; None without validation data.
-    best: the best epoch so far; None without validation data, or where the last one is kept.
+    best: the best epoch so far; None without validation data, or where the last epoch is kept.
     idle: number of epochs since the last improvement.
-    least: the mean loss of the last epoch that was an improvement without validation data.
-    failure: text that says how training diverged, or "". The other fields are then those from
-    before that epoch.
+    least: the mean loss of the last epoch that note_loss() counted as an improvement.
+    failure: text that says how training diverged, or "". After training diverged, the other fields
+    are those from before the epoch that diverged.
     """
 
     settings: Settings
@@ -115,7 +116,7 @@ class TrainState:
 
     @property
     def out_of_patience(self) -> bool:
-        """True where as many epochs as the patience brought no improvement."""
+        """True where the number of epochs since the last improvement has reached the patience."""
         return self.settings.patience is not None and self.idle >= self.settings.patience
 
     @property
@@ -125,15 +126,15 @@ class TrainState:
                 or self.epochs_done >= self.settings.epochs)
 
     def note_loss(self) -> None:
-        """Takes note of whether the last epoch was an improvement, by its mean loss."""
+        """Records whether the mean loss of the last epoch was an improvement."""
         improved = self.curve[-1] <= self.least - _LEAST_GAIN
         self.idle = 0 if improved else self.idle + 1
         if improved:
             self.least = self.curve[-1]
 
     def note_validation(self, validation: Validation) -> None:
-        """Takes note of how well the last epoch did on the validation data and, where the best one
-        is kept, of its parameters if it is that one."""
+        """Records how well the last epoch did on the validation data. Where the best epoch is kept
+        and the last one is the best so far, its parameters are recorded too."""
         self.validation = validation
         if self.settings.keep != "best":
             self.note_loss()

@@ -24,7 +24,8 @@ class Trainer:
     problem: one epoch over the data.
     parameters: (networks, parameter_count) float32 before the first epoch.
     choice: device and algorithm that train.
-    begun, accepted: number of epochs that run() trained, and that accept() counted.
+    begun: number of epochs that run() began.
+    accepted: number of epochs that accept() counted.
     Raises OutOfMemoryError where the device has no room.
     """
 
@@ -62,7 +63,7 @@ class Trainer:
 
         order: (networks, samples) int32, the rows in the order in which they are trained on.
         settings: (networks, 3) float32, learning rate, momentum and weight decay.
-        Neither is copied to the device again where it is the same object as in the last call.
+        An array that is the same object as in the last call is not copied to the device again.
         """
         device = self._device
         self._write("order", self._order, order, self._in_pieces)
@@ -94,7 +95,8 @@ class Trainer:
         return losses
 
     def accept(self) -> None:
-        """Counts the epoch that run() trained; until then parameters() returns those before it."""
+        """Counts the epoch that run() trained. Until then parameters() returns the parameters from
+        before that epoch."""
         self.accepted = self.begun
 
     def parameters(self) -> np.ndarray:
@@ -103,8 +105,8 @@ class Trainer:
         return self._read(self._previous[0] if self.begun > self.accepted else self._parameters)
 
     def before(self, epochs: int) -> np.ndarray:
-        """Returns the parameters before the last epoch (epochs: 1), or before the epoch before
-        that one (2), (networks, parameter_count)."""
+        """Returns the parameters from before the last epoch (epochs: 1), or from before the last
+        two epochs (epochs: 2), (networks, parameter_count)."""
         return self._read(self._previous[epochs - 1])
 
     def launch(self, piece: _Piece, order: Buffer, losses: Buffer, stream: Any) -> None:
@@ -127,15 +129,15 @@ class Trainer:
             self._written[name] = array
 
     def _in_pieces(self, order: np.ndarray) -> np.ndarray:
-        """Returns the order as it lies in memory: the (networks, samples) of one piece after
-        those of another."""
+        """Returns the order as it lies in device memory: the order of each piece as an array
+        (networks, samples), one piece after the other."""
         stored = np.zeros(self._order.nbytes // 4, np.int32)
         for part, columns in self._piece_slices():
             stored[part] = order[:, columns].ravel()
         return stored
 
     def _piece_slices(self) -> list[tuple[slice, slice]]:
-        """Returns for each piece where its values lie in memory, and which samples it has."""
+        """Returns for each piece the place of its values in memory, and its samples."""
         slices, start, column = [], 0, 0
         for piece in self._pieces:
             spec = piece.problem.inputs[2]
@@ -169,8 +171,8 @@ class _Piece:
         self._graph_buffers: tuple[Buffer, Buffer] | None = None
 
     def run(self, trainer: Trainer, order: Buffer, losses: Buffer) -> None:
-        """Trains on the piece; from the second time on as a graph, which has buffers of its own for
-        the order and the losses."""
+        """Trains on the piece. From the second time on it replays a captured graph, which has its
+        own buffers for the order and the losses."""
         if not self.recordable or self._runs == 0:
             trainer.launch(self, order, losses, None)
         else:
