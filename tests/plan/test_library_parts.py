@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,13 @@ from onnx import helper
 import gossamer
 from gossamer.device.registry import find
 from gossamer.errors import InputError
+from gossamer.measure import Timing
 from gossamer.ops.part.host import OnnxRuntime
-from gossamer.plan.choose import network_candidates
+from gossamer.plan.choose import assigner, network_candidates, refine
+from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.part import find_parts
 from gossamer.plan.plan import Plan
-from gossamer.plan.program import Layer
+from gossamer.plan.program import Layer, Program
 from tests.model.onnx_models import model, runtime, weights
 from tests.plan.caches import empty_cache
 from tests.plan.small import assert_close, images, small
@@ -211,6 +214,21 @@ def test_layers_that_own_algorithms_win_are_left_out(monkeypatch: pytest.MonkeyP
     plan = gossamer.compile(small(), "host", effort="quick")
     names = {node.layer.name for node in plan.program(1).measured if node.layer.members}
     assert names == {"whole network", "first to first, 1 layer", "pool to classes, 3 layers"}
+
+
+@pytest.mark.parametrize(("own_us", "is_whole"), [(95.0, True), (70.0, False)])
+def test_several_parts_have_to_be_clearly_faster_than_the_whole(
+        monkeypatch: pytest.MonkeyPatch, own_us: float, is_whole: bool) -> None:
+    def timed(name: str, programs: Sequence[Program], *_: object, **__: object) -> list[EndToEnd]:
+        times = [100.0 if len(program.steps) == 1 else own_us for program in programs]
+        return [EndToEnd(Timing(us, 0.9 * us, 1.1 * us, 9)) for us in times]
+
+    monkeypatch.setattr(refine, "end_to_end", timed)
+    monkeypatch.setattr(refine, "_CLEARLY_SLOWER", math.inf)
+    # by the times of its layers alone the network is cut
+    monkeypatch.setattr(assigner, "SLACK", -1.0)
+    plan = gossamer.compile(small(), "host", effort="quick")
+    assert (steps(plan) == [("whole network", "onnxruntime")]) is is_whole
 
 
 def test_one_library_wherever_it_can() -> None:
