@@ -25,7 +25,7 @@ GROWING = (".jsonl", ".csv")
 """Suffixes of the files that can be continued."""
 SUFFIXES = (*GROWING, ".npy", ".parquet")
 _JSON = json.JSONEncoder(allow_nan=False).encode
-"""Function that returns the document of a row as JSON; the document has no numbers of NumPy."""
+"""Function that returns a row's document() as JSON; it takes Python's numbers, not NumPy's."""
 _STAY = "; the rows before stay, and --resume continues them"
 _MOST_COLUMNS = 4096
 """The most columns of a CSV file, in which each number of a row has a column."""
@@ -180,7 +180,7 @@ class _Lines(RowFile):
 
     @abc.abstractmethod
     def _names(self, text: str) -> set[str]:
-        """Returns the names of the rows. Raises InputError for a file of other rows."""
+        """Returns the names of the rows. Raises InputError where they are not this command's."""
 
     def _other_rows(self, line: int, expected: str) -> InputError:
         return InputError(f"{self._option_text}: --resume continues rows of this command, line "

@@ -74,7 +74,7 @@ def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
     with replacing(path, f"--output {name}") as file:
         if name.endswith(".npy"):
             (array,) = arrays.values()
-            # NumPy would write to a real file by itself, and lose the reason of a failure
+            # given a real file, NumPy calls tofile(), which loses the reason of a failure
             np.lib.format.write_array(SimpleNamespace(write=file.write), array,
                                       allow_pickle=False)
         else:

@@ -84,7 +84,7 @@ class Predictor(Estimator):
         Raises
         ------
         InputError
-            If the network is not trained yet or was trained on numbers, or x is wrong.
+            If the network is not trained yet or is for regression, or x is wrong.
         """
         y = self._outputs(x)
         if self._state.settings.loss == "cross_entropy":
@@ -111,7 +111,7 @@ class Predictor(Estimator):
         Raises
         ------
         InputError
-            If the network is not trained yet or was trained on numbers, or x is wrong.
+            If the network is not trained yet or is for regression, or x is wrong.
         """
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(x))
@@ -191,8 +191,8 @@ class Predictor(Estimator):
         Raises
         ------
         InputError
-            If the network is not trained yet, the preparation does not end in its inputs, or the
-            file cannot be written.
+            If the network is not trained yet, prepared samples do not have its number of inputs,
+            or the file cannot be written.
         """
         from gossamer.train.export import onnx_file, preparation_nodes
 

@@ -1,4 +1,4 @@
-"""Resizes by the nearest pixel, in the form that peers compute."""
+"""Which input pixels a nearest-pixel resize reads, in the forms that peers take."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ _MARK = re.compile(r"(<!-- bench:[\w-]+(?: summary)? -->|<!-- /bench -->)")
 
 
 def cells(view: View) -> list[dict[str, str]]:
-    """Returns the rows of a view as texts by column. The speed of gossamer is 1."""
+    """Returns the rows of a View (one run of a case at a batch size and precision) as texts by
+    column. The speed of gossamer is 1."""
     lines = []
     for row in view.rows:
         speed, share = view.speed(row), row.share_of_light

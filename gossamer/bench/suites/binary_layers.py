@@ -205,7 +205,7 @@ def _launch(algorithm: Algorithm, state: Any, source: Buffer, target: Buffer, st
 
 
 def _signs_of_all(make: Callable[[], list[Alternative]]) -> list[Alternative]:
-    """Returns a peer's alternatives, with outputs that are replaced by their signs."""
+    """Returns the ways to run a peer (`Alternative`), with their outputs replaced by signs."""
     return [replace(alternative, make=partial(_with_signs, alternative.make))
             for alternative in make()]
 

@@ -133,8 +133,8 @@ def _gemm_mixes(images: Images, node: Node) -> str | None:
 
 
 def _matmul_mixes(images: Images, node: Node) -> str | None:
-    """The mixing rule of a product. Axes are counted from the last, as they broadcast: -1 and -2
-    are the axes of the matrices."""
+    """Returns how a product mixes the images of a batch; None where it keeps them apart. Axes are
+    counted from the last, as they broadcast: -1 and -2 are the axes of the matrices."""
     shapes = [images.static.shapes[name] for name in node.inputs]
     axes = [images.axes[name] - len(shape) if name in images.axes else None
             for name, shape in zip(node.inputs, shapes, strict=True)]
@@ -184,8 +184,8 @@ def _epilogue_facts(static: StaticGraph, node: Node, x: ValueFacts, rows: np.nda
 
 def _conv_transpose2d_facts(static: StaticGraph, node: Node,
                             facts: Sequence[ValueFacts]) -> list[ValueFacts]:
-    """Returns the facts of a transposed convolution. Each output is the sum of some products of its
-    channel, or of all products where the inputs of the others are taken as 0."""
+    """Returns the facts of a transposed convolution. Each output sums only some of its channel's
+    products; in the other products the input counts as 0."""
     weight = static.constants.get(node.inputs[1])
     if weight is None:
         return [REAL]

@@ -1,6 +1,6 @@
-"""Batch norm by the statistics of its own input, in two kernels as published for convolution in
-OpenCL. In the first kernel a work-group of 512 computes the mean and the variance of a channel over
-the whole batch. The second kernel normalises every element."""
+"""Batch norm by the statistics of its own input, in two kernels that were published as steps of a
+convolution in OpenCL. In the first kernel a work-group of 512 computes the mean and the variance of
+a channel over the whole batch. The second kernel normalises every element."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def work_groups(device: Device) -> tuple[int, ...]:
 def statistics_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int, weights: Weights,
                       device: Device, statistics: Callable[..., Argument],
                       momentum: float | None = None) -> Launch:
-    """Returns the launch of the kernel that writes the mean, the rest of the mean and the factor of
-    each channel of input 0 as an array (3, channels).
+    """Returns the launch of the kernel that writes an array (3, channels): the mean of each channel
+    of input 0, the rest that rounding cut off the mean, and gamma / standard deviation.
 
     x: spec of input 0.
     work_group: number of work-items of a work-group.

@@ -34,8 +34,8 @@ class Rows:
 
     @classmethod
     def of(cls, spec: TensorSpec, position: int) -> Rows:
-        """Returns the rows of a tensor. In the order of memory, a row has all dimensions from a
-        position on."""
+        """Returns the rows of a tensor. A row spans the dimensions from `position` on, in the order
+        of memory."""
         pitch = math.prod(spec.stored_shape[position:])
         return cls(pitch - sum(spec.format.other_channels), spec.offset, pitch)
 

@@ -126,7 +126,7 @@ def _legend(taken: str, other: str) -> str:
 
 
 def _plans(plans: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the bars of the measured choice and the baseline plans, with the outcome of each."""
+    """Returns the bars of the plans that were compared, with the outcome of each."""
     longest = max(plan["median_us"] or 0.0 for plan in plans)
     lines = ["<h3>Plans, end to end</h3>", _legend("the plan taken", "another plan")]
     for plan in plans:

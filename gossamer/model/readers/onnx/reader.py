@@ -282,7 +282,7 @@ def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str, keeps: bool
 
 
 def _warn_of_narrowed(proto: onnx.GraphProto, graph: Graph) -> None:
-    """Adds a warning for each input and output that has another floating-point type in the file."""
+    """Adds a warning for each float32 input and output that is float64 or bfloat16 in the file."""
     for what, infos, values in (("input", graph.network_inputs, proto.input),
                                 ("output", graph.network_outputs, proto.output)):
         kinds = {value.name: value.type.tensor_type.elem_type for value in values}
@@ -362,7 +362,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
             try:
                 _convert(node, converter, integers)
                 if (entry.domain, entry.op_type) in QONNX:
-                    # quantised weights
+                    # where the op quantises weights, they are computed now
                     folder.fold_last(graph)
             except UnsupportedError as error:
                 if parts is None:
@@ -400,7 +400,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
 
 
 def _convert(node: OnnxNode, converter: IntegerConverter, integers: Integers) -> None:
-    """Adds the nodes that a node of the file becomes to the graph. Raises UnsupportedError where
+    """Adds to the graph the nodes that a node of the file becomes. Raises UnsupportedError where
     gossamer does not compute the node, and ModelError where it is malformed."""
     if not node.outputs or not node.outputs[0]:
         raise node.error("its first output has no name")

@@ -1,4 +1,5 @@
-"""The tiles of shifted_gemm_mma, and the estimated time of each tile."""
+"""The tiles of shifted_gemm_mma, and the estimated time of each tile. The text at the top of
+shifted_gemm.cu explains places, units, slices and runs."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 ROWS = 64
-"""Rows of a product of a warpgroup."""
+"""Rows of a product: one wgmma instruction of a warpgroup, over 16 input channels."""
 RUNS = 2
-"""Slots for runs: the places that a tile reads, in the channels of a slice."""
+"""Slots for runs. A run is the places that a tile reads, in the channels of a slice."""
 _BARRIERS_BYTES = 1024
 """Bytes of shared memory before the runs, with barriers."""
 _MOST_KEPT = 100
@@ -78,7 +79,8 @@ class ShiftedTile:
 
     def grid(self, problem: Conv2dProblem, limits: Limits) -> tuple[int, int]:
         """Returns the number of ranges of units and the number of parts of the output channels.
-        Each pair of a range and a part is a work-group, and all work-groups run at once."""
+        Each pair of a range and a part is a work-group. All work-groups run at once, unless there
+        are more parts than multiprocessors."""
         parts = -(-problem.out_channels // self.columns)
         return max(1, min(Places(problem).units, limits.compute_units // parts)), parts
 
@@ -123,7 +125,7 @@ _ISSUE_CYCLES, _ISSUE_SHARE = 25, 0.59
 """A single warpgroup starts a product every _ISSUE_CYCLES cycles plus _ISSUE_SHARE of the product's
 own cycles."""
 _COPY = 35
-"""Cycles in which each work-item that copies runs copies one piece of 16 bytes."""
+"""Cycles that a copying work-item takes for one piece (16 bytes) of a run."""
 _COPIED_PIECES = 96
 """Work-items that copy runs."""
 _TILE = 1300
