@@ -34,6 +34,21 @@ def test_faults_of_expressions() -> None:
         assert planted != ast.unparse(ast.parse(SOURCE)) and fault.new in planted
 
 
+def test_faults_break_no_rule_of_style() -> None:
+    source = "total = f(rows * tiles)\nlast = rows * (columns - 1)\n"
+    planted = {fault.planted(source.encode()).decode()
+               for fault in TOOL["faults_of"](Path("f.py"), source.encode())}
+    assert planted == {"total = f(rows)\nlast = rows * (columns - 1)\n",
+                       "total = f(rows * tiles)\nlast = rows\n",
+                       "total = f(rows * tiles)\nlast = rows * (columns)\n"}
+    end = 79 * "x"
+    long = f"if first < 9 and {end}:\n    pass\n"
+    (bound,) = (fault for fault in TOOL["faults_of"](Path("f.py"), long.encode())
+                if fault.kind == "bound off by one")
+    assert bound.planted(long.encode()).decode() == (
+        f"if (\nfirst < 9 + 1) and {end}:\n    pass\n")
+
+
 def test_faults_that_no_test_here_can_find_are_left_out() -> None:
     expected = "def _cost(a, b):\n    def cycles():\n        return a * b\n    return a + b\n"
     models = list(TOOL["faults_of"](Path("gossamer/ops/f.py"), expected.encode()))

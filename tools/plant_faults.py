@@ -4,9 +4,10 @@
 
 A fault is a comparison that is flipped, a term that is dropped, or a bound that is off by one. They
 are drawn from all files of the package in equal numbers of each kind, with a seed, so that nobody
-chooses them. Left out are files that import a library which is not installed, such as PyTorch, as
-their tests do not run here, and the models by which algorithms expect times, where a fault changes
-no result but the order in which candidates are measured.
+chooses them, and planted so that they break no rule of style. Left out are files that import a
+library which is not installed, such as PyTorch, as their tests do not run here, and the models by
+which algorithms expect times, where a fault changes no result but the order in which candidates are
+measured.
 
 Each fault is planted in a temporary copy of the checkout, in which the command runs; it has found
 the fault where it fails. It must pass on the copy without a fault, and is ended after several times
@@ -36,6 +37,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SLOWER = 4.0
 """How many times as long as without a fault the command may take."""
+LONGEST = 100
+"""Characters that a line may have."""
 TIME_MODELS = re.compile("cost|cycles|expected")
 """Matches the names of the functions in gossamer/ops that say what time an algorithm expects."""
 OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -62,13 +65,28 @@ class Fault:
     """The name of the function in which it is; empty outside of functions."""
 
     def planted(self, content: bytes) -> bytes:
-        """Returns the file's content with the fault."""
-        return content[:self.start] + f"({self.new})".encode() + content[self.end:]
+        """Returns the file's content with the fault, without parentheses that are not needed and
+        without lines that are too long, so that no rule of style finds it."""
+        forms = [content[:self.start] + form.format(self.new).encode() + content[self.end:]
+                 for form in ("({})", "{}", "\n{}", "(\n{})")]
+        meaning = _meaning(forms[0])
+        for form in (forms[1], forms[0], *forms[2:]):
+            if max(map(len, form.splitlines())) <= LONGEST and _meaning(form) == meaning:
+                return form
+        return forms[0]
 
     def describe(self, content: bytes) -> str:
         """Returns the file, the line and both expressions."""
         old = re.sub(r"\s+", " ", content[self.start:self.end].decode())
         return f"{self.path}:{self.line}: {self.kind}: {old} -> {self.new}"
+
+
+def _meaning(content: bytes) -> str:
+    """Returns the syntax tree of a file as a text; "" where it is no Python."""
+    try:
+        return ast.dump(ast.parse(content))
+    except SyntaxError:
+        return ""
 
 
 def faults_of(path: Path, content: bytes) -> Iterator[Fault]:

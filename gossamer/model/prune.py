@@ -1,4 +1,5 @@
-"""Prunes an ONNX model by magnitude: the smallest weights become zero, and nothing else changes.
+"""Prunes an ONNX model by magnitude: the smallest weights become zero, and nothing else changes
+except the biases of whole channels that become zero.
 
 Magnitude pruning is the first step of S. Han, J. Pool, J. Tran and W. Dally, "Learning both Weights
 and Connections for Efficient Neural Networks", NeurIPS 2015; the retraining is left out."""
@@ -163,7 +164,7 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
 
 
 def _prune_together(layers: Sequence[_PrunableLayer], pattern: str) -> None:
-    """Sets the smallest weights of layers with one common sparsity to zero. A pattern other than
+    """Sets to zero the smallest weights of layers with one common sparsity. A pattern other than
     "unstructured" takes one layer only."""
     magnitudes = [_magnitudes(layer) for layer in layers]
     first, sparsity = layers[0], layers[0].sparsity
@@ -217,7 +218,7 @@ def _keep(layers: Sequence[_PrunableLayer], names: Sequence[str]) -> None:
 
 
 def _keep_unlike(layers: Sequence[_PrunableLayer], pattern: str) -> None:
-    """Marks layers that cannot have a pattern as kept, with the reason."""
+    """Marks as kept the layers that cannot have a pattern, each with the reason."""
     for layer in layers:
         if layer.kept:
             continue
@@ -339,8 +340,8 @@ def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:
-    """Returns the first reader that takes a constant for something else than the weights of a
-    layer, as text such as "Gather 'a' reads"; empty where no reader does."""
+    """Returns the first reader that uses a constant otherwise than as the weights of a layer, as
+    text such as "Gather 'a' reads"; empty where no reader does."""
     pending, passed = [name], set()
     while pending:
         value = pending.pop()

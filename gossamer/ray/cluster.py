@@ -81,8 +81,8 @@ class Workers:
         Returns
         -------
         Workers
-            The workers. They leave one processor to Ray, which hangs where it has none to read
-            with.
+            The workers. They leave one processor to Ray, which reads data with it and hangs without
+            one.
 
         Raises
         ------

@@ -55,8 +55,8 @@ def trainable(settings: Settings, data: Samples, device: Device,
     """Returns the samples as they are trained on.
 
     scaling: the scaling of the samples; None computes it from them.
-    Raises InputError where the outputs cannot become a target, or the host has no room for the
-    network.
+    Raises InputError where a target is outside of the outputs' range, or the host has no room for
+    the network.
     """
     memory.check(settings, device)
     settings.check_targets(data.targets)

@@ -23,8 +23,8 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class BatchStatisticsProblem(Problem):
-    """The first half of a batch norm. Its output is a matrix (3, channels). The rows are the mean
-    of each channel in float32; the rest, which is the exact mean less the mean in float32; and
+    """The first half of a batch norm. Its output is a matrix (3, channels). Its three rows are the
+    mean of each channel in float32; the mean's rest, the exact mean less the mean in float32; and
     gamma / sqrt(variance + epsilon).
 
     Its weight is `gamma`, with a number for each channel.

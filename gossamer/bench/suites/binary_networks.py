@@ -97,7 +97,7 @@ def alexnet(name: str, size: int = 227) -> Graph:
 def resnet18(name: str, size: int = 224) -> Graph:
     """Returns ResNet-18 (K. He, X. Zhang, S. Ren and J. Sun, "Deep residual learning for image
     recognition", CVPR 2016) with a binary body: images (N, 3, size, size) to 1000 numbers. The sums
-    of its blocks stay integers, and each block reads their signs."""
+    of its blocks are not binarised; each block reads their signs."""
     build = _Builder(name, size)
     x = build.pool(build.conv("x", 64, 7, stride=2, pad=3, binary=False), 3, 2, pad=1)
     return build.finish(build.linear(build.mean(_blocks(build, x)), 1000, binary=False))

@@ -222,7 +222,7 @@ def _add_peers(called: dict[str, Callable[[], CalledContender]], network: PeerNe
 
 def _own_call(name: str, plan: Plan, x: np.ndarray, kind: str, bound: bool,
               load: Load) -> CalledContender:
-    """Returns calls of a plan that end with their results complete."""
+    """Returns calls of a plan, each of which ends when its result is complete."""
     plan.contexts = max(plan.contexts, load.threads)
     precision = precision_of(plan.program(len(x)))
     layout = _layout(x, kind)

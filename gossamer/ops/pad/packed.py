@@ -31,7 +31,7 @@ _SOURCE = Path(__file__).with_name("packed.cl")
 
 class PackedPad(Algorithm):
     """Puts words of the constant around the rows and columns; negative pads crop. By the problem's
-    value facts, all values and the constant have to be plus or minus 1, or -1, 0 or 1."""
+    value facts, all values and the constant have to fit bits (-1, 1) or trits (-1, 0, 1)."""
 
     op = "pad"
     name = "packed"

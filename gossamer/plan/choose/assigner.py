@@ -66,8 +66,8 @@ class Assigned:
 
 
 class Assigner:
-    """Makes the programs of a network whose plan assignments cost least (see plan_assignment.py),
-    of measured candidates that compute right numbers with the layers' own constants.
+    """Makes the programs of a network by its cheapest plan assignments (see plan_assignment.py).
+    These take measured candidates that compute right numbers with the layers' own constants.
 
     policy: three of its fields restrict the candidates. `only` names an algorithm that is taken
     wherever it can be used; other layers take other algorithms. Above the sparsity
@@ -102,8 +102,8 @@ class Assigner:
         """Returns the cheapest program within a restriction. A layer that no algorithm of the
         device supports runs on the host.
 
-        why: as in Comparison. first: the assignment that assigned() has returned for the
-        restriction.
+        why: the reason, for reports, why layers take slower candidates than in the cheapest
+        assignment. first: the assignment that assigned() has returned for the restriction.
         Raises UnsupportedError where the host cannot compute a layer either.
         """
         assigned = self._right(restriction, first)
@@ -141,8 +141,8 @@ class Assigner:
         were checked where the restriction asks for it."""
         while True:
             assigned, first = first or self.assigned(restriction), None
-            # an estimate is the least that a conversion can cost, so that an assignment without
-            # estimates is the cheapest of all
+            # an estimate is the least that a conversion can cost: once the cheapest assignment has
+            # none, measuring cannot make another one cheaper
             if self._conversion_cost.measure_estimated(assigned.conversions):
                 continue
             if not restriction.is_checked or not self._excluded(assigned):
@@ -162,9 +162,9 @@ class Assigner:
 
     def assigned(self, restriction: Restriction) -> Assigned:
         """Returns the cheapest assignment: the whole network as one part, or the layers and fusions
-        where they are faster by more than SLACK. Layers and fusions take longer one after another
-        in a network than each takes alone, since threads of several libraries share the processors.
-        Conversions that were not measured count with the least time that they can take."""
+        where they are faster by more than SLACK. In a network these take longer than the sum of
+        their times alone, since threads of several libraries share the processors. Conversions that
+        were not measured count with the least time that they can take."""
         whole = self._as_a_whole(restriction)
         if whole is None:
             return self._of_layers(restriction)
@@ -190,8 +190,8 @@ class Assigner:
                                                      set())
 
     def _of_layers(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment of layers and fusions, with fewer formats where the graph
-        is too entangled for all."""
+        """Returns the cheapest assignment of layers and fusions; where the graph is too entangled,
+        the cheapest one without fusions, and if need be with fewer formats."""
         try:
             return self._minimised(restriction)
         except GraphTooWideError as error:

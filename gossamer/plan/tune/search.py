@@ -65,7 +65,7 @@ class Search:
 
     key: identifies the candidates and the effort of the search. Candidates that one search left out
     are left out by later searches with the same key, too.
-    required_first: whether the candidates that a plan without measurements takes come first.
+    required_first: whether to begin with the candidates that a plan without measurements takes.
     is_over: whether measuring is to end as soon as each layer has a time.
     begun: called with attempts before they join the ranking.
     progress: called after each attempt.
@@ -113,7 +113,7 @@ class Search:
 
         others: called for further requests when the libraries of vendors have answered.
         """
-        # within current() calls need not ask the driver which context is current
+        # within current(), no call needs to ask the driver which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries else nullcontext())
         try:
             with responsive(), current, self._builds.started():
@@ -246,8 +246,8 @@ class Search:
                        kernels=algorithm.kernel_sources(group.problem, variant, self._device))
 
     def _relate(self) -> None:
-        """Sets for the times of each layer whether it is an inner one, and which fusions compute
-        it."""
+        """Sets the fields of LayerTimes that depend on other layers: is_inner, parts,
+        covered_by."""
         inner = self._space.inner(self._requests, self._device)
         outer = {request.problem for request in self._requests if request.layer.name not in inner}
         times_of = {request.layer.name: self._times[request.problem] for request in self._requests}
@@ -285,7 +285,7 @@ class Search:
         for attempt in attempts:
             is_near = attempt.time_us is not None and attempt.time_us <= NEAR * best_us
             if missing and is_near and attempt.key not in of_process:
-                # times that are near the best compare only if they were measured in one process
+                # times near the best can be compared only if one process measured them
                 attempt.measured = None
                 missing.append(attempt)
             elif attempt.measured is not None:

@@ -128,8 +128,8 @@ class TrainLoop:
                 slot.state.note_validation(self._validate(slot.state))
 
     def fetch_parameters(self) -> None:
-        """Copies the parameters after each state's last epoch from the device into the state; a
-        state whose parameters are no longer finite has diverged."""
+        """Copies from the device into each state the parameters that it has after its last epoch;
+        a state whose parameters are no longer finite has diverged."""
         trainer = self._trainer
         stale_slots = [(index, slot) for index, slot in enumerate(self._slots)
                        if not slot.parameters_fetched and not slot.state.failure]

@@ -53,8 +53,8 @@ class Trainer:
 
     @property
     def _mean_bytes(self) -> int:
-        """Bytes that the mean losses of a piece take, rounded up so that the losses of the next
-        piece are aligned."""
+        """Bytes that the mean losses of a piece of an epoch take, rounded up so that the losses of
+        the next piece are aligned."""
         return _aligned(self._pieces[0].mean.outputs[0], self._device.alignment)
 
     def run(self, order: np.ndarray, settings: np.ndarray) -> np.ndarray:

@@ -1,12 +1,12 @@
 /* A convolution of few input channels, such as the first of a network, and the maximum over
- * windows of its results, which are never stored. The image is read in the format that callers give
- * (ops/image.h). y is float16, NHWC.
+ * windows of its outputs, which are never stored. These maxima are the results: y is float16, NHWC.
+ * The image is read in the format that callers give (ops/image.h).
  *
  * A work-group of four warps computes OUT_PART channels of a tile of results: it goes down 64
- * columns of the convolution's outputs. It computes ROWS rows of outputs at a time, a batch: the
- * rows that a row of results needs and the row of results before did not.
+ * columns of the convolution's outputs. It computes ROWS rows of outputs at a time, a band: those
+ * that a row of results needs and the previous row of results did not need.
  *
- * Shared memory has the image's rows under a batch in a ring, as float16: a line for each row and
+ * Shared memory has the image's rows under a band in a ring, as float16: a line for each row and
  * channel. In a line, each of the 64 columns has 16 bytes with the numbers under its window.
  * Numbers outside of the image or of the window are zeros. So the left operand of a step of 16
  * numbers is two lines. A copy of the ring's first line lies behind the ring's last line. Behind
@@ -14,9 +14,9 @@
  *
  * A lane has the same columns and channels in all rows. It takes the maximum over the rows and
  * writes it to shared memory, where the maximum over columns is taken. SHARED_ROWS of the rows
- * belong to the next window, too. While tensor cores multiply with wgmma, the maxima over columns
- * of the batch before are taken, and the next rows of the image are stored as lines. Each warp has
- * loaded the first channels of one of these rows a batch before. The sizes are in sizes.h. */
+ * belong to the next window, too. While tensor cores multiply a band with wgmma, the warps take the
+ * maxima over columns of the previous band, and store the next rows of the image as lines. A warp
+ * loads the first channels of one of these rows one band ahead. The sizes are in sizes.h. */
 
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
@@ -59,8 +59,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
         lines[ZERO_LINE * LINE_WORDS + i] = make_uint4(0, 0, 0, 0);
     pdl_wait();
 
-    /* a batch is ROWS rows of outputs; where windows share rows, the first batch belongs to the row
-     * of results before the tile */
+    /* where windows share rows, the first band belongs to the row of results before the tile */
     int first_result = SHARED_ROWS ? first_y - 1 : first_y;
     int first_row = first_result * POOL_Y - pool_top + SHARED_ROWS;
     int first_column = first_x * POOL_X - pool_left;
@@ -167,15 +166,15 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
     UNROLL for (int half = 0; half < 2; half++)
         UNROLL for (int n = 0; n < OUT_PART / 8; n++)
             shared[half][n] = LEAST;
-    bool has_row = (int)warp < ADVANCE; /* whether this warp loads a row one batch ahead */
+    bool has_row = (int)warp < ADVANCE; /* whether this warp loads a row one band ahead */
     if (has_row && first_result + 1 < last_y)
         fetch(SPAN + (int)warp, 0);
     _Pragma("unroll 1") for (int result = first_result; result < last_y; result++) {
-        int batch = result - first_result, next_row = batch * ADVANCE + SPAN;
+        int band = result - first_result, next_row = band * ADVANCE + SPAN;
         bool has_next = result + 1 < last_y;
         float sums[ROWS][OUT_PART / 8][4];
         multiply_rows(sums, shared_address(lines), shared_address(memory), [&](int i) {
-            return (batch * ADVANCE + i * STRIDE_Y) % ROWS_HELD * CHANNELS;
+            return (band * ADVANCE + i * STRIDE_Y) % ROWS_HELD * CHANNELS;
         }, warp, lane);
         if (result > first_y)
             pool(result - 1);

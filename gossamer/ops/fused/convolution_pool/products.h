@@ -2,8 +2,8 @@
  * each n, a lane has the sums of columns c and c + 8, where c is 16 * warp + lane / 4, and of
  * channels d and d + 1, where d is 8 * n + 2 * (lane % 4).
  *
- * Lines have 16 bytes for each of 64 columns, and weights have 16 bytes for each channel: an
- * operand's numbers for half a step. The place of a line is its address in words of 16 bytes. */
+ * A step multiplies 16 numbers of K. For 8 of these, half a step, a line has 16 bytes for each of
+ * 64 columns, and the weights have 16 bytes for each channel. */
 
 #pragma once
 

@@ -50,7 +50,7 @@ _ACCESSES_OF_LINE = 26
 _LATENCY = 1400.0
 """Cycles in which a work-group begins, and loads its weights and first rows."""
 _BARRIERS = 680.0
-"""Cycles of a batch of rows that no other work of the same work-group hides."""
+"""Cycles of a band of rows that no other work of the same work-group hides."""
 _BYTES_PER_MICROSECOND = 4.26e6
 """Bytes that device memory reads and writes in a microsecond."""
 
@@ -159,10 +159,10 @@ class PoolTiling:
         shared = (steps * (2048 + 32 * part) + 16 * self.tile_width * part // 8
                   * self.pool.kernel[1]) / _SHARED
         shared += _ACCESSES_OF_LINE * p.channels * self.advance + part
-        batch = max(max(multiplied, shared, issued) * together, multiplied + issued + _BARRIERS)
-        batches = min(self.tile.height, self.pool.out_height) + min(1, self.shared_rows)
+        band = max(max(multiplied, shared, issued) * together, multiplied + issued + _BARRIERS)
+        bands = min(self.tile.height, self.pool.out_height) + min(1, self.shared_rows)
         moved = (p.inputs[0].size * 4 + self.pool.outputs[0].size * 2) / _BYTES_PER_MICROSECOND
-        return max(moved, waves * (_LATENCY + batches * batch) / CYCLES_PER_MICROSECOND)
+        return max(moved, waves * (_LATENCY + bands * band) / CYCLES_PER_MICROSECOND)
 
 
 def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> list[PoolTiling]:
