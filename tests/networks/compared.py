@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from gossamer.errors import InputError, ModelError
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.opset.onnx_part import nodes_of
@@ -124,3 +125,11 @@ def line_of(error: Exception) -> str:
     """Returns the beginning of an error's first line."""
     text = str(error).strip()
     return text.splitlines()[0][:160] if text else type(error).__name__
+
+
+def outcome_of(error: Exception) -> str:
+    """Returns "refused: ..." where gossamer says that it does not take a network or an input, and
+    "crashed: ..." for every other error, such as that of a device."""
+    if isinstance(error, ModelError | InputError):
+        return f"refused: {line_of(error)}"
+    return f"crashed: {type(error).__name__}: {line_of(error)}"

@@ -28,7 +28,6 @@ import onnx
 import onnxruntime
 
 import gossamer
-from gossamer.errors import GossamerError
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import EFFORTS
 from tests.networks.compared import (
@@ -37,6 +36,7 @@ from tests.networks.compared import (
     judged,
     left_nodes,
     line_of,
+    outcome_of,
     outside,
     results_of,
     session_of,
@@ -74,10 +74,8 @@ def run(path: Path, row: dict[str, Any], device: str, effort: str | None = None
         row |= _times(plan, session, feeds[0])
         if effort is not None:
             row["share_outside"] = outside(plan.report(1), plan.device.name)["share_outside"]
-    except GossamerError as error:
-        return {**row, "outcome": f"refused: {line_of(error)}"}
     except Exception as error:
-        return {**row, "outcome": f"crashed: {type(error).__name__}: {line_of(error)}"}
+        return {**row, "outcome": outcome_of(error)}
     return {**row, "outcome": "ok" if row["error"] <= allowed else "wrong"}
 
 

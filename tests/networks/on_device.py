@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import gossamer
-from gossamer.errors import GossamerError
 from tests.networks.compared import (
     drawn_inputs,
     fixed_batch,
     judged,
     left_nodes,
     line_of,
+    outcome_of,
     outside,
     results_of,
     session_of,
@@ -60,10 +60,8 @@ def run(path: Path, precision: str, batch: int, device: str, effort: str, budget
                    "left": left_nodes(plan.graph)}
             row["error"], row["allowed"] = judged(plan, given, results, expected, precision)
         return {**row, "outcome": "ok" if row["error"] <= row["allowed"] else "differs"}
-    except GossamerError as error:
-        return {"outcome": f"refused: {line_of(error)}"}
     except Exception as error:
-        return {"outcome": f"crashed: {type(error).__name__}: {line_of(error)}"}
+        return {"outcome": outcome_of(error)}
 
 
 def _tasks(files: list[Path], options: argparse.Namespace

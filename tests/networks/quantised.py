@@ -30,9 +30,8 @@ import numpy as np
 import onnx
 
 import gossamer
-from gossamer.errors import GossamerError
 from gossamer.plan.plan import Plan
-from tests.networks.compared import line_of, outside, results_of, session_of
+from tests.networks.compared import outcome_of, outside, results_of, session_of
 from tests.networks.packed import SUFFIX, networks_in, restored
 from tests.networks.quantised_layers import own_inputs, with_own_inputs
 from tests.networks.rows import parsed, parser_of, rows_of, run_all
@@ -71,10 +70,8 @@ def run(path: Path, form: str, batch: int, device: str, effort: str, budget: flo
                     "steps": steps, "steps_layer": steps_layer,
                     "outcome": "ok" if equal >= _EQUAL and steps <= _STEPS else "differs"}
         return row
-    except GossamerError as error:
-        return {"outcome": f"refused: {line_of(error)}"}
     except Exception as error:
-        return {"outcome": f"crashed: {type(error).__name__}: {line_of(error)}"}
+        return {"outcome": outcome_of(error)}
 
 
 def photos_of(path: Path) -> np.ndarray:

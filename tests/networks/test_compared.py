@@ -8,8 +8,9 @@ import pytest
 from onnx import helper
 
 import gossamer
+from gossamer.errors import DeviceLostError, InputError, UnsupportedError
 from tests.model.onnx_models import model, runtime
-from tests.networks.compared import drawn_inputs, judged, results_of, session_of
+from tests.networks.compared import drawn_inputs, judged, outcome_of, results_of, session_of
 from tests.tolerances import WHOLE_NETWORK
 
 
@@ -49,3 +50,12 @@ def test_wrong_results_of_float32_are_not_allowed() -> None:
     expected = runtime(proto, given)
     error, allowed = judged(gossamer.compile(proto, "host"), given, [1.05 * expected[0]], expected)
     assert error > allowed == WHOLE_NETWORK["fp32"]
+
+
+@pytest.mark.parametrize(("error", "outcome"), [
+    (UnsupportedError("Sin of x"), "refused: Sin of x"),
+    (InputError("x has 3 rows"), "refused: x has 3 rows"),
+    (DeviceLostError("cuda:0 failed"), "crashed: DeviceLostError: cuda:0 failed"),
+    (ZeroDivisionError(), "crashed: ZeroDivisionError: ZeroDivisionError")])
+def test_a_device_that_fails_is_a_crash(error: Exception, outcome: str) -> None:
+    assert outcome_of(error) == outcome
