@@ -163,7 +163,8 @@ def main() -> int:
         parser.error(f"no file {options.folder}/**/*{options.only}*-FORM{SUFFIX}, where FORM is "
                      f"one of {', '.join(FORMS)}; python -m tests.networks.quantise writes them")
     code = run_all(_tasks(files, options), run, options.output, options.minutes)
-    print(*ratios(rows_of(options.output)), sep="\n")
+    for line in ratios(rows_of(options.output)):
+        print(line)
     return code
 
 

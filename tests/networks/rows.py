@@ -17,6 +17,7 @@ from typing import Any
 
 from gossamer.device.registry import find
 from gossamer.errors import GossamerError
+from gossamer.plan.measurement import counted
 from gossamer.plan.policy import EFFORTS
 
 FAILURES = ("crashed", "differs")
@@ -94,7 +95,8 @@ def run_all(tasks: Iterable[tuple[dict[str, Any], tuple[Any, ...]]],
     if pool is not None:
         pool.shutdown()
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(outcomes.items()))
-    print(f"{outcomes.total()} rows: {counts or 'none'}; {time.monotonic() - start:.0f} s")
+    print(f"{counted(outcomes.total(), 'row')}: {counts or 'none'}; "
+          f"{time.monotonic() - start:.0f} s")
     return int(any(outcomes[kind] for kind in FAILURES))
 
 
