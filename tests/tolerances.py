@@ -24,6 +24,13 @@ BY_OP: dict[str, float] = {
     "network": FLOAT32,
 }
 
+WHOLE_NETWORK = {"fp32": 1e-4, "tf32": 2e-3, "fp16": 2e-3}
+"""The errors of whole networks that are allowed however exact another library is."""
+
+WORSE_THAN_OTHERS = 2
+"""How many times as far from float64 as another evaluation in the same precision a whole network's
+result may be."""
+
 
 def tolerance(op: str, precision: str = "fp32") -> float:
     """Returns the largest normalised error that is allowed for the float results of an op."""

@@ -13,26 +13,35 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.lower.rules import lower
 
 
-def execute(static: StaticGraph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def execute(static: StaticGraph, inputs: Mapping[str, np.ndarray], stored: str = "float64"
+            ) -> dict[str, np.ndarray]:
     """Returns every value of the graph, floating-point ones in float64, and checks their shapes
-    against the graph's."""
+    against the graph's.
+
+    stored: dtype to which all floats are rounded: weights, inputs and the results of layers.
+    """
     # weights may be constants of this batch size alone
     static = replace(static, graph=replace(static.graph, constants=static.constants))
     layers, constants = lower(static)
-    values = {name: _wide(array) for name, array in {**constants, **inputs}.items()}
+    values = {name: _rounded(array, stored) for name, array in {**constants, **inputs}.items()}
     for layer in layers:
         arrays = [values[name] for name in layer.inputs]
         if layer.problem is None:
             results = [arrays[0].reshape(layer.output_specs[0].shape)]
         else:
-            results = OPS[layer.op].reference(layer.problem, arrays, layer.weights)
+            weights = {name: _rounded(array, stored).astype(array.dtype, copy=False)
+                       for name, array in layer.weights.items()}
+            results = OPS[layer.op].reference(layer.problem, arrays, weights)
         for name, result in zip(layer.outputs, results, strict=True):
             assert result.shape == static.shapes[name], (layer, result.shape)
             declared = np.dtype(static.dtypes[name])
             assert result.dtype.kind == declared.kind, (layer, result.dtype, declared)
-            values[name] = result
+            values[name] = _rounded(result, stored)
     return values
 
 
-def _wide(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float64) if array.dtype.kind == "f" else array
+def _rounded(array: np.ndarray, dtype: str) -> np.ndarray:
+    if array.dtype.kind != "f":
+        return array
+    with np.errstate(over="ignore"):
+        return array.astype(dtype, copy=False).astype(np.float64, copy=False)

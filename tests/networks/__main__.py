@@ -25,11 +25,9 @@ import numpy as np
 import gossamer
 from gossamer.bench.modules import with_statistics
 from gossamer.errors import UnsupportedError
-from tests.tolerances import normalised_error
+from tests.tolerances import WHOLE_NETWORK, WORSE_THAN_OTHERS, normalised_error
 
 MOST_PARAMETERS = 20_000_000
-LEAST_ALLOWED = {"fp16": 2e-3, "fp32": 1e-4}
-"""Errors that are allowed however exact PyTorch is."""
 PICTURES = 16
 
 
@@ -120,7 +118,7 @@ def run(library: str, name: str, options: argparse.Namespace, folder: Path) -> d
         row |= {f"error_b{batch}": error, f"torch_error_b{batch}": theirs,
                 f"seconds_b{batch}": round(time.monotonic() - start, 1),
                 f"us_b{batch}": plan.report(batch).end_to_end_us}
-        if not error <= max(2 * theirs, LEAST_ALLOWED[options.precision]):
+        if not error <= max(WORSE_THAN_OTHERS * theirs, WHOLE_NETWORK[options.precision]):
             row["outcome"] = "wrong"
     path.unlink()
     return row
@@ -136,7 +134,7 @@ def main() -> int:
                         help="networks that are planned instead, such as timm:tinynet_d")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--effort", default="quick")
-    parser.add_argument("--precision", default="fp16", choices=LEAST_ALLOWED)
+    parser.add_argument("--precision", default="fp16", choices=WHOLE_NETWORK)
     parser.add_argument("--batch", type=lambda text: list(map(int, text.split(","))),
                         default=[1, 8])
     parser.add_argument("--seconds", type=float, default=float("inf"),

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 
 import gossamer
@@ -34,31 +35,29 @@ from gossamer.errors import GossamerError
 from gossamer.plan.measurement import counted
 from gossamer.plan.part import is_part
 from gossamer.plan.plan import Plan
+from tests.networks.compared import drawn_inputs, session_of
 from tests.networks.table import TIMM, TORCHVISION
-from tests.tolerances import normalised_error
+from tests.tolerances import WHOLE_NETWORK, normalised_error
 
 _LIBRARIES = ("torchvision", "timm")
-_WORST = 1e-4
-"""The largest normalised error between the two results of one input."""
 
 
 def measured(path: Path, effort: str, seconds: float) -> dict[str, Any]:
     """Returns the row of a network: the median milliseconds of a call by the plan and by ONNX
     Runtime over rounds in turn, the seconds in which the plan was made, and its layers that ONNX
     Runtime does not compute. Raises ValueError where the two results are too far apart."""
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    (given,) = session.get_inputs()
-    shape = [1 if isinstance(size, str) else size for size in given.shape]
-    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    session = session_of(onnx.load(str(path)))
+    given = drawn_inputs(session, 1)
+    (x,) = given.values()
     start = time.perf_counter()
     plan = gossamer.compile(str(path), "host", effort=effort)
     plan.report(1)
     planning = time.perf_counter() - start
-    error = normalised_error(np.asarray(plan(x)), session.run(None, {given.name: x})[0])
-    if error > _WORST:
-        raise ValueError(f"the results are {error:.1e} apart, above {_WORST:g}")
+    error = normalised_error(np.asarray(plan(x)), session.run(None, given)[0])
+    if error > WHOLE_NETWORK["fp32"]:
+        raise ValueError(f"the results are {error:.1e} apart, above {WHOLE_NETWORK['fp32']:g}")
     transfers: list[float] = []
-    times = in_turn([lambda: lambda: plan(x), lambda: lambda: session.run(None, {given.name: x})],
+    times = in_turn([lambda: lambda: plan(x), lambda: lambda: session.run(None, given)],
                     Load(seconds=seconds), lambda: transfers.append(transfer_ns()))
     for contender in times:
         if isinstance(contender, Exception):

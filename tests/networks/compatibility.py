@@ -13,7 +13,6 @@ measure first; then a row says which share of the layers' time is spent outside 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import textwrap
@@ -29,20 +28,26 @@ import onnx
 import onnxruntime
 
 import gossamer
-from gossamer.errors import GossamerError
-from gossamer.model.infer.resolve import resolve
-from gossamer.model.opset.onnx_part import nodes_of
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import EFFORTS
-from tests.model.executor import execute
-from tests.tolerances import normalised_error
+from tests.networks.compared import (
+    drawn_inputs,
+    fixed_batch,
+    judged,
+    left_nodes,
+    line_of,
+    outcome_of,
+    outside,
+    results_of,
+    session_of,
+)
+from tests.networks.rows import append, rows_of
+from tests.tolerances import WHOLE_NETWORK
 
 BATCHES = (1, 2)
-CLOSE = 1e-4
 ROUNDS = 5
 TITLES = {"torchvision": "torchvision", "timm": "timm", "transformers": "transformers",
           "module": "Single layers and functions of PyTorch"}
-_WORDS = 98
 
 
 def run(path: Path, row: dict[str, Any], device: str, effort: str | None = None
@@ -53,86 +58,25 @@ def run(path: Path, row: dict[str, Any], device: str, effort: str | None = None
     and there."""
     model = onnx.load(str(path))
     row = {**row, "nodes": len(model.graph.node)}
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(str(path), options,
-                                               providers=["CPUExecutionProvider"])
-        batches = BATCHES if isinstance(session.get_inputs()[0].shape[0], str) else BATCHES[:1]
-        feeds = [_inputs(session, batch) for batch in batches]
+        session = session_of(model, threads=1)
+        batches = BATCHES if fixed_batch(session) is None else BATCHES[:1]
+        feeds = [drawn_inputs(session, batch) for batch in batches]
         expected = [session.run(None, given) for given in feeds]
     except Exception as error:
-        return {**row, "outcome": f"ONNX Runtime refuses it: {_line(error)}"}
+        return {**row, "outcome": f"ONNX Runtime refuses it: {line_of(error)}"}
     try:
         plan = gossamer.compile(str(path), device, effort=effort, threads=1)
-        graph = plan.graph
-        row["left"] = _left(graph)
-        errors = []
-        for given, wanted in zip(feeds, expected, strict=True):
-            results = plan(*[given[info.name] for info in plan.inputs])
-            errors.append(_error(plan, given, _listed(results), wanted))
-        row["error"] = max(errors)
+        row["left"] = left_nodes(plan.graph)
+        errors = [judged(plan, given, results_of(plan, given), wanted)
+                  for given, wanted in zip(feeds, expected, strict=True)]
+        row["error"], allowed = max(errors)
         row |= _times(plan, session, feeds[0])
         if effort is not None:
-            row["share_outside"] = _share_outside(plan)
-    except GossamerError as error:
-        return {**row, "outcome": f"refused: {_line(error)}"}
+            row["share_outside"] = outside(plan.report(1), plan.device.name)["share_outside"]
     except Exception as error:
-        return {**row, "outcome": f"crashed: {type(error).__name__}: {_line(error)}"}
-    return {**row, "outcome": "ok" if row["error"] <= CLOSE else "wrong"}
-
-
-def _inputs(session: onnxruntime.InferenceSession, batch: int) -> dict[str, np.ndarray]:
-    """Returns drawn inputs: floats are normally distributed, integers are numbers of words."""
-    rng = np.random.default_rng(batch)
-    given = {}
-    for info in session.get_inputs():
-        shape = [batch if isinstance(size, str) else size for size in info.shape]
-        given[info.name] = (rng.standard_normal(shape, np.float32) if info.type == "tensor(float)"
-                            else rng.integers(1, _WORDS, shape))
-    return given
-
-
-def _listed(results: Any) -> Sequence[np.ndarray]:
-    return results if isinstance(results, tuple) else (results,)
-
-
-def _error(plan: Plan, given: dict[str, np.ndarray], results: Sequence[np.ndarray],
-           expected: Sequence[np.ndarray]) -> float:
-    """Returns the largest error of a call: the distance from ONNX Runtime's results or, where that
-    is further off, from results in float64. It is infinite where integers differ."""
-    error = max(_distance(*pair) for pair in zip(results, expected, strict=True))
-    if error <= CLOSE or plan.graph.tail is not None:
-        return error
-    values = execute(resolve(plan.graph, len(next(iter(given.values())))), given)
-    right = [values[info.name] for info in plan.graph.outputs]
-    theirs = max(_distance(*pair) for pair in zip(expected, right, strict=True))
-    ours = max(_distance(*pair) for pair in zip(results, right, strict=True))
-    return ours if ours <= theirs else error
-
-
-def _distance(result: np.ndarray, expected: np.ndarray) -> float:
-    if expected.dtype.kind != "f":
-        return 0.0 if np.array_equal(result, expected) else float("inf")
-    return normalised_error(result, expected)
-
-
-def _left(graph: gossamer.model.graph.Graph) -> list[str]:
-    """Returns the operators of the nodes that ONNX Runtime computes."""
-    named = [name for node in graph.nodes if node.op == "onnx_part"
-             for name, _ in nodes_of(node.attributes["model"])]
-    if graph.tail is not None:
-        named += [name for name, _ in nodes_of(graph.tail.model)]
-    return [name.split(" ")[0] for name in named]
-
-
-def _share_outside(plan: Plan) -> float:
-    """Returns the share of the layers' time at batch 1 that is spent outside of the device."""
-    rows = plan.report(1).rows
-    times = [(row["median_us"] or 0.0, row["device"] == plan.device.name) for row in rows]
-    return sum(time for time, is_here in times if not is_here) / (
-        sum(time for time, _ in times) or 1.0)
+        return {**row, "outcome": outcome_of(error)}
+    return {**row, "outcome": "ok" if row["error"] <= allowed else "wrong"}
 
 
 def _times(plan: Plan, session: onnxruntime.InferenceSession,
@@ -149,16 +93,12 @@ def _times(plan: Plan, session: onnxruntime.InferenceSession,
     return {"ms": statistics.median(ours), "onnxruntime_ms": statistics.median(theirs)}
 
 
-def _line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:160] if text else type(error).__name__
-
-
 def page(exports: list[dict[str, Any]], results: list[dict[str, Any]], device: str) -> str:
     """Returns docs/compatibility.md."""
     rows = {(row["library"], row["name"], row["exporter"]): row for row in results}
     outcomes = Counter(row["outcome"].split(":")[0] for row in results)
     whole = sum(row["outcome"] == "ok" and not row["left"] for row in results)
+    close = WHOLE_NETWORK["fp32"]
     others = " ".join(f"{count}: {kind}." for kind, count in sorted(outcomes.items())
                       if kind != "ok")
     texts = [
@@ -167,7 +107,7 @@ def page(exports: list[dict[str, Any]], results: list[dict[str, Any]], device: s
         "and functions of PyTorch, with drawn weights, exported by both of PyTorch's exporters "
         f"and run on `{device}` with one thread beside ONNX Runtime {onnxruntime.__version__}, at "
         "batch 1 and, where the exporter leaves the batch open, 2.",
-        f"Of {len(results)} files {outcomes['ok']} agree with ONNX Runtime within {CLOSE:g}, or "
+        f"Of {len(results)} files {outcomes['ok']} agree with ONNX Runtime within {close:g}, or "
         f"with results in float64 where that is further off; in {whole} of these every node is "
         f"computed by gossamer. {others}".strip(),
         "The two numbers of a cell are those of the exporters `torchscript` (opset 17) and "
@@ -228,9 +168,12 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT",
                         help="run only networks whose library and name hold this")
     options = parser.parse_args()
-    exports = _rows(options.folder / "exports.jsonl")
+    exports = rows_of(options.folder / "exports.jsonl")
     file = options.folder / "results.jsonl"
-    results = _rows(file) if file.exists() else []
+    results = rows_of(file)
+    if not exports:
+        parser.error(f"no {options.folder / 'exports.jsonl'}; python -m tests.networks.export "
+                     "writes it")
     if options.draw is not None:
         options.draw.write_text(page(exports, results, options.device))
         return 0
@@ -244,14 +187,9 @@ def main() -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             results.append(run(path, key, options.device, options.effort))
-        with file.open("a") as written:
-            written.write(json.dumps(results[-1]) + "\n")
+        append(file, results[-1])
         print(" ".join(map(str, results[-1].values())), flush=True)
     return int(any(row["outcome"].startswith(("wrong", "crashed", "refused")) for row in results))
-
-
-def _rows(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 if __name__ == "__main__":

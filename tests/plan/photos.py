@@ -38,21 +38,25 @@ def photo(name: str) -> np.ndarray:
     return load_image(data_folder("skimage", "scikit-image") / name)
 
 
-@cache
-def photos(name: str, count: int) -> np.ndarray:
-    """Returns the first `count` inputs of a network: square crops of the photos in turn, of half a
-    photo's height or more, at positions from a fixed seed, scaled to the network's input. A longer
-    list begins with the shorter one."""
-    prepare = PREPARED[name]
+def crops(count: int) -> list[np.ndarray]:
+    """Returns square crops of the photos in turn, of half a photo's height or more, at positions
+    from a fixed seed. A longer list begins with the shorter one."""
     rng = np.random.default_rng(2)
-    crops = []
+    squares = []
     for index in range(count):
         picture = photo(PHOTOS[index % len(PHOTOS)])
         short = min(picture.shape[:2])
         length = rng.integers(short // 2, short + 1)
         top, left = (rng.integers(0, size - length + 1) for size in picture.shape[:2])
-        crops.append(prepare(picture[top : top + length, left : left + length]))
-    batch = np.stack(crops)
+        squares.append(picture[top : top + length, left : left + length])
+    return squares
+
+
+@cache
+def photos(name: str, count: int) -> np.ndarray:
+    """Returns the first `count` inputs of a network: crops of photos, scaled to the network's
+    input. A longer list begins with the shorter one."""
+    batch = PREPARED[name].batch(crops(count))
     return batch.reshape(count, -1) if name == "lfc_w1a1_mnist" else batch
 
 

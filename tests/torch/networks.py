@@ -27,12 +27,10 @@ import gossamer
 from gossamer.bench.modules import with_statistics
 from gossamer.torch.comparison import as_array
 from tests.networks.__main__ import PICTURES, drawn, made, output
-from tests.tolerances import normalised_error
+from tests.tolerances import WHOLE_NETWORK, WORSE_THAN_OTHERS, normalised_error
 
 TORCHVISION = ("resnet18", "resnet50", "mobilenet_v2", "shufflenet_v2_x1_0", "efficientnet_b0")
 MOST_PARAMETERS = 15_000_000
-LARGEST_ERROR = 1e-4
-WORSE_THAN_TORCH = 2
 
 
 def run(library: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -73,9 +71,9 @@ def run(library: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
             if on_gpu:
                 exact = output(module, x, torch.float64)
                 error = normalised_error(y, exact)
-                allowed = WORSE_THAN_TORCH * normalised_error(theirs, exact)
+                allowed = WORSE_THAN_OTHERS * normalised_error(theirs, exact)
             else:
-                error, allowed = normalised_error(y, theirs), LARGEST_ERROR
+                error, allowed = normalised_error(y, theirs), WHOLE_NETWORK["fp32"]
             row |= {f"error_b{batch}": error, f"allowed_b{batch}": allowed}
             if not error <= allowed:
                 row["outcome"] = "wrong"
