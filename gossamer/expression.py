@@ -56,12 +56,18 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.asarray(erf(x), x.dtype)
 
 
+def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    # in float64 the product of two float32 numbers is exact
+    return (x.astype(np.float64) * y + z).astype(x.dtype)
+
+
 FUNCTIONS: dict[str, Function] = {
     "add": Function(2, np.add, "({0} + {1})"),
     "sub": Function(2, np.subtract, "({0} - {1})"),
     "mul": Function(2, np.multiply, "({0} * {1})"),
     "div": Function(2, np.divide, "({0} / {1})"),
     "pow": Function(2, np.power, "pow({0}, {1})"),
+    "fma": Function(3, _fma, "FMA({0}, {1}, {2})", 2),
     "fmod": Function(2, np.fmod, "fmod({0}, {1})", 4),
     "min": Function(2, np.minimum, "MINIMUM({0}, {1})"),
     "max": Function(2, np.maximum, "MAXIMUM({0}, {1})"),

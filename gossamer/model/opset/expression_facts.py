@@ -180,6 +180,7 @@ _FUNCTIONS: dict[str, Callable[..., ValueFacts]] = {
     # devices round the results of the functions below in several ways
     "exp": _positive, "sigmoid": _positive, "sqrt": _positive, "log": _nothing,
     "sin": _nothing, "cos": _nothing, "tan": _nothing, "fmod": _nothing,
+    "fma": lambda x, y, z: x.mul(y).add(z),
     "atan": ValueFacts.same_sign, "tanh": ValueFacts.same_sign, "erf": ValueFacts.same_sign,
 }
 if FUNCTIONS.keys() != _FUNCTIONS.keys():

@@ -117,6 +117,9 @@ def _step(writer: ModelWriter, step: ExpressionStep, arguments: list[str],
     if function in _WITH_ATTRIBUTES:
         operator, names = _WITH_ATTRIBUTES[function]
         return writer.node(operator, arguments, **dict(zip(names, step.constants, strict=True)))
+    if function == "fma":
+        x, y, z = (writer.cast(argument, "float64") for argument in arguments)
+        return writer.cast(writer.node("Add", [writer.node("Mul", [x, y]), z]), dtype)
     if function == "fmod":
         return writer.node("Mod", arguments, fmod=1)
     if function == "prelu":

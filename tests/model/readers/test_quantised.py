@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import gossamer
 from gossamer.errors import GossamerError, ModelError
 from gossamer.facts import integers
 from gossamer.model.facts import derive
@@ -245,6 +246,21 @@ def test_arithmetic_of_onnxruntime(op: str, tmp_path: Path) -> None:
                  "yz": np.uint8(5)}
     feeds = {"a": drawn("uint8", 2, 3, 4, 4), "b": drawn("uint8", 2, 3, 4, 4)}
     exact(one_node(op, feeds, constants, "a as az b bs bz ys yz", MICROSOFT), feeds, tmp_path)
+
+
+@pytest.mark.parametrize("scale", [0.0204, 0.0404, 0.07])
+def test_sums_round_as_those_of_onnxruntime(scale: float) -> None:
+    """Of all pairs of bytes some sums are near the middle between two integers, and each rounding
+    before may move them across it."""
+    constants = {"as": np.float32(0.031), "az": np.uint8(114), "bs": np.float32(0.0455),
+                 "bz": np.uint8(132), "ys": np.float32(scale), "yz": np.uint8(116)}
+    feeds = {name: np.ascontiguousarray(array.astype(np.uint8)[None, None])
+             for name, array in zip("ab", np.mgrid[:256, :256], strict=True)}
+    proto = one_node("QLinearAdd", feeds, constants, "a as az b bs bz ys yz", MICROSOFT)
+    (expected,) = runtime(proto, feeds)
+    for vendors in (True, False):
+        plan = gossamer.compile(proto, "host", vendors=vendors)
+        np.testing.assert_array_equal(plan(**feeds), expected)
 
 
 @pytest.mark.parametrize(("op", "settings"), [

@@ -56,13 +56,13 @@ def _arithmetic(node: OnnxNode, integers: Integers, function: str) -> None:
                         constant(node, c, a_scale * b_scale / scale, "scale"))
         value = c.apply("add", value, constant(node, c, zero, "zero"))
     else:
-        # like ONNX Runtime, add all zero points as one number, so that ties are rounded alike
+        # the roundings of ONNX Runtime, which adds all zero points as one number
         of_a, of_b = a_scale / scale, b_scale / scale
-        rest = zero - (of_a * a_zero + of_b * b_zero)
-        x, y = (c.apply("mul", c.apply("add", value, constant(node, c, origin, role)),
-                        constant(node, c, ratio, f"of_{role}"))
-                for value, origin, ratio, role in ((x, a_zero, of_a, "a"), (y, b_zero, of_b, "b")))
-        value = c.apply("add", x, c.apply("add", y, constant(node, c, rest, "rest")))
+        zeros = of_a.astype(np.float64) * a_zero + of_b * b_zero
+        value = constant(node, c, zero - zeros.astype(np.float32), "rest")
+        for each, origin, ratio, role in ((y, b_zero, of_b, "b"), (x, a_zero, of_a, "a")):
+            value = c.apply("fma", c.apply("add", each, constant(node, c, origin, role)),
+                            constant(node, c, ratio, f"of_{role}"), value)
     give(node, integers, requantise(node, c, value, zero, dtype, is_shifted=True),
          node.outputs[0])
 
