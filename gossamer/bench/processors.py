@@ -1,15 +1,14 @@
-"""The processors that contenders compute on: how a thread is bound to them, and how far they are
-apart."""
+"""How far the processors that contenders compute on are apart."""
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
+
+from gossamer.device.affinity import allowed, bound
 
 FAR_NS = 80.0
 """Nanoseconds of `transfer_ns` above which processors count as far apart. `transfer_ns` was 20
@@ -24,28 +23,6 @@ _ORDER = random.Random(0).sample(range(0, _LINES * _LINE_BYTES, _LINE_BYTES), _L
 """Offsets of the bytes that are read, in a random order, which no hardware prefetcher predicts."""
 _REPEATS = 3
 """Measurements of each pair of processors, of which the shortest time counts."""
-
-
-def allowed() -> list[int]:
-    """Returns the processors that this thread may use; an empty list where the system binds no
-    threads."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-
-
-@contextmanager
-def bound(processors: Sequence[int]) -> Iterator[None]:
-    """Keeps this thread on these processors while the body of the context runs; an empty list
-    changes nothing. Unbound threads may share a processor: work is several times slower where a
-    thread that waits spins on the processor of the thread that it waits for."""
-    before = allowed()
-    if not processors:
-        yield
-        return
-    os.sched_setaffinity(0, processors)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def sharing_cache(processor: int) -> set[int]:

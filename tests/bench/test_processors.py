@@ -1,4 +1,4 @@
-"""Tests of binding threads to processors, and of how far these are said to be apart."""
+"""How far processors are said to be apart."""
 
 from __future__ import annotations
 
@@ -11,18 +11,6 @@ from gossamer.bench import processors
 
 BINDS = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"),
                            reason="the system does not bind threads to processors")
-
-
-@BINDS
-def test_a_bound_thread_is_free_again() -> None:
-    before = os.sched_getaffinity(0)
-    first = min(before)
-    with pytest.raises(KeyError), processors.bound([first]):
-        assert os.sched_getaffinity(0) == {first}
-        raise KeyError
-    assert os.sched_getaffinity(0) == before
-    with processors.bound([]):
-        assert os.sched_getaffinity(0) == before
 
 
 def caches(folder: Path, processor: int, shared: dict[int, str]) -> None:

@@ -22,7 +22,7 @@ from gossamer.bench.contender import (
     check_cuda_or_processor,
 )
 from gossamer.bench.peers.clblast import clblast, runs_opencl
-from gossamer.bench.processors import allowed, bound
+from gossamer.device.affinity import allowed, bound
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.model.onnx_writer import to_onnx
