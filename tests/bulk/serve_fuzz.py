@@ -163,8 +163,8 @@ class _Connection:
 
 
 def _send(port: int, count: int, seed: int) -> Counter[str]:
-    """Sends so many requests over several connections at once, for most of the time goes by with
-    waiting for requests that are never whole; returns the number of answers by status."""
+    """Sends requests over several connections at once, and returns the number of answers by status.
+    One connection would spend most of its time waiting for requests that are never whole."""
     def share(connection_index: int) -> Counter[str]:
         requests, connection = _Requests(seed * _CONNECTIONS + connection_index), _Connection(port)
         return Counter(connection.status(requests.next())

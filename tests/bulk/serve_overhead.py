@@ -90,7 +90,7 @@ class StandIn(StandInDevice):
 
 
 class _Context:
-    """What a lane needs of a context: arrays go the way that they go to a GPU."""
+    """A context with the methods that lanes call. Arrays take the same way as to a GPU."""
 
     def __init__(self, device: StandIn, batch: int, stream: Any) -> None:
         self._batch = batch

@@ -29,7 +29,7 @@ from tests.bulk.stand_in_device import StandInDevice, wait_until
 
 
 class _Context:
-    """What a lane needs of a context."""
+    """A context with the methods that lanes call."""
 
     def __init__(self, device: StandInDevice, seconds: float, shape: tuple[int, ...]) -> None:
         self._device = device

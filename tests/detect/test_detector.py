@@ -233,7 +233,7 @@ def test_boxes_are_drawn_in_the_colour_of_their_class() -> None:
 
 
 def test_labels_of_one_place_are_all_seen() -> None:
-    """Of boxes with the same outline only the labels show the colours of all but the best."""
+    """The best box hides other boxes with its outline, whose colours only their labels show."""
     image = np.full((200, 240, 3), 128, np.uint8)
     boxes = [gossamer.detect.box.Box(name, index, 0.9 - index / 10, 60, 60, 180, 160)
              for index, name in enumerate(["cat", "dog", "cow"])]

@@ -28,7 +28,7 @@ def test_a_graph_is_shown_in_one_line(nodes: int, text: str) -> None:
 @pytest.mark.parametrize("use", [gossamer.load, gossamer.compile])
 def test_a_module_of_pytorch_is_told_how_to_come_in(use: Any) -> None:
     class Module:
-        """What every module of PyTorch derives from, where PyTorch is not installed."""
+        """Stands for the base class of PyTorch's modules, where PyTorch is not installed."""
 
     Module.__module__ = "torch.nn.modules.module"
 

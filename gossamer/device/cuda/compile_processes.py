@@ -22,8 +22,8 @@ _MOST, _HERE = 48, 3
 same time. Both are rules of thumb: each process takes about 50 MB of the host's memory that it does
 not share with other processes."""
 _NICE = 5
-"""By how much the niceness of the processes is raised, so that they do not delay this process:
-it times candidates meanwhile."""
+"""The niceness that is added to the processes', so that they do not delay this process, which times
+candidates at the same time."""
 
 
 def process_count(processors: int) -> int:

@@ -7,11 +7,10 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from gossamer.device.affinity import allowed, bound
+from gossamer.device.affinity import bound_to_first
 from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, OutOfMemoryError, first_line
 from gossamer.measure import Task, Timing, interleave
@@ -114,7 +113,9 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
         if key not in missing and not tasks:
             break
         try:
-            tasks[key] = replace(Context(name, program, device).ready(), around=_in_its_place)
+            # unbound, this thread may share a processor with a thread that spins until the system
+            # moves one of them, which takes a tenth of a second
+            tasks[key] = replace(Context(name, program, device).ready(), around=bound_to_first)
             device.synchronize()
         except DeviceLostError:
             raise
@@ -126,13 +127,6 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
         return results
     results.update({key: EndToEnd(rounded(timing)) for key, timing in take(tasks).items()})
     return results
-
-
-def _in_its_place() -> AbstractContextManager[None]:
-    """Keeps the calling thread on the first processor. Elsewhere the threads of a library may spin
-    on the processor of the thread that they wait for, which takes several times as long; in calls
-    one after another the system moves one of them within a tenth of a second."""
-    return bound(allowed()[:1])
 
 
 def _timed(tasks: Mapping[str, Task], samples: int, most_s: float,

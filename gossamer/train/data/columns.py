@@ -28,7 +28,7 @@ _MOST_VALUES = 1000
 
 @dataclass(frozen=True)
 class CellRules:
-    """What the cells of a table may be besides numbers.
+    """The rules for cells of a table that are no numbers: gaps and texts.
 
     impute: one of IMPUTES, by which gaps are filled; None where gaps are not allowed.
     one_hot: whether columns may hold texts.

@@ -1,5 +1,5 @@
-"""What follows from shapes and constants is computed before any data: integers, and the branches
-that conditions take."""
+"""Integers that follow from shapes and constants are computed before any data, and so are the
+branches that conditions take."""
 
 from __future__ import annotations
 

@@ -250,8 +250,8 @@ def test_arithmetic_of_onnxruntime(op: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scale", [0.0204, 0.0404, 0.07])
 def test_sums_round_as_those_of_onnxruntime(scale: float) -> None:
-    """Of all pairs of bytes some sums are near the middle between two integers, and each rounding
-    before may move them across it."""
+    """All pairs of bytes are added. Some sums are near the middle between two integers, and each
+    earlier rounding may move a sum across it."""
     constants = {"as": np.float32(0.031), "az": np.uint8(114), "bs": np.float32(0.0455),
                  "bz": np.uint8(132), "ys": np.float32(scale), "yz": np.uint8(116)}
     feeds = {name: np.ascontiguousarray(array.astype(np.uint8)[None, None])
