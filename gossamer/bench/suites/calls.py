@@ -45,8 +45,9 @@ LATENCY, THROUGHPUT = "latency", "throughput"
 BOUND, ONE_BY_ONE, PINNED = f"{OWN}:bound", f"{OWN}:one-by-one", f"{OWN}:page-locked"
 """Contenders beside a plan's call and stream: a bound call; calls one after another in place of a
 stream; a stream of arrays in page-locked memory."""
-_SAMPLE_US, _MOST_BATCHES = 1e5, 512
-"""Microseconds that the batches of one throughput sample should take, and the most batches."""
+_SAMPLE_US, _MOST_BATCHES = 1e6, 4096
+"""Microseconds that the batches of one throughput sample should take, and the most batches. On the
+host of an H100 the start of a stream took 64 ms."""
 _COPIED_BYTES, _COPIES = 2**26, 5
 """Bytes of a copy by which the rate of the bus is measured, and how many copies are timed."""
 
