@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
+from gossamer.ops.exactness import BYTES
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.tensor import default_spec
 from tests.conftest import is_slow
@@ -52,3 +53,17 @@ def test_a_sum_of_nothing_is_zero(device: Device) -> None:
     check(ReduceProblem(default_spec((3, 0, 2)), "sum", (1,)), device)
     with pytest.raises(ValueError, match="has no value"):
         ReduceProblem(default_spec((3, 0, 2)), "max", (1,))
+
+
+@pytest.mark.parametrize("kind", ["mean", "sum"])
+def test_floats_of_16_bits_that_hold_integers_are_summed_to_floats(device: Device,
+                                                                   kind: str) -> None:
+    problem = ReduceProblem(default_spec((2, 9, 5, 7)), kind, (2, 3), facts=(BYTES,))
+    ran = check(problem, device)
+    mixed = [variant for algorithm in op_of(problem).algorithms
+             if algorithm.supports(problem, device) is None
+             for variant in algorithm.variants(problem, device)
+             if variant.inputs[0].dtype != variant.outputs[0].dtype]
+    assert len(ran) > len(mixed)
+    assert bool(mixed) == device.compiles
+    assert {variant.precision for variant in mixed} <= {"fp32"}

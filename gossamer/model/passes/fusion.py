@@ -33,15 +33,21 @@ class _Chain:
 
 def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
     """Merges chains of element-wise nodes of the same shape. Other nodes read only the last node of
-    a chain, so that nothing is computed twice. No merged expression is longer than MOST_STEPS."""
-    users = readers(graph)
+    a chain, so that nothing is computed twice. No merged expression is longer than MOST_STEPS.
+
+    A node that rounds the result of a layer joins no chain that also reads other values. Such a
+    chain goes into the epilogue of another layer, and the node's own layer would write its sums,
+    which take more memory than rounded values.
+    """
+    users, layers = readers(graph), _layers_of_values(graph, shapes)
     chains: dict[int, _Chain] = {}
     for node in reversed(graph.nodes):
         if node.op != "elementwise":
             continue
         steps = len(node.attributes["expression"].steps)
         chain = _chain_of_readers(node, users, chains, shapes)
-        if chain is None or chain.steps + steps > MOST_STEPS:
+        if chain is None or chain.steps + steps > MOST_STEPS or (_rounds(node) and (
+                layers.get(node.outputs[0]) != layers.get(chain.nodes[0].outputs[0]))):
             chains[id(node)] = _Chain([node], steps)
         else:
             chain.nodes.append(node)
@@ -52,6 +58,28 @@ def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
     for node in graph.nodes:
         if id(node) in chains:
             _merge(chains[id(node)].nodes)
+
+
+def _layers_of_values(graph: Graph, shapes: ShapesByBatch) -> dict[str, str]:
+    """Returns for each value that is computed from the result of a single convolution or product
+    by element-wise nodes alone the name of this result."""
+    layers: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.op in ("conv2d", "gemm"):
+            layers[node.outputs[0]] = node.outputs[0]
+        elif node.op == "elementwise":
+            read = {layers.get(name) for name in node.inputs if shapes.depends_on_data(name)}
+            layer = read.pop() if len(read) == 1 else None
+            if layer is not None:
+                layers |= dict.fromkeys(node.outputs, layer)
+    return layers
+
+
+def _rounds(node: Node) -> bool:
+    """Returns whether an element-wise node rounds its result to an integer."""
+    expression = node.attributes["expression"]
+    index = expression.outputs[0] - expression.inputs
+    return index >= 0 and expression.steps[index].function == "round"
 
 
 def _chain_of_readers(node: Node, users: dict[str, list[Node]], chains: dict[int, _Chain],

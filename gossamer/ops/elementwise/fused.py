@@ -13,6 +13,7 @@ from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.constant_division import multiplied
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import c_float
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -243,9 +244,8 @@ class _Generator:
 
     def _compute(self) -> tuple[list[str], list[str]]:
         integer = self.problem.arithmetic != "float32"
-        expression = self.problem.expression
-        if integer:
-            expression = _without_division_faults(expression)
+        rewritten = _without_division_faults if integer else multiplied
+        expression = rewritten(self.problem.expression)
         names = [f"v{index}[k]" for index in range(len(self.walks))]
         return expression.c_statements(names, _c_integer if integer else c_float, "t")
 

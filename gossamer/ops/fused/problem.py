@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from gossamer.facts import REAL, ValueFacts
-from gossamer.ops.algorithm import Problem
+from gossamer.ops.algorithm import PRECISIONS, Problem
 from gossamer.tensor import TensorSpec
 
 Source = tuple[int, int]
@@ -88,6 +88,14 @@ class FusionProblem(Problem):
     @property
     def flops(self) -> int:
         return sum(part.flops for part in self.parts)
+
+    @property
+    def exact_precision(self) -> str:
+        return min((part.exact_precision for part in self.parts), key=PRECISIONS.index)
+
+    @property
+    def sums_integers(self) -> bool:
+        return any(part.sums_integers for part in self.parts)
 
     def first_images(self, count: int) -> Problem:
         try:

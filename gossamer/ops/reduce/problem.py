@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Problem
+from gossamer.ops.exactness import precision_of_values
 from gossamer.tensor import TensorSpec, default_spec
 
 DTYPES = ("float32", "int32", "int64")
@@ -19,6 +21,7 @@ class ReduceProblem(Problem):
     kind: "mean", "max" or "sum"; a mean of integers is truncated towards 0.
     axes: indices of the reduced dimensions, from 0, each once.
     keepdims: whether reduced dimensions are kept with size 1, else they are dropped.
+    facts: value facts of the input; empty where nothing is known.
 
     Raises ValueError for invalid axes or dtypes, and for a mean or maximum of no elements.
     """
@@ -28,6 +31,7 @@ class ReduceProblem(Problem):
     kind: str
     axes: tuple[int, ...]
     keepdims: bool = True
+    facts: tuple[ValueFacts, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in ("mean", "max", "sum"):
@@ -58,6 +62,10 @@ class ReduceProblem(Problem):
                       for axis, size in enumerate(self.input.shape)
                       if self.keepdims or axis not in self.axes)
         return (default_spec(shape, self.input.dtype),)
+
+    @property
+    def exact_precision(self) -> str:
+        return precision_of_values(self.facts) if self.kind == "max" else "fp32"
 
     @property
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:

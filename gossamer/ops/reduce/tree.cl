@@ -5,7 +5,7 @@
  * dimensions (sizes r, source strides e), outermost first. Unused dimensions come first and have
  * size 1. With SIMPLE only the last reduced dimension is used.
  *
- * VALUE: the type of the arithmetic. With HALVES it is float, and the tensors are 16-bit floats.
+ * VALUE: the type of the arithmetic. It is float where a tensor holds 16-bit floats.
  * MAX or MEAN: defined for the maximum or the mean; the sum is computed where neither is defined.
  * ACROSS: defined where the innermost dimension is kept. Neighbouring work-items then compute
  *     neighbouring results; else they reduce neighbouring elements of one result. */
@@ -14,19 +14,25 @@
 #define LANES 64 /* work-items that compute a result together */
 #define COLUMNS 4 /* results of a work-group, which has LANES * COLUMNS = 256 work-items */
 #define LEAST (-INFINITY) /* the smallest VALUE */
-#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#define HALF_SOURCE 1 /* 1: the input holds 16-bit floats; 0: it holds VALUEs */
+#define HALF_TARGET 1 /* 1: the result holds 16-bit floats; 0: it holds VALUEs */
 #endif
 
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
-#if HALVES
-#define STORED HALF
+#if HALF_SOURCE
+#define SOURCE HALF
 #define READ(place) LOAD_HALF(source, place)
+#else
+#define SOURCE VALUE
+#define READ(place) source[place]
+#endif
+#if HALF_TARGET
+#define TARGET HALF
 #define WRITE(place, value) STORE_HALF(target, place, value)
 #else
-#define STORED VALUE
-#define READ(place) source[place]
+#define TARGET VALUE
 #define WRITE(place, value) target[place] = value
 #endif
 
@@ -54,7 +60,7 @@
 }
 
 KERNEL LAUNCH_BOUNDS(256, 1)
-void reduce(const GLOBAL STORED *RESTRICT source, GLOBAL STORED *RESTRICT target, int results,
+void reduce(const GLOBAL SOURCE *RESTRICT source, GLOBAL TARGET *RESTRICT target, int results,
             int count KEPT(0) KEPT(1) KEPT(2) KEPT(3) REDUCED(0) REDUCED(1) REDUCED(2) REDUCED(3))
 {
     pdl_trigger_and_wait();

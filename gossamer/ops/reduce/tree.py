@@ -3,11 +3,14 @@ a tree in shared memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Variant
+from gossamer.ops.exactness import in_float16
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.strided import (
@@ -44,6 +47,14 @@ class TreeReduce(KernelAlgorithm):
                 return "more than four separate dimensions are kept or reduced"
         return None
 
+    def variants(self, problem: ReduceProblem, device: Device) -> Iterable[Variant]:
+        variants = list(super().variants(problem, device))
+        if problem.kind != "max" and any(map(in_float16, problem.facts)):
+            # a sum or a mean of integers that float16 holds is itself no such integer
+            variants += [replace(variant, inputs=variant.as_fp16.inputs) for variant in variants
+                         if variant.precision == "fp32"]
+        return variants
+
     def kernel_launch(self, weights: Weights, problem: ReduceProblem, variant: Variant,
                       device: Device) -> Launch:
         results = variant.outputs[0].size
@@ -52,7 +63,8 @@ class TreeReduce(KernelAlgorithm):
         lanes = _lanes(problem.count, results, kept[-1][0] if across else 0)
         value, least = _TYPES[problem.input.dtype]
         defines: dict[str, object] = {"VALUE": value, "LANES": lanes, "COLUMNS": _GROUP // lanes,
-                                      "HALVES": int(variant.precision == "fp16")}
+                                      "HALF_SOURCE": int(variant.inputs[0].dtype == "float16"),
+                                      "HALF_TARGET": int(variant.outputs[0].dtype == "float16")}
         if problem.kind == "max":
             defines |= {"MAX": 1, "LEAST": least}
         if problem.kind == "mean":

@@ -115,7 +115,8 @@ def _pool(state: LowerState, node: Node) -> None:
 def _reduce(state: LowerState, node: Node) -> None:
     a = node.attributes
     state.add(node, ReduceProblem(state.spec(node.inputs[0]), a["kind"], tuple(a["axes"]),
-                                  bool(a["keepdims"])), node.inputs[:1])
+                                  bool(a["keepdims"]), state.facts(node.inputs[:1])),
+              node.inputs[:1])
 
 
 def _concat(state: LowerState, node: Node) -> None:

@@ -44,6 +44,21 @@ def test_of_two_convolutions_one_takes_the_addition() -> None:
     assert first.outputs[0] in second.inputs
 
 
+def test_each_of_two_convolutions_rounds_its_own_result() -> None:
+    build = Builder()
+
+    def rounded(x: str) -> str:
+        halved = build.apply("mul", build.conv(x, bias=False), build.scalar(0.5, 1))
+        return build.apply("round", halved)
+
+    values = [build.apply("mul", rounded("x"), build.scalar(0.25, 1)) for _ in range(2)]
+    build.apply("add", *values, output="y")
+    first, second = check(build, ["conv2d", "conv2d"])
+    assert functions(first)[-1] == "round"
+    assert functions(second)[-1] == "add"
+    assert functions(second).count("round") == 1
+
+
 def test_a_gate_of_the_result_itself_is_fused() -> None:
     build = Builder()
     conv = build.conv("x")

@@ -1,0 +1,77 @@
+"""Divisions by constants that became multiplications round as divisions do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.device.base import Device
+from gossamer.expression import Expression, ExpressionStep, apply
+from gossamer.ops.constant_division import multiplied
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.tensor import default_spec
+from tests.ops.harness import check
+
+_FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
+_DIVISORS = st.floats(2.0**-100, 2.0**100, width=32)
+
+
+def divided_by(divisor: float) -> Expression:
+    return Expression(1, (ExpressionStep("constant", (), (divisor,)),
+                          ExpressionStep("div", (0, 1), ())))
+
+
+def quotients(divisor: float, x: np.ndarray) -> np.ndarray:
+    (result,) = multiplied(divided_by(divisor)).evaluate(x)
+    return result
+
+
+def functions(expression: Expression) -> list[str]:
+    return [step.function for step in expression.steps]
+
+
+@given(divisor=_DIVISORS, x=_FINITE, is_negative=st.booleans())
+@settings(max_examples=2000)
+def test_quotients_are_rounded_correctly(divisor: float, x: float, is_negative: bool) -> None:
+    divisor = -divisor if is_negative else divisor
+    given_x = np.array([x], np.float32)
+    with np.errstate(all="ignore"):
+        exact = given_x / np.float32(divisor)
+    if x == 0 or 2.0**-100 <= abs(exact[0]) <= 2.0**127:
+        assert quotients(divisor, given_x) == exact
+
+
+def test_neighbours_of_every_integer_of_8_bits_are_rounded_correctly() -> None:
+    rng = np.random.default_rng(0)
+    for divisor in rng.uniform(1e-3, 10, 200).astype(np.float32):
+        halves = (np.arange(-510, 511, dtype=np.float32) / 2 * divisor).astype(np.float32)
+        x = np.concatenate([halves, np.nextafter(halves, np.float32(np.inf)),
+                            np.nextafter(halves, np.float32(-np.inf))])
+        x = x[np.abs(x) > 1e-20]
+        np.testing.assert_array_equal(quotients(float(divisor), x), x / divisor)
+
+
+def test_infinity_and_nan_stay() -> None:
+    x = np.array([np.inf, -np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(quotients(3.0, x), x)
+    np.testing.assert_array_equal(quotients(-3.0, x), -x)
+
+
+def test_powers_of_two_take_one_multiplication() -> None:
+    assert functions(multiplied(divided_by(0.25))) == ["constant", "constant", "mul"]
+
+
+@pytest.mark.parametrize("divisor", [0.0, np.inf, np.nan, 1e-38, 3e38])
+def test_divisors_without_a_useful_reciprocal_stay(divisor: float) -> None:
+    assert functions(multiplied(divided_by(divisor))) == ["constant", "div"]
+
+
+def test_divisions_by_values_stay() -> None:
+    assert multiplied(apply("div")) == apply("div")
+
+
+def test_kernels_divide_by_constants(device: Device) -> None:
+    problem = ElementwiseProblem((default_spec((3, 5, 7)),), divided_by(0.3))
+    check(problem, device)
