@@ -13,6 +13,8 @@ from gossamer.model.readers.onnx.node import OnnxNode
 
 _LARGEST = 2.0**24
 """The largest magnitude up to which float32 holds all integers exactly."""
+_MULTIPLES = (64, 16, 8)
+"""Numbers of input channels of which kernels prefer multiples, the best first."""
 _UNIT = 2.0**12
 """The sums of more than two slices are added in two parts: their multiples of this unit, and their
 rests."""
@@ -21,7 +23,8 @@ rests."""
 def slices(node: OnnxNode, weight: np.ndarray, bounds: tuple[float, float]
            ) -> list[tuple[int, int]]:
     """Returns slices of the input channels, such that float32 holds the sum of each slice, and each
-    partial sum in any order, for all inputs within bounds.
+    partial sum in any order, for all inputs within bounds. There are as few slices as possible, and
+    they are equally long where that is possible too.
 
     weight: integers (rows, channels, ...), a row for each output channel.
     bounds: the least and the greatest input; zeros of a padding may occur as well.
@@ -38,8 +41,20 @@ def slices(node: OnnxNode, weight: np.ndarray, bounds: tuple[float, float]
     if reached.max() > _LARGEST:
         raise node.unsupported("adds products up to a sum that float32 does not hold, of one input "
                                "channel alone")
+    found = _greedy(reached)
+    for multiple in _MULTIPLES:
+        size = -(-channels // (len(found) * multiple)) * multiple
+        equal = [(begin, min(begin + size, channels)) for begin in range(0, channels, size)]
+        if all(reached[:, :, begin:end].sum(axis=2).max() <= _LARGEST for begin, end in equal):
+            return equal
+    return found
+
+
+def _greedy(reached: np.ndarray) -> list[tuple[int, int]]:
+    """Returns the fewest slices, each as long as possible. reached: the largest positive and
+    negative sums (2, rows, channels) of each input channel, none above _LARGEST."""
     found, begin = [], 0
-    while begin < channels:
+    while begin < reached.shape[2]:
         most = np.cumsum(reached[:, :, begin:], axis=2).max(axis=(0, 1))
         end = begin + int((most <= _LARGEST).sum())
         found.append((begin, end))
