@@ -20,10 +20,10 @@ _TYPES = {"float32": "float", "float16": "HALF", "uint8": "uchar", BFLOAT16: "un
 
 
 def makes_image(part: Problem) -> bool:
-    """Returns whether a part of a fusion computes an image from the tensor that callers give, and
-    its constants have one number for each channel."""
+    """Returns whether a part of a fusion computes an image from a single tensor, and its constants
+    have one number for each channel."""
     return isinstance(part, ElementwiseProblem) and len(part.inputs) == len(part.dtypes) == 1 and (
-        bool(part.formats) and part.constants == tuple(range(1, len(part.operands)))
+        part.dtypes == ("float32",) and part.constants == tuple(range(1, len(part.operands)))
         and part.inputs[0].shape == part.shape and len(part.shape) == 4
         and part.inputs[0].dtype in _TYPES
         and all(part.operands[index].shape[-3:] == (part.shape[1], 1, 1)

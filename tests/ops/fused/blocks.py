@@ -63,13 +63,13 @@ def block(batch: int, channels: int, hidden: int, out_channels: int, size: tuple
 
 def stem(problem: FusionProblem, channels: int, size: tuple[int, int], *,
          kernel: tuple[int, int] = (3, 3), stride: tuple[int, int] = (2, 2),
-         pads: tuple[int, int, int, int] = (1, 1, 1, 1), dilation: tuple[int, int] = (1, 1)
-         ) -> FusionProblem:
+         pads: tuple[int, int, int, int] = (1, 1, 1, 1), dilation: tuple[int, int] = (1, 1),
+         activation: Epilogue = BIAS_RELU6) -> FusionProblem:
     """Returns a block without an expansion behind the first convolution of an image of a size."""
     depthwise, project = problem.parts
     first = Conv2dProblem(depthwise.inputs[0].shape[0], channels, *size,
                           depthwise.inputs[0].shape[1], kernel, stride, pads, dilation,
-                          epilogue=BIAS_RELU6)
+                          epilogue=activation)
     return FusionProblem((first, depthwise, project), ((ENTRY,), ((0, 0),), ((1, 0),)), ((2, 0),))
 
 

@@ -3,7 +3,9 @@ that round to integers of 8 bits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +15,14 @@ from gossamer.expression import Expression, ExpressionStep
 from gossamer.facts import integers
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.exactness import BYTES
 from gossamer.ops.fused.problem import ENTRY, FusionProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import WeightsInfo
-from tests.ops.fused.blocks import block
+from gossamer.tensor import Format
+from tests.ops.fused.blocks import block, given_as, stem
 from tests.ops.harness import check
 
 REQUANTISED = Epilogue(Expression(3, (
@@ -30,16 +34,27 @@ RESIDUAL = Epilogue(Expression(4, (
     ExpressionStep("add", (0, 1)), ExpressionStep("mul", (4, 2)), ExpressionStep("round", (5,)),
     ExpressionStep("add", (6, 3)), ExpressionStep("clip", (7,), (-128.0, 127.0)))),
     ("channel", "channel", "tensor"))
+ROUNDED = Expression(1, (
+    ExpressionStep("constant", (), (1 / 96,)), ExpressionStep("div", (0, 1)),
+    ExpressionStep("clip", (2,), (-128.0, 127.0)), ExpressionStep("round", (3,))))
 WEIGHTS = WeightsInfo(facts=integers(-127, 127))
 
 
 def quantised(problem: FusionProblem) -> FusionProblem:
     """Returns a fusion whose values and weights are integers of 8 bits."""
-    parts = tuple(
-        replace(part, weights_info=WEIGHTS, facts=(BYTES,) * len(part.inputs), result=BYTES)
-        if isinstance(part, Conv2dProblem) else replace(part, facts=(BYTES,))
-        for part in problem.parts)
-    return replace(problem, parts=parts)
+    known: dict[type, Callable[[Any], Any]] = {
+        Conv2dProblem: lambda part: replace(part, weights_info=WEIGHTS, result=BYTES,
+                                            facts=(BYTES,) * len(part.inputs)),
+        PoolProblem: lambda part: replace(part, facts=(BYTES,)),
+        ElementwiseProblem: lambda part: replace(part, result=BYTES)}
+    return replace(problem, parts=tuple(known[type(part)](part) for part in problem.parts))
+
+
+def of_floats(problem: FusionProblem) -> FusionProblem:
+    """Returns a fusion that begins with the rounding of an image of floats."""
+    image, *others = given_as(problem, Format("NCHW", "float32"), ROUNDED).parts
+    return replace(given_as(problem, Format("NCHW", "float32"), ROUNDED),
+                   parts=(replace(image, formats=()), *others))
 
 
 def weights_of(problem: FusionProblem) -> dict[str, np.ndarray]:
@@ -70,6 +85,11 @@ FUSIONS = {
     "separable": block(1, 0, 32, 16, (7, 9), expands=False, activation=REQUANTISED,
                        last=REQUANTISED),
     "convolution and pool": POOLED,
+    "rounded image": of_floats(FusionProblem((CONVOLUTION,), ((ENTRY,),), ((0, 0),))),
+    "rounded image and pool": of_floats(POOLED),
+    "rounded image and block": of_floats(stem(
+        block(1, 0, 32, 16, (9, 11), expands=False, activation=REQUANTISED, last=REQUANTISED),
+        3, (18, 21), activation=REQUANTISED)),
 }
 
 

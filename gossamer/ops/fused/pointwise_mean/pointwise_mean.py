@@ -67,6 +67,8 @@ class PointwiseMean(FusionAlgorithm):
             return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
+        if len(problem.parts) != 2 or not self.recognises(problem):
+            return "the layers are no 1x1 convolution with a mean over its image"
         if problem.exits != ((1, 0),):
             return "the convolution's result is read elsewhere"
         convolution = _convolution(problem)
