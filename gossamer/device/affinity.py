@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 
 def allowed() -> list[int]:
@@ -27,9 +27,3 @@ def bound(processors: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-def bound_to_first() -> AbstractContextManager[None]:
-    """Keeps this thread on the first of its processors while the body of the context runs. The
-    threads of a library that spin are bound to the other processors."""
-    return bound(allowed()[:1])

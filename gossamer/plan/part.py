@@ -21,7 +21,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.fusion import links_of
 from gossamer.plan.measurement import counted
 from gossamer.plan.policy import Policy
-from gossamer.plan.program import Layer
+from gossamer.plan.program import Layer, Program
 
 WHOLE = "whole network"
 """The name of the part that is all layers of a network."""
@@ -30,6 +30,11 @@ WHOLE = "whole network"
 def is_part(layer: Layer) -> bool:
     """Returns whether a layer is a part of the network."""
     return isinstance(layer.problem, PartProblem)
+
+
+def is_one_part(program: Program) -> bool:
+    """Returns whether one part of the network is all that a program computes."""
+    return len(program.steps) == 1 and is_part(program.steps[0].layer)
 
 
 def may_have_parts(policy: Policy) -> bool:

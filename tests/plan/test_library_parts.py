@@ -16,11 +16,12 @@ import pytest
 from onnx import helper
 
 import gossamer
+from gossamer.device.processor_waits import without_waits
 from gossamer.device.registry import find
 from gossamer.errors import InputError
-from gossamer.measure import Timing
+from gossamer.measure import Task, Timing
 from gossamer.ops.part.host import OnnxRuntime
-from gossamer.plan.choose import assigner, network_candidates, refine
+from gossamer.plan.choose import assigner, network_candidates, plan_times, refine
 from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.part import find_parts
 from gossamer.plan.plan import Plan
@@ -229,6 +230,23 @@ def test_several_parts_have_to_be_clearly_faster_than_the_whole(
     monkeypatch.setattr(assigner, "SLACK", -1.0)
     plan = gossamer.compile(small(), "host", effort="quick")
     assert (steps(plan) == [("whole network", "onnxruntime")]) is is_whole
+
+
+def test_only_the_whole_is_timed_without_its_waits_for_processors(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    corrected: dict[int, object] = {}
+
+    def interleave(tasks: Sequence[Task], **_: object) -> list[Timing]:
+        for task in tasks:
+            program = task.work.__self__.program  # type: ignore[attr-defined]
+            corrected[len(program.steps)] = task.corrected
+        return [Timing(100.0, 90.0, 110.0, 9) for _ in tasks]
+
+    monkeypatch.setattr(plan_times, "interleave", interleave)
+    monkeypatch.setattr(assigner, "SLACK", -1.0)
+    gossamer.compile(small(), "host", effort="quick").program(1)
+    assert corrected.pop(1) is without_waits
+    assert corrected and without_waits not in corrected.values()
 
 
 def test_one_library_wherever_it_can() -> None:

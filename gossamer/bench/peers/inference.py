@@ -21,7 +21,7 @@ from gossamer.bench.contender import (
     check_cuda_or_processor,
 )
 from gossamer.bench.peers.clblast import clblast, runs_opencl
-from gossamer.device.affinity import allowed, bound_to_first
+from gossamer.device.affinity import allowed, bound
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.model.onnx_writer import to_onnx
@@ -67,7 +67,7 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device,
                               lambda count: binding.copy_outputs_to_cpu()[0][:count],
                               "NCHW" if x.ndim == 4 else "row",
                               f"CPU, {threads} threads, default optimisation",
-                              around=bound_to_first)
+                              around=lambda: bound(processors[:1]))
 
     return [Alternative("CPU", make)]
 

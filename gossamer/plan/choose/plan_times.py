@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gossamer.device.affinity import bound_to_first
 from gossamer.device.base import Device
+from gossamer.device.processor_waits import without_waits
 from gossamer.errors import DeviceLostError, OutOfMemoryError, first_line
 from gossamer.measure import Task, Timing, interleave
 from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.measurement import candidate_key, rounded
+from gossamer.plan.part import is_one_part
 from gossamer.plan.program import Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
@@ -113,9 +114,11 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
         if key not in missing and not tasks:
             break
         try:
-            # unbound, this thread may share a processor with a thread that spins until the system
-            # moves one of them, which takes a tenth of a second
-            tasks[key] = replace(Context(name, program, device).ready(), around=bound_to_first)
+            tasks[key] = Context(name, program, device).ready()
+            if is_one_part(program):
+                # the library's threads spin while they wait for each other, so that a part takes
+                # two to three times as long while another program uses one of the processors
+                tasks[key] = replace(tasks[key], corrected=without_waits)
             device.synchronize()
         except DeviceLostError:
             raise

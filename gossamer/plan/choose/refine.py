@@ -29,7 +29,7 @@ from gossamer.plan.choose.restriction import (
     wherever,
 )
 from gossamer.plan.measurement import candidate_key, counted
-from gossamer.plan.part import is_part
+from gossamer.plan.part import is_one_part
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Program, Step
 from gossamer.plan.store.keys import problem_key
@@ -144,7 +144,9 @@ class _Plans:
 
     def fastest(self, among: Collection[str] | None = None) -> str:
         """Times plans together, by default all, and returns the plan to use: the fastest where it
-        is clearly faster than the plan to beat or that one does not run, else the plan to beat."""
+        is clearly faster than the plan to beat or that one does not run, else the plan to beat.
+        The plan to beat is the network as one part where there is such a plan, because the times of
+        single layers mislead where other programs keep the processors busy."""
         plans = list(self.programs if among is None else among)
         if among is not None or self._failures or len(set(self._keys.values())) > 1:
             timed = end_to_end(self._name, [self.programs[plan] for plan in plans], self._device,
@@ -155,19 +157,11 @@ class _Plans:
         if not timings:
             return plans[0]
         fastest = min(timings, key=lambda plan: timings[plan].median_us)
-        to_beat = next((plan for plan in plans if plan in timings and self._is_one_part(plan)),
-                       plans[0])
+        to_beat = next((plan for plan in timings if is_one_part(self.programs[plan])), plans[0])
         if to_beat in timings and not is_clearly_faster(self._times[fastest],
                                                         self._times[to_beat]):
             return to_beat
         return fastest
-
-    def _is_one_part(self, plan: str) -> bool:
-        """Whether one library computes the whole network in a plan. Such a plan is the one to beat:
-        where others keep the processors busy, the times of single layers mislead more than those of
-        the whole."""
-        steps = self.programs[plan].steps
-        return len(steps) == 1 and is_part(steps[0].layer)
 
     def runs(self, plan: str) -> bool:
         """Returns whether a plan runs, as far as is known."""
