@@ -13,9 +13,9 @@ from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.constant_division import multiplied
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import c_float
+from gossamer.ops.kernel_expression import in_kernels
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import (
     WORK_GROUP_SIZE,
@@ -244,7 +244,7 @@ class _Generator:
 
     def _compute(self) -> tuple[list[str], list[str]]:
         integer = self.problem.arithmetic != "float32"
-        rewritten = _without_division_faults if integer else multiplied
+        rewritten = _without_division_faults if integer else in_kernels
         expression = rewritten(self.problem.expression)
         names = [f"v{index}[k]" for index in range(len(self.walks))]
         return expression.c_statements(names, _c_integer if integer else c_float, "t")

@@ -1,4 +1,4 @@
-"""Divisions by constants that became multiplications round as divisions do."""
+"""Expressions as kernels compute them have the results of the expressions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.expression import Expression, ExpressionStep, apply
-from gossamer.ops.constant_division import multiplied
 from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.kernel_expression import in_kernels
 from gossamer.tensor import default_spec
 from tests.ops.harness import check
 
@@ -24,7 +24,7 @@ def divided_by(divisor: float) -> Expression:
 
 
 def quotients(divisor: float, x: np.ndarray) -> np.ndarray:
-    (result,) = multiplied(divided_by(divisor)).evaluate(x)
+    (result,) = in_kernels(divided_by(divisor)).evaluate(x)
     return result
 
 
@@ -60,16 +60,48 @@ def test_infinity_and_nan_stay() -> None:
 
 
 def test_powers_of_two_take_one_multiplication() -> None:
-    assert functions(multiplied(divided_by(0.25))) == ["constant", "constant", "mul"]
+    assert functions(in_kernels(divided_by(0.25))) == ["constant", "constant", "mul"]
 
 
 @pytest.mark.parametrize("divisor", [0.0, np.inf, np.nan, 1e-38, 3e38])
 def test_divisors_without_a_useful_reciprocal_stay(divisor: float) -> None:
-    assert functions(multiplied(divided_by(divisor))) == ["constant", "div"]
+    assert functions(in_kernels(divided_by(divisor))) == ["constant", "div"]
 
 
 def test_divisions_by_values_stay() -> None:
-    assert multiplied(apply("div")) == apply("div")
+    assert in_kernels(apply("div")) == apply("div")
+
+
+def clipped_and_rounded(low: float, high: float) -> Expression:
+    return apply("clip", low, high).then(apply("round"))
+
+
+@given(x=st.floats(width=32), bounds=st.sampled_from([(0.0, 255.0), (-128.0, 127.0),
+                                                      (-32768.0, 32767.0), (-4e6, 4e6)]))
+@settings(max_examples=500)
+def test_clipped_numbers_are_rounded_by_additions(x: float, bounds: tuple[float, float]) -> None:
+    expression = clipped_and_rounded(*bounds)
+    rounded = in_kernels(expression)
+    assert "round" not in functions(rounded)
+    given_x = np.array([x], np.float32)
+    np.testing.assert_array_equal(rounded.evaluate(given_x)[0], expression.evaluate(given_x)[0])
+
+
+def test_ties_are_rounded_to_even() -> None:
+    x = np.arange(-511, 512, dtype=np.float32) / 2
+    expression = clipped_and_rounded(-300.0, 300.0)
+    np.testing.assert_array_equal(in_kernels(expression).evaluate(x)[0], np.rint(x))
+
+
+@pytest.mark.parametrize("expression", [apply("round"), clipped_and_rounded(0.0, 1e9)], ids=str)
+def test_numbers_of_a_wide_range_are_rounded_by_the_function(expression: Expression) -> None:
+    assert in_kernels(expression) == expression
+
+
+def test_kernels_round_clipped_numbers(device: Device) -> None:
+    x = np.arange(-600, 600, dtype=np.float32).reshape(3, 400) / 2
+    problem = ElementwiseProblem((default_spec((3, 400)),), clipped_and_rounded(-128.0, 127.0))
+    check(problem, device, inputs=[x])
 
 
 def test_kernels_divide_by_constants(device: Device) -> None:
