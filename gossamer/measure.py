@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -70,8 +69,6 @@ class Task:
     as_in_plan: whether kernels of captured repeats begin early, as Device.timed_graph says.
     around: function that makes a context manager, within which `interleave` takes each sample of
     tasks that are kept apart.
-    corrected: function that calls another one, which takes a sample of such a task, and returns the
-    microseconds that count.
     """
 
     device: Device
@@ -79,7 +76,6 @@ class Task:
     captured: bool = True
     as_in_plan: bool = False
     around: Callable[[], AbstractContextManager[None]] = nullcontext
-    corrected: Callable[[Callable[[], float]], float] = operator.call
 
 
 def called(call: Callable[[], object], *, repeats: int = 50, budget_us: float = 1e5) -> Timing:
@@ -159,7 +155,7 @@ def _prepared_apart(task: Task, sample_us: float) -> PreparedTask:
         wait_for_rest()
         with task.around():
             task.device.time(task.work)
-            return task.corrected(ready.sample)
+            return ready.sample()
 
     return replace(ready, sample=sample)
 

@@ -33,12 +33,6 @@ def test_samples_apart_begin_at_rest_with_an_execution_that_is_not_timed(
     assert "".join(event[0] for event in events) == "aabb" + "raarbb" * 2
 
 
-def test_the_corrected_time_of_a_sample_apart_counts() -> None:
-    task = Task(find("host"), lambda stream: None, corrected=lambda sample: 0 * sample() + 7.0)
-    (timing,) = interleave([task], repeats=3, sample_us=0.0, apart=True)
-    assert timing == Timing(7.0, 7.0, 7.0, 3)
-
-
 @pytest.mark.parametrize(("busy_pauses", "pauses"), [(0, 1), (3, 4), (1000, measure._MOST_PAUSES)])
 def test_threads_that_compute_are_waited_for(monkeypatch: pytest.MonkeyPatch, busy_pauses: int,
                                              pauses: int) -> None:

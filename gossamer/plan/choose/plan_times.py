@@ -7,16 +7,13 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from gossamer.device.base import Device
-from gossamer.device.processor_waits import without_waits
 from gossamer.errors import DeviceLostError, OutOfMemoryError, first_line
 from gossamer.measure import Task, Timing, interleave
 from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.measurement import candidate_key, rounded
-from gossamer.plan.part import is_one_part
 from gossamer.plan.program import Program
 from gossamer.plan.run.context import Context
 from gossamer.plan.store.keys import identity, problem_key
@@ -115,10 +112,6 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
             break
         try:
             tasks[key] = Context(name, program, device).ready()
-            if is_one_part(program):
-                # the library's threads spin while they wait for each other, so that a part takes
-                # two to three times as long while another program uses one of the processors
-                tasks[key] = replace(tasks[key], corrected=without_waits)
             device.synchronize()
         except DeviceLostError:
             raise
