@@ -13,6 +13,7 @@ from gossamer.device.base import Device
 from gossamer.expression import Expression, apply
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.convolution_pool.convolution_pool_mma import ConvolutionPoolMma
 from gossamer.ops.fused.convolution_pool.layers import convolution_pool_of
 from gossamer.ops.fused.convolution_pool.tiling import PoolTile, tilings
@@ -224,10 +225,11 @@ def test_what_it_does_not_compute_gives_a_reason(problem: FusionProblem, reason:
 def test_other_layers_are_not_recognised() -> None:
     average = _changed(PROBLEMS["yolo"], 1, kind="average")
     wide = pooled(replace(SMALL, channels=8))
-    (given, convolution, pool), sources = GIVEN["bytes"].parts, GIVEN["bytes"].sources
-    without = type(given)(given.operands, given.expression, given.dtypes, given.constants)
-    other = FusionProblem((without, convolution, pool), sources, GIVEN["bytes"].exits)
-    assert not any(map(ALGORITHM.recognises, (average, wide, other)))
+    _, convolution, pool = GIVEN["bytes"].parts
+    total = ElementwiseProblem((convolution.inputs[0],) * 2, apply("add"))
+    images = FusionProblem((total, convolution, pool),
+                           ((ENTRY, entry(1)), *GIVEN["bytes"].sources[1:]), GIVEN["bytes"].exits)
+    assert not any(map(ALGORITHM.recognises, (average, wide, images)))
 
 
 def test_no_images_launch_nothing() -> None:

@@ -11,6 +11,7 @@ from gossamer.device.base import Device
 from gossamer.expression import Expression, apply
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.first_convolution import FirstConvolutionMma
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, entry
 from gossamer.ops.weights import Weights
@@ -75,7 +76,6 @@ def test_an_image_that_others_read_gives_a_reason() -> None:
 
 
 def test_other_sums_are_not_recognised() -> None:
-    plain = given_as(FusionProblem((STEM,), ((ENTRY,),), ((0, 0),)), Format("NHWC", "uint8"))
-    given = plain.parts[0]
-    without = type(given)(given.operands, given.expression, given.dtypes, given.constants)
-    assert not ALGORITHM.recognises(FusionProblem((without, STEM), plain.sources, plain.exits))
+    total = ElementwiseProblem((STEM.inputs[0],) * 2, apply("add"))
+    assert not ALGORITHM.recognises(FusionProblem(
+        (total, STEM), ((ENTRY, entry(1)), ((0, 0),)), ((1, 0),)))
