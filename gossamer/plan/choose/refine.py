@@ -167,9 +167,11 @@ class _Plans:
         return fastest
 
     def _may_beat(self, plan: str, other: str) -> bool:
-        """Returns whether a plan is taken in place of another one where it is clearly faster."""
+        """Returns whether a plan is taken in place of another one where it is clearly faster.
+        Layers without a weight, as in networks that were not trained, do not count as skipped
+        zeros."""
         return (self._tuner.limits.everything or not is_one_part(self.programs[other])
-                or any(not step.algorithm.dense or step.algorithm.exact
+                or any(step.algorithm.exact or (not step.algorithm.dense and step.layer.density)
                        for step in self.programs[plan].steps))
 
     def runs(self, plan: str) -> bool:
