@@ -11,7 +11,7 @@ from gossamer.device.base import Argument, Buffer
 from gossamer.device.host import host_array
 from gossamer.expression import Expression
 from gossamer.ops.algorithm import Epilogue
-from gossamer.ops.kernel_expression import in_kernels
+from gossamer.ops.kernel_expression import floats_in_kernels
 from gossamer.ops.launch import input_buffer
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, default_spec, rounded_up
@@ -127,7 +127,8 @@ def _body(expression: Expression, variable: str, operands: Sequence[str], second
     """Returns a block of C that sets `variable` to the first result of an expression, whose inputs
     are the variable and the operands. It also sets the variable `second`, if named, to the second
     result."""
-    lines, results = in_kernels(expression).c_statements([variable, *operands], c_float, "e")
+    lines, results = floats_in_kernels(expression).c_statements(
+        [variable, *operands], c_float, "e")
     if second:
         lines.append(f"{second} = {results[1]};")
     return f"{{ {' '.join(lines)} {variable} = {results[0]}; }}"

@@ -1,13 +1,18 @@
-"""Float expressions as kernels compute them: the same results by operations that GPUs have many
-units for. Divisions by constants become multiplications, and numbers that were clipped to a narrow
-range are rounded by additions.
+"""Expressions as kernels compute them.
 
-A compiler's code for a division of floats that has to round correctly calls a function for some
-operands. Kernels that keep sums in registers would save the sums round each call. GPUs have
-fewer units for the instruction that rounds to an integer than for additions.
+Floats: the same results by operations that GPUs have many units for. Divisions by constants become
+multiplications, and numbers that were clipped to a narrow range are rounded by additions. A
+compiler's code for a division of floats that has to round correctly calls a function for some
+operands. Kernels that keep sums in registers would save the sums round each call. GPUs have fewer
+units for the instruction that rounds to an integer than for additions.
+
+Integers: no division that traps.
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -38,22 +43,57 @@ class _Steps:
         return self.add("constant", constants=(number,))
 
 
-def in_kernels(expression: Expression) -> Expression:
+_Replacement = Callable[[_Steps, Expression, ExpressionStep, list[int]], int | None]
+"""Function that adds the steps in place of a step of an expression, given the numbers of the step's
+arguments, and returns the number of their value; it returns None where the step stays."""
+
+
+@functools.lru_cache(maxsize=1024)
+def floats_in_kernels(expression: Expression) -> Expression:
     """Returns a float expression with the same results, but for the sign of zeros and for quotients
     below 2^-100, which may differ by the last bit."""
+    return _rewritten(expression, _float_steps)
+
+
+def integers_in_kernels(expression: Expression) -> Expression:
+    """Returns an integer expression without the divisions that trap on some processors. A division
+    by 0 returns the dividend. A division by -1, which can overflow, becomes a negation."""
+    return _rewritten(expression, _integer_steps)
+
+
+def _rewritten(expression: Expression, replacement: _Replacement) -> Expression:
+    """Returns an expression with other steps in place of some of its steps."""
     written = _Steps(expression.inputs)
     values = list(range(expression.inputs))
     for step in expression.steps:
         arguments = [values[argument] for argument in step.arguments]
-        if step.function == "div" and (divisor := _divisor(expression, step)) is not None:
-            values.append(_quotient(written, arguments[0], divisor))
-        elif step.function == "round" and _is_narrow(expression, step.arguments[0]):
-            integers = written.constant(_INTEGERS)
-            values.append(written.add("sub", written.add("add", arguments[0], integers), integers))
-        else:
-            values.append(written.add(step.function, *arguments, constants=step.constants))
+        value = replacement(written, expression, step, arguments)
+        values.append(written.add(step.function, *arguments, constants=step.constants)
+                      if value is None else value)
     return Expression(expression.inputs, tuple(written.steps),
                       tuple(values[output] for output in expression.outputs))
+
+
+def _float_steps(written: _Steps, expression: Expression, step: ExpressionStep,
+                 arguments: list[int]) -> int | None:
+    if step.function == "div" and (divisor := _divisor(expression, step)) is not None:
+        return _quotient(written, arguments[0], divisor)
+    if step.function == "round" and _is_narrow(expression, step.arguments[0]):
+        integers = written.constant(_INTEGERS)
+        return written.add("sub", written.add("add", arguments[0], integers), integers)
+    return None
+
+
+def _integer_steps(written: _Steps, expression: Expression, step: ExpressionStep,
+                   arguments: list[int]) -> int | None:
+    if step.function != "div":
+        return None
+    dividend, divisor = arguments
+    one, minus_one = written.constant(1.0), written.constant(-1.0)
+    is_minus_one = written.add("equal", divisor, minus_one)
+    safe = written.add("where", is_minus_one, one, written.add("where", divisor, divisor, one))
+    quotient = written.add("div", dividend, safe)
+    return written.add("where", is_minus_one, written.add("neg", dividend), quotient)
 
 
 def _quotient(written: _Steps, dividend: int, divisor: float) -> int:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.kernel_expression import in_kernels
+from gossamer.ops.kernel_expression import floats_in_kernels
 from gossamer.tensor import default_spec
 from tests.ops.harness import check
 
@@ -24,7 +24,7 @@ def divided_by(divisor: float) -> Expression:
 
 
 def quotients(divisor: float, x: np.ndarray) -> np.ndarray:
-    (result,) = in_kernels(divided_by(divisor)).evaluate(x)
+    (result,) = floats_in_kernels(divided_by(divisor)).evaluate(x)
     return result
 
 
@@ -60,16 +60,16 @@ def test_infinity_and_nan_stay() -> None:
 
 
 def test_powers_of_two_take_one_multiplication() -> None:
-    assert functions(in_kernels(divided_by(0.25))) == ["constant", "constant", "mul"]
+    assert functions(floats_in_kernels(divided_by(0.25))) == ["constant", "constant", "mul"]
 
 
 @pytest.mark.parametrize("divisor", [0.0, np.inf, np.nan, 1e-38, 3e38])
 def test_divisors_without_a_useful_reciprocal_stay(divisor: float) -> None:
-    assert functions(in_kernels(divided_by(divisor))) == ["constant", "div"]
+    assert functions(floats_in_kernels(divided_by(divisor))) == ["constant", "div"]
 
 
 def test_divisions_by_values_stay() -> None:
-    assert in_kernels(apply("div")) == apply("div")
+    assert floats_in_kernels(apply("div")) == apply("div")
 
 
 def clipped_and_rounded(low: float, high: float) -> Expression:
@@ -81,7 +81,7 @@ def clipped_and_rounded(low: float, high: float) -> Expression:
 @settings(max_examples=500)
 def test_clipped_numbers_are_rounded_by_additions(x: float, bounds: tuple[float, float]) -> None:
     expression = clipped_and_rounded(*bounds)
-    rounded = in_kernels(expression)
+    rounded = floats_in_kernels(expression)
     assert "round" not in functions(rounded)
     given_x = np.array([x], np.float32)
     np.testing.assert_array_equal(rounded.evaluate(given_x)[0], expression.evaluate(given_x)[0])
@@ -90,12 +90,12 @@ def test_clipped_numbers_are_rounded_by_additions(x: float, bounds: tuple[float,
 def test_ties_are_rounded_to_even() -> None:
     x = np.arange(-511, 512, dtype=np.float32) / 2
     expression = clipped_and_rounded(-300.0, 300.0)
-    np.testing.assert_array_equal(in_kernels(expression).evaluate(x)[0], np.rint(x))
+    np.testing.assert_array_equal(floats_in_kernels(expression).evaluate(x)[0], np.rint(x))
 
 
 @pytest.mark.parametrize("expression", [apply("round"), clipped_and_rounded(0.0, 1e9)], ids=str)
 def test_numbers_of_a_wide_range_are_rounded_by_the_function(expression: Expression) -> None:
-    assert in_kernels(expression) == expression
+    assert floats_in_kernels(expression) == expression
 
 
 def test_kernels_round_clipped_numbers(device: Device) -> None:

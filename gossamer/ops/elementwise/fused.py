@@ -11,11 +11,10 @@ import numpy as np
 
 from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
-from gossamer.expression import Expression, ExpressionStep
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import c_float
-from gossamer.ops.kernel_expression import in_kernels
+from gossamer.ops.kernel_expression import floats_in_kernels, integers_in_kernels
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import (
     WORK_GROUP_SIZE,
@@ -244,7 +243,7 @@ class _Generator:
 
     def _compute(self) -> tuple[list[str], list[str]]:
         integer = self.problem.arithmetic != "float32"
-        rewritten = _without_division_faults if integer else in_kernels
+        rewritten = integers_in_kernels if integer else floats_in_kernels
         expression = rewritten(self.problem.expression)
         names = [f"v{index}[k]" for index in range(len(self.walks))]
         return expression.c_statements(names, _c_integer if integer else c_float, "t")
@@ -289,28 +288,3 @@ def _four(kind: str, pointer: str, place: str) -> str:
 
 def _c_integer(value: float) -> str:
     return f"((VALUE){int(value)})"
-
-
-def _without_division_faults(expression: Expression) -> Expression:
-    """Returns an integer expression without the divisions that trap on some processors. A division
-    by 0 returns the dividend. A division by -1, which can overflow, becomes a negation."""
-    steps: list[ExpressionStep] = []
-    results = list(range(expression.inputs))
-
-    def add(function: str, *arguments: int, constants: tuple[float, ...] = ()) -> int:
-        steps.append(ExpressionStep(function, arguments, constants))
-        return expression.inputs + len(steps) - 1
-
-    for step in expression.steps:
-        arguments = tuple(results[a] for a in step.arguments)
-        if step.function != "div":
-            results.append(add(step.function, *arguments, constants=step.constants))
-            continue
-        dividend, divisor = arguments
-        one, minus_one = (add("constant", constants=(c,)) for c in (1.0, -1.0))
-        is_minus_one = add("equal", divisor, minus_one)
-        safe = add("where", is_minus_one, one, add("where", divisor, divisor, one))
-        quotient = add("div", dividend, safe)
-        results.append(add("where", is_minus_one, add("neg", dividend), quotient))
-    return Expression(expression.inputs, tuple(steps),
-                      tuple(results[o] for o in expression.outputs))
