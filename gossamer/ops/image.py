@@ -1,6 +1,9 @@
-"""How kernels of a network's first layers read images. An image is either a tensor of numbers, or
-the tensor that callers give, such as bytes in NHWC. In the second case the first part of a fusion
-computes the image's numbers from the given tensor."""
+"""How kernels of a network's first layers read images.
+
+The image is either a tensor of numbers that the kernel reads, or is computed from the tensor that
+the kernel reads, such as callers' bytes in NHWC or floats that are rounded. In the second case the
+first part of a fusion computes the image.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ _TYPES = {"float32": "float", "float16": "HALF", "uint8": "uchar", BFLOAT16: "un
 
 
 def makes_image(part: Problem) -> bool:
-    """Returns whether a part of a fusion computes an image from a single tensor, and its constants
-    have one number for each channel."""
-    return isinstance(part, ElementwiseProblem) and len(part.inputs) == len(part.dtypes) == 1 and (
-        part.dtypes == ("float32",) and part.constants == tuple(range(1, len(part.operands)))
+    """Returns whether a part of a fusion computes an image from a single tensor in the arithmetic
+    of floats, and its constants have one number for each channel."""
+    return isinstance(part, ElementwiseProblem) and len(part.inputs) == 1 and (
+        part.arithmetic == "float32" and part.dtypes == ("float32",)
+        and part.constants == tuple(range(1, len(part.operands)))
         and part.inputs[0].shape == part.shape and len(part.shape) == 4
         and part.inputs[0].dtype in _TYPES
         and all(part.operands[index].shape[-3:] == (part.shape[1], 1, 1)

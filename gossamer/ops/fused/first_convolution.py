@@ -21,8 +21,8 @@ _CONVOLUTION = FewChannelsMma()
 
 
 class FirstConvolutionMma(FusionAlgorithm):
-    """Computes the convolution as few_channels_mma of conv2d does, from bytes or float16 numbers in
-    NCHW or NHWC, which the kernel scales and shifts as it loads them."""
+    """Computes the convolution as few_channels_mma of conv2d does, from bytes or floats in NCHW or
+    NHWC, from which the kernel computes the image as it loads them."""
 
     name = _CONVOLUTION.name
     patterns = (("elementwise", "conv2d"),)

@@ -4,11 +4,12 @@ the GPU where there is one; tests/emulation/test_few_channels.py runs the kernel
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from gossamer.device.base import Device
-from gossamer.expression import Expression, apply
+from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
@@ -79,3 +80,12 @@ def test_other_sums_are_not_recognised() -> None:
     total = ElementwiseProblem((STEM.inputs[0],) * 2, apply("add"))
     assert not ALGORITHM.recognises(FusionProblem(
         (total, STEM), ((ENTRY, entry(1)), ((0, 0),)), ((1, 0),)))
+
+
+def test_the_arithmetic_of_integers_is_not_recognised() -> None:
+    image = replace(STEM.inputs[0], format=Format(dtype="uint8"))
+    doubled = ElementwiseProblem((image,), Expression(1, (ExpressionStep("add", (0, 0)),)),
+                                 ("float32",))
+    assert doubled.arithmetic == "int32"
+    assert not ALGORITHM.recognises(FusionProblem(
+        (doubled, STEM), ((ENTRY,), ((0, 0),)), ((1, 0),)))
