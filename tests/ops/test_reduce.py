@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
+from gossamer.device.registry import find
 from gossamer.ops.exactness import BYTES
 from gossamer.ops.reduce.problem import ReduceProblem
+from gossamer.ops.reduce.tree import TreeReduce
 from gossamer.tensor import default_spec
 from tests.conftest import is_slow
 from tests.ops.harness import check, op_of
@@ -67,3 +69,9 @@ def test_floats_of_16_bits_that_hold_integers_are_summed_to_floats(device: Devic
     assert len(ran) > len(mixed)
     assert bool(mixed) == device.compiles
     assert {variant.precision for variant in mixed} <= {"fp32"}
+
+
+def test_integers_have_no_variant_twice() -> None:
+    problem = ReduceProblem(default_spec((2, 9, 5, 7), "int32"), "sum", (2, 3), facts=(BYTES,))
+    variants = list(TreeReduce().variants(problem, find("host")))
+    assert len(set(variants)) == len(variants)

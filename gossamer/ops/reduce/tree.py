@@ -49,7 +49,8 @@ class TreeReduce(KernelAlgorithm):
 
     def variants(self, problem: ReduceProblem, device: Device) -> Iterable[Variant]:
         variants = list(super().variants(problem, device))
-        if problem.kind != "max" and any(map(in_float16, problem.facts)):
+        if problem.kind != "max" and problem.input.dtype == "float32" and any(
+                map(in_float16, problem.facts)):
             # a sum or a mean of integers that float16 holds is itself no such integer
             variants += [replace(variant, inputs=variant.as_fp16.inputs) for variant in variants
                          if variant.precision == "fp32"]
