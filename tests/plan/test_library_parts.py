@@ -19,6 +19,7 @@ import gossamer
 from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.measure import Timing
+from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.part.host import OnnxRuntime
 from gossamer.plan.choose import assigner, network_candidates, refine
 from gossamer.plan.choose.outcomes import EndToEnd
@@ -216,20 +217,42 @@ def test_layers_that_own_algorithms_win_are_left_out(monkeypatch: pytest.MonkeyP
     assert names == {"whole network", "first to first, 1 layer", "pool to classes, 3 layers"}
 
 
-@pytest.mark.parametrize(("effort", "own_us", "is_whole"), [
-    ("quick", 70.0, True), ("max", 95.0, True), ("max", 70.0, False)])
-def test_parts_of_dense_layers_beat_the_whole_where_everything_is_tried(
-        monkeypatch: pytest.MonkeyPatch, effort: str, own_us: float, is_whole: bool) -> None:
+def time_plans(monkeypatch: pytest.MonkeyPatch, parts_us: float) -> None:
+    """Makes the network as one part take 100 us, and every plan of parts another time. By the times
+    of its layers alone a network is cut."""
     def timed(name: str, programs: Sequence[Program], *_: object, **__: object) -> list[EndToEnd]:
-        times = [100.0 if len(program.steps) == 1 else own_us for program in programs]
+        times = [100.0 if len(program.steps) == 1 else parts_us for program in programs]
         return [EndToEnd(Timing(us, 0.9 * us, 1.1 * us, 9)) for us in times]
 
     monkeypatch.setattr(refine, "end_to_end", timed)
     monkeypatch.setattr(refine, "_CLEARLY_SLOWER", math.inf)
-    # by the times of its layers alone the network is cut
     monkeypatch.setattr(assigner, "SLACK", -1.0)
-    plan = gossamer.compile(small(), "host", effort=effort)
-    assert (steps(plan) == [("whole network", "onnxruntime")]) is is_whole
+
+
+def is_whole(proto: onnx.ModelProto, effort: str) -> bool:
+    plan = gossamer.compile(proto, "host", effort=effort)
+    return steps(plan) == [("whole network", "onnxruntime")]
+
+
+@pytest.mark.parametrize(("effort", "parts_us", "expected"), [
+    ("quick", 70.0, True), ("max", 95.0, True), ("max", 70.0, False)])
+def test_parts_of_dense_layers_beat_the_whole_where_everything_is_tried(
+        monkeypatch: pytest.MonkeyPatch, effort: str, parts_us: float, expected: bool) -> None:
+    time_plans(monkeypatch, parts_us)
+    assert is_whole(small(), effort) is expected
+
+
+@pytest.mark.parametrize(("parts_us", "expected"), [(95.0, True), (70.0, False)])
+def test_parts_that_count_bits_have_to_be_clearly_faster_than_the_whole(
+        monkeypatch: pytest.MonkeyPatch, parts_us: float, expected: bool) -> None:
+    time_plans(monkeypatch, parts_us)
+    monkeypatch.setattr(HostIm2col, "exact", True)
+    assert is_whole(small(), "quick") is expected
+
+
+def test_layers_without_weights_do_not_cut_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    time_plans(monkeypatch, 70.0)
+    assert is_whole(without_weights(), "quick")
 
 
 def test_one_library_wherever_it_can() -> None:

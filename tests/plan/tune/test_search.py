@@ -1,4 +1,4 @@
-"""What the search finds, in which order it asks, and what it leaves out."""
+"""The search finds the fastest candidates, begins them in a stated order, and leaves others out."""
 
 from __future__ import annotations
 

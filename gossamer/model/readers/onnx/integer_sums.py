@@ -23,8 +23,9 @@ rests."""
 def slices(node: OnnxNode, weight: np.ndarray, bounds: tuple[float, float]
            ) -> list[tuple[int, int]]:
     """Returns slices of the input channels, such that float32 holds the sum of each slice, and each
-    partial sum in any order, for all inputs within bounds. There are as few slices as possible, and
-    they are equally long where that is possible too.
+    partial sum in any order, for all inputs within bounds. There are as few slices as possible.
+    They have the same number of channels, and the last one fewer, where a number that kernels
+    prefer allows that.
 
     weight: integers (rows, channels, ...), a row for each output channel.
     bounds: the least and the greatest input; zeros of a padding may occur as well.
