@@ -1,4 +1,4 @@
-"""What tests share that wait for other processes."""
+"""Functions for tests that wait for other processes."""
 
 from __future__ import annotations
 

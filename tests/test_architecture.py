@@ -1,4 +1,4 @@
-"""What docs/architecture.md says of names, packages and imports is so."""
+"""The names, packages and imports of the project are as docs/architecture.md states them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from tests.model.onnx_models import save
 from tests.plan.small import assert_close, compiled, expected, images, small
 
 MARK = uuid.uuid4().hex.encode()
-"""What tells the workers of this test from those of others on the machine."""
+"""A mark by which the test tells its own workers from other workers on the machine."""
 PREPARE = Preprocessing(size=(6, 5), scale=1 / 255)
 
 

@@ -1,5 +1,5 @@
-"""What comparisons of whole networks with ONNX Runtime share: sessions, drawn inputs, results in
-float64, errors, and what a plan leaves to others."""
+"""Functions for comparisons of whole networks with ONNX Runtime: they make sessions, inputs,
+results in float64 and errors, and list the nodes that a plan leaves to ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What bulk checks of networks on a device share: their options, and files with one row of JSON a
-line, so that a run that was stopped goes on."""
+"""Functions for bulk checks of networks on a device: they parse the options, and keep one row of
+JSON a line in a file, so that a stopped run can be continued."""
 
 from __future__ import annotations
 

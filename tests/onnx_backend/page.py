@@ -12,7 +12,7 @@ import onnxruntime
 from tests.onnx_backend.run import PASSED
 
 Outcomes = Mapping[str, tuple[str, str]]
-"""What became of each test with gossamer and with ONNX Runtime, by its name."""
+"""The outcomes of each test with gossamer and with ONNX Runtime, by the name of the test."""
 
 _NO_ARRAYS = ("8-bit floats, 2-bit or 4-bit numbers or bfloat16, of which ONNX Runtime, which "
               "computes it on the host, neither takes nor gives arrays")

@@ -26,7 +26,7 @@ LAST_BITS = Expression(1, (
     ExpressionStep("constant", (), (1 / 256,)), ExpressionStep("constant", (), (256.0,)),
     ExpressionStep("mul", (0, 1)), ExpressionStep("round", (3,)), ExpressionStep("mul", (4, 2)),
     ExpressionStep("sub", (0, 5))))
-"""What is left of an integer without the nearest multiple of 256."""
+"""Subtracts the nearest multiple of 256 from an integer."""
 DEPTH = 512
 """Products of a sum; float32 holds those of 518 times 255 * 127."""
 
