@@ -27,7 +27,7 @@ def with_weights(plan: Plan, graph: Graph) -> Plan:
     Raises InputError where a layer differs in more than its weights, or where its algorithm was
     chosen for the zeros and values of the old weights and the new weights have others.
     """
-    graph = optimise(graph)
+    graph = optimise(graph, channels_first=plan.device.compiles)
     batches = plan.planned_batches or [1]
     programs = {batch: plan.program(batch) for batch in batches}
     plain: dict[str, dict[str, Any]] = stored(programs, plan.device)

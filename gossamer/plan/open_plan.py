@@ -267,7 +267,8 @@ class OpenPlan:
         measured, plan = self._measured
         choices = StoredChoices(None, plan.choices(), made_for=_text(names, measured))
         policy = replace(self._policy, effort=None, precision="fp32", budget_s=None)
-        return Plan(optimise(graph), self.device, policy, choices=choices)
+        graph = optimise(graph, channels_first=self.device.compiles)
+        return Plan(graph, self.device, policy, choices=choices)
 
 
 def _sizes(info: ValueInfo, shape: tuple[int, ...]) -> tuple[int, ...]:

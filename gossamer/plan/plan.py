@@ -84,7 +84,7 @@ class Plan(CallablePlan):
 
             self.calibration = Calibration(graph, policy.calibration, policy.tolerance)
         # stored choices hold for the graph as it was optimised when they were made
-        self.graph = optimise(graph) if choices is None else graph
+        self.graph = optimise(graph, channels_first=device.compiles) if choices is None else graph
         self._called = as_called(graph)
         self.device = device
         self.policy = policy

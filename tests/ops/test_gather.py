@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.errors import InputError
+from gossamer.ops.gather import OP
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.tensor import default_spec
 from tests.ops.harness import check, op_of, random_array
@@ -27,6 +28,19 @@ def test_any_axis_and_indices(device: Device, shape: list[int], data: st.DataObj
                 rng.integers(-shape[axis], shape[axis], indices_shape).astype(dtype)]
     check(problem, device, inputs=[o for i, o in enumerate(operands) if i not in constants],
           weights={f"operand{i}": operands[i] for i in constants})
+
+
+@pytest.mark.parametrize(("channels", "taken"), [(6, 3), (1, 2), (58, 58)])
+def test_channels_in_any_layout_and_precision(device: Device, channels: int, taken: int) -> None:
+    problem = GatherProblem(default_spec((2, channels, 3, 2)), default_spec((taken,), "int64"), 1,
+                            (1,))
+    rng = np.random.default_rng(0)
+    variants = [variant for algorithm in OP.algorithms
+                if algorithm.supports(problem, device) is None
+                for variant in algorithm.variants(problem, device)]
+    assert not device.compiles or len(variants) == 6
+    check(problem, device, inputs=[random_array(rng, (2, channels, 3, 2), "float32")],
+          weights={"operand1": rng.integers(0, channels, taken)})
 
 
 @pytest.mark.parametrize("dtype", ["int64", "bool"])

@@ -17,6 +17,8 @@ from gossamer.model.infer.visit import visit
 from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.opset.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
+from gossamer.model.passes.channel_shuffles import gather_shuffled_channels
+from gossamer.model.passes.channels_first import move_channels_first
 from gossamer.model.passes.concatenations import (
     move_above_concatenations,
     nest_concatenations,
@@ -29,9 +31,14 @@ from gossamer.model.passes.scaled_signs import move_scales_into_weights, round_s
 from gossamer.model.passes.straight_through import drop_straight_through
 
 
-def optimise(graph: Graph) -> Graph:
+def optimise(graph: Graph, *, channels_first: bool = False) -> Graph:
     """Returns a graph with the same results, in which constants and batch norms are folded and
-    element-wise nodes are fused into convolutions, products and each other."""
+    element-wise nodes are fused into convolutions, products and each other.
+
+    channels_first: whether layers of images with the channels last become layers of images with
+    the channels first where that saves transpositions. It helps where each layer's kernel may
+    choose the order of its tensors in memory, as ONNX Runtime's kernels cannot.
+    """
     graph = _copy(graph)
     drop_identities(graph)
     fold_constants(graph)
@@ -41,6 +48,11 @@ def optimise(graph: Graph) -> Graph:
     drop_dead(graph)
     inline_scalars(graph, shapes)
     merge_equal(graph)
+    if gather_shuffled_channels(graph, shapes) or (
+            channels_first and move_channels_first(graph, shapes)):
+        drop_identities(graph)
+        drop_dead(graph)
+        shapes = shapes_by_batch(graph)
     nest_concatenations(graph)
     move_above_concatenations(graph)
     matmul_to_gemm(graph, shapes)

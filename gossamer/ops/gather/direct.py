@@ -13,15 +13,23 @@ from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import WORK_GROUP_SIZE, cannot_compile, divisor, groups_for
+from gossamer.ops.strided import (
+    WORK_GROUP_SIZE,
+    cannot_compile,
+    divisor,
+    groups_for,
+    layout_variants,
+)
 from gossamer.ops.weights import Weights
+from gossamer.tensor import AXES
 
 _SOURCE = Path(__file__).with_name("direct.cl")
-_ELEMENTS = {1: "uchar", 4: "int", 8: "INT64"}
+_ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64"}
 
 
 class DirectGather(Algorithm):
-    """Each work-item reads an index and copies one element."""
+    """Each work-item reads an index and copies one element. A tensor of rank 4 may lie in any
+    layout where the indices are a constant row, such as an order of channels."""
 
     op = "gather"
     name = "direct"
@@ -34,7 +42,12 @@ class DirectGather(Algorithm):
         return cannot_compile(problem, device)
 
     def variants(self, problem: GatherProblem, device: Device) -> Iterable[Variant]:
-        return [Variant((), problem.inputs, problem.outputs)]
+        keeps_rank = problem.constants == (1,) and len(problem.indices.shape) == 1
+        variants = layout_variants(problem) if keeps_rank else [
+            Variant((), problem.inputs, problem.outputs)]
+        if keeps_rank and problem.data.dtype == "float32":
+            variants += [variant.as_fp16 for variant in variants]
+        return variants
 
     def prepare(self, weights: Weights, problem: GatherProblem, variant: Variant,
                 device: Device) -> State:
@@ -42,7 +55,8 @@ class DirectGather(Algorithm):
         count = problem.outputs[0].size
         if count == 0:
             return state
-        element = _ELEMENTS[problem.data.stored_dtype.itemsize]
+        data = problem.data if 0 in problem.constants else variant.inputs[0]
+        element = _ELEMENTS[data.stored_dtype.itemsize]
         index = "int" if problem.indices.dtype == "int32" else "INT64"
         kernel = device.compile(KernelSource.of(
             _SOURCE, "gather", {"ELEMENT": element, "INDEX": index}))
@@ -52,8 +66,9 @@ class DirectGather(Algorithm):
                 arrays[f"operand{i}"], spec.dtype))
             if i in problem.constants else input_buffer(next(run_time))
             for i, spec in enumerate((problem.data, problem.indices))]
-        shape = problem.data.shape
+        order = AXES.get(data.layout, tuple(range(len(data.shape))))
+        inner = math.prod(data.shape[dim] for dim in order[order.index(problem.axis) + 1:])
         state.launches.append(Launch(kernel, groups_for(count), (WORK_GROUP_SIZE,), (
-            *operands, output_buffer(0), count, shape[problem.axis],
-            *divisor(problem.indices.size), *divisor(math.prod(shape[problem.axis + 1:])))))
+            *operands, output_buffer(0), count, data.shape[problem.axis],
+            *divisor(problem.indices.size), *divisor(inner))))
         return state

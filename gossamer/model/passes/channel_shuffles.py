@@ -1,0 +1,88 @@
+"""Makes a shuffle of channels one gather, which needs no layout of its own: the exporters write it
+as a reshape of the channels to two dimensions, the transposition of these, and a reshape back
+(ShuffleNet, Zhang et al., 2018)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gossamer.model.graph import Graph, Node, add_constant, names_of
+from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+from gossamer.model.opset.registry import inputs_to_attributes
+
+
+def gather_shuffled_channels(graph: Graph, shapes: ShapesByBatch) -> bool:
+    """Replaces shuffles of the channels of images by gathers, and the parts of their results by a
+    gather each. Returns whether it changed the graph; nodes that no output needs any more are still
+    in it."""
+    producers = {name: node for node in graph.nodes for name in node.outputs}
+    names = names_of(graph)
+    shuffles: dict[str, tuple[str, np.ndarray]] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        shuffle = _shuffle(node, producers, shapes)
+        if shuffle is not None:
+            shuffles[node.outputs[0]] = shuffle
+            nodes.append(_gather(graph, names, node, node.outputs[0], *shuffle))
+            continue
+        source, order = shuffles.get(node.inputs[0] if node.inputs else "", ("", None))
+        parts = None if order is None else _parts(node, order, shapes)
+        if parts is None:
+            nodes.append(node)
+        else:
+            nodes += [_gather(graph, names, node, output, source, part)
+                      for output, part in zip(node.outputs, parts, strict=True) if output]
+    graph.nodes = nodes
+    return bool(shuffles)
+
+
+def _gather(graph: Graph, names: set[str], node: Node, output: str, source: str,
+            order: np.ndarray) -> Node:
+    indices = add_constant(graph, names, f"{output} order", order)
+    return Node("gather", f"{node.name} of {output}" if len(node.outputs) > 1 else node.name,
+                [source, indices], [output], {"axis": 1}, node.source)
+
+
+def _shuffle(node: Node, producers: dict[str, Node], shapes: ShapesByBatch
+             ) -> tuple[str, np.ndarray] | None:
+    """Returns the value whose channels the node and the two nodes before it shuffle, and for each
+    channel of the result the channel of that value; None for other nodes."""
+    turned = producers.get(node.inputs[0]) if node.op == "reshape" else None
+    parted = producers.get(turned.inputs[0]) if turned and turned.op == "transpose" else None
+    if turned is None or parted is None or parted.op != "reshape":
+        return None
+    source = parted.inputs[0]
+    if tuple(turned.attributes["permutation"] or ()) != (0, 2, 1, 3, 4) or (
+            shapes.rank(source) != 4 or not shapes.equal(source, node.outputs[0])):
+        return None
+    found = set()
+    for whole, parts in zip(shapes.shapes(source), shapes.shapes(parted.outputs[0]), strict=True):
+        found.add(parts[1:3] if (parts[0], *parts[3:]) == (whole[0], *whole[2:]) else None)
+    if len(found) != 1 or (sizes := found.pop()) is None:
+        return None
+    groups, each = sizes
+    return source, np.arange(groups * each).reshape(groups, each).T.reshape(-1)
+
+
+def _parts(node: Node, order: np.ndarray, shapes: ShapesByBatch) -> list[np.ndarray] | None:
+    """Returns the channels that each output of a split or slice takes of an image with channels in
+    this order; None for other nodes, and for slices along other axes."""
+    node = replace(node, inputs=list(node.inputs), attributes=dict(node.attributes))
+    known = {name: array for name in node.inputs[1:]
+             if (array := shapes.constant(name)) is not None}
+    if node.op not in ("split", "slice") or (
+            len(node.inputs) > 1 and not inputs_to_attributes(node, known)):
+        return None
+    attributes = node.attributes
+    if node.op == "slice":
+        starts, ends = attributes["starts"], attributes["ends"]
+        if tuple(attributes.get("axes") or range(len(starts))) not in ((1,), (-3,)):
+            return None
+        (step,) = attributes.get("steps") or (1,)
+        return [order[starts[0]:ends[0]:step]] if step else None
+    parts = [shapes.shapes(output) for output in node.outputs]
+    if attributes.get("axis", 0) not in (1, -3) or not all(parts):
+        return None
+    return np.split(order, np.cumsum([known_shapes[0][1] for known_shapes in parts])[:-1])

@@ -1,0 +1,193 @@
+"""Lets layers that work on images with their channels last, between transpositions, work on images
+with their channels first. The transpositions before and after them then cancel each other; in
+memory the channels may still be last, as a plan decides for each value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from gossamer.expression import identity
+from gossamer.model.graph import Graph, Node, names_of, unused_name
+from gossamer.model.infer.resolve import live_nodes
+from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+from gossamer.model.opset.registry import inputs_to_attributes
+
+_LAST = (0, 2, 3, 1)
+"""The permutation that moves the channels of an image to its last dimension."""
+
+
+def move_channels_first(graph: Graph, shapes: ShapesByBatch) -> bool:
+    """Rewrites layers of images with the channels last, where fewer transpositions remain then.
+    Returns whether it changed the graph."""
+    rewriting = _Rewriting(graph, shapes)
+    for node in graph.nodes:
+        rewriting.add(node)
+    outputs = [info.name for info in graph.outputs]
+    nodes = live_nodes(rewriting.nodes, outputs)
+    if _transpositions(nodes, shapes) >= _transpositions(live_nodes(graph.nodes, outputs), shapes):
+        return False
+    graph.nodes = nodes
+    graph.constants.update(rewriting.constants)
+    return True
+
+
+def _transpositions(nodes: list[Node], shapes: ShapesByBatch) -> int:
+    """Returns the number of transpositions of values that the data decide."""
+    return sum(node.op == "transpose" and shapes.rank(node.inputs[0]) != 0 for node in nodes)
+
+
+class _Rewriting:
+    """The nodes of a graph, in which layers of channels-last images are replaced by the same layers
+    of channels-first images. A transposition after each such layer makes the channels-last value;
+    where no node reads that value, the transposition is still to be removed.
+
+    nodes: the nodes in order.
+    constants: new constants by name.
+    """
+
+    def __init__(self, graph: Graph, shapes: ShapesByBatch) -> None:
+        self.nodes: list[Node] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self._known = graph.constants
+        self._shapes = shapes
+        self._names = names_of(graph)
+        # the channels-first image of each channels-last value
+        self._images: dict[str, str] = {}
+
+    def add(self, node: Node) -> None:
+        """Adds a node, or the node that replaces it."""
+        node = replace(node, inputs=list(node.inputs), outputs=list(node.outputs),
+                       attributes=dict(node.attributes))
+        if node.op == "transpose":
+            self._add_transposition(node)
+            return
+        convert = _CONVERTERS.get(node.op)
+        images = [self._images.get(name, "") for name in node.inputs]
+        if convert is None or not any(images):
+            self.nodes.append(node)
+            return
+        original = replace(node, inputs=list(node.inputs), attributes=dict(node.attributes))
+        inputs_to_attributes(node, self._known)
+        if not convert(self, node):
+            self.nodes.append(original)
+            return
+        self.nodes.append(node)
+        if node.op == "reduce" and not node.attributes["keepdims"]:
+            return
+        for index, output in enumerate(node.outputs):
+            if output:
+                node.outputs[index] = image = self._new_name(f"{output} channels first")
+                self._images[output] = image
+                self.nodes.append(Node("transpose", image, [image], [output],
+                                       {"permutation": _LAST}, node.source))
+
+    def _add_transposition(self, node: Node) -> None:
+        """Adds a transposition, of the channels-first image if the node reads a channels-last
+        value."""
+        permutation, source = node.attributes["permutation"], node.inputs[0]
+        if permutation is None:
+            permutation = tuple(reversed(range(self._shapes.rank(source) or 0)))
+        permutation = tuple(permutation)
+        if source in self._images:
+            permutation = tuple(_LAST[axis] for axis in permutation)
+            node.inputs[0] = self._images[source]
+        if permutation == (0, 1, 2, 3):
+            node.op, node.attributes = "identity", {}
+        elif len(permutation) > 0:
+            node.attributes["permutation"] = permutation
+        if permutation == _LAST:
+            self._images[node.outputs[0]] = node.inputs[0]
+        self.nodes.append(node)
+
+    def _new_name(self, name: str) -> str:
+        name = unused_name(self._names, name)
+        self._names.add(name)
+        return name
+
+    def _constant(self, name: str, array: np.ndarray) -> str:
+        name = self._new_name(f"{name} channels first")
+        self.constants[name] = np.ascontiguousarray(array)
+        return name
+
+    def _read_images(self, node: Node) -> bool:
+        """Lets a node read the images of its inputs. Returns whether all its inputs have one."""
+        images = [self._images.get(name, "") for name in node.inputs]
+        node.inputs = images
+        return all(images)
+
+    def elementwise(self, node: Node) -> bool:
+        operands = []
+        for name in node.inputs:
+            array = self._known.get(name)
+            if name in self._images:
+                operands.append(self._images[name])
+            elif array is not None and array.size == 1 and array.ndim <= len(_LAST):
+                operands.append(name)
+            elif array is not None and array.ndim <= len(_LAST):
+                shape = (1,) * (len(_LAST) - array.ndim) + array.shape
+                operands.append(self._constant(name, np.moveaxis(array.reshape(shape), 3, 1)))
+            else:
+                return False
+        node.inputs = operands
+        return True
+
+    def matmul(self, node: Node) -> bool:
+        """Makes the product of each pixel's channels with a constant matrix a convolution."""
+        x, weight = node.inputs[0], self._known.get(node.inputs[1])
+        if x not in self._images or weight is None or weight.ndim != 2 or (
+                weight.dtype != np.float32):
+            return False
+        node.op = "conv2d"
+        node.inputs = [self._images[x],
+                       self._constant(node.inputs[1], weight.T[:, :, None, None])]
+        node.attributes = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1),
+                           "groups": 1, "epilogue": identity()}
+        return True
+
+    def layer_norm(self, node: Node) -> bool:
+        x, *parameters = node.inputs
+        if x not in self._images or _axes(node.attributes["axes"]) != (3,):
+            return False
+        node.inputs = [self._images[x], *parameters]
+        node.attributes["axes"] = (1,)
+        return True
+
+    def reduce(self, node: Node) -> bool:
+        axes = _axes(node.attributes["axes"])
+        if axes is None or not self._read_images(node):
+            return False
+        kept = [_LAST[axis] for axis in range(len(_LAST)) if axis not in axes]
+        node.attributes["axes"] = tuple(sorted(_LAST[axis] for axis in axes))
+        return bool(node.attributes["keepdims"]) or kept == sorted(kept)
+
+    def along_axis(self, node: Node) -> bool:
+        """Turns the axis of a concatenation, a split or a softmax."""
+        axis = node.attributes.get("axis", 0)
+        if node.attributes.get("flatten") or not -len(_LAST) <= axis < len(_LAST):
+            return False
+        node.attributes["axis"] = _LAST[axis]
+        return self._read_images(node)
+
+
+def _axes(axes: object) -> tuple[int, ...] | None:
+    """Returns the dimensions of an image that an attribute names, from 0 and in their order; None
+    where they are not known. A single number stands for the axis and all axes after it."""
+    rank = len(_LAST)
+    if isinstance(axes, int) and -rank <= axes < rank:
+        return tuple(range(axes % rank, rank))
+    if isinstance(axes, (tuple, list)) and all(-rank <= axis < rank for axis in axes):
+        return tuple(sorted(axis % rank for axis in axes))
+    return None
+
+
+_CONVERTERS: dict[str, Callable[[_Rewriting, Node], bool]] = {
+    "concat": _Rewriting.along_axis, "elementwise": _Rewriting.elementwise,
+    "layer_norm": _Rewriting.layer_norm, "matmul": _Rewriting.matmul,
+    "reduce": _Rewriting.reduce, "softmax": _Rewriting.along_axis,
+    "split": _Rewriting.along_axis,
+}
+"""What lets a node of an op compute on channels-first images; it returns whether that is
+possible."""
