@@ -29,6 +29,7 @@ from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
 from gossamer.model.passes.pixels import keep_pixels
 from gossamer.model.passes.scaled_signs import move_scales_into_weights, round_scaled_signs
 from gossamer.model.passes.straight_through import drop_straight_through
+from gossamer.model.passes.token_rows import transpose_images_for_tokens
 
 
 def optimise(graph: Graph, *, channels_first: bool = False) -> Graph:
@@ -48,11 +49,12 @@ def optimise(graph: Graph, *, channels_first: bool = False) -> Graph:
     drop_dead(graph)
     inline_scalars(graph, shapes)
     merge_equal(graph)
-    if gather_shuffled_channels(graph, shapes) or (
-            channels_first and move_channels_first(graph, shapes)):
-        drop_identities(graph)
-        drop_dead(graph)
-        shapes = shapes_by_batch(graph)
+    if gather_shuffled_channels(graph, shapes):
+        shapes = _without_dead(graph)
+    if channels_first and transpose_images_for_tokens(graph, shapes):
+        shapes = _without_dead(graph)
+    if channels_first and move_channels_first(graph, shapes):
+        shapes = _without_dead(graph)
     nest_concatenations(graph)
     move_above_concatenations(graph)
     matmul_to_gemm(graph, shapes)
@@ -72,6 +74,13 @@ def optimise(graph: Graph, *, channels_first: bool = False) -> Graph:
     drop_dead_channels(graph)
     drop_dead(graph)
     return graph
+
+
+def _without_dead(graph: Graph) -> ShapesByBatch:
+    """Removes what no output needs any more, and returns the shapes of the rest."""
+    drop_identities(graph)
+    drop_dead(graph)
+    return shapes_by_batch(graph)
 
 
 def _copy(graph: Graph) -> Graph:

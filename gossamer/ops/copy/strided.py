@@ -17,11 +17,12 @@ from gossamer.ops.strided import (
     cannot_compile,
     divisor,
     groups_for,
+    in_layout,
     layout_variants,
     merge,
 )
 from gossamer.ops.weights import Weights
-from gossamer.tensor import ROW_MAJOR, TensorSpec, rounded_up
+from gossamer.tensor import AXES, ROW_MAJOR, TensorSpec, rounded_up
 
 _SOURCE = Path(__file__).with_name("strided.cl")
 ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
@@ -160,15 +161,29 @@ def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int
 
 
 def copy_variants(problem: CopyProblem) -> list[Variant]:
-    """Returns the variants of a copy: one for each layout and precision where the problem's specs
-    are in the default format, else one for these specs."""
+    """Returns the variants of a copy where the problem's specs are in the default format: one for
+    each layout and precision, and for a transposition of images those that leave memory as it is.
+    For other specs there is one variant."""
     if problem.converts or not problem.is_free_of_layout:
         halves = "float16" in (problem.input.dtype, problem.output.dtype)
         return [Variant((), problem.inputs, problem.outputs, "fp16" if halves else "fp32")]
-    variants = layout_variants(problem)
+    variants = layout_variants(problem) + _unmoved_variants(problem)
     if problem.input.dtype == "float32":
         variants += [variant.as_fp16 for variant in variants]
     return variants
+
+
+def _unmoved_variants(problem: CopyProblem) -> list[Variant]:
+    """Returns the variants of a transposition of rank 4 that leave the order of the elements in
+    memory as it is, such as a transposition to channels-last images that reads NHWC and writes
+    rows."""
+    if sorted(dim for dim in problem.dims if dim is not None) != list(range(len(AXES["NCHW"]))):
+        return []
+    orders = {axes: layout for layout, axes in AXES.items()}
+    found = [(layout, orders.get(tuple(problem.dims.index(axis) for axis in axes)))
+             for layout, axes in AXES.items()]
+    return [Variant((), (in_layout(problem.input, layout),), (in_layout(problem.output, other),))
+            for layout, other in found if other is not None and other != layout]
 
 
 def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> StridedLoops:

@@ -1,0 +1,83 @@
+"""Transposes images before they become rows of tokens, and rows of tokens after they have become
+images: in NHWC, in which convolutions are fast, such a transposition leaves memory as it is."""
+
+from __future__ import annotations
+
+from gossamer.model.graph import Graph, Node, names_of, unused_name
+from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+from gossamer.model.opset.state import Shape
+
+_SWAPPED = (0, 2, 1)
+_RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
+
+
+def transpose_images_for_tokens(graph: Graph, shapes: ShapesByBatch) -> bool:
+    """Rewrites the transposition of an image (N, C, H * W) to (N, H * W, C) as the transposition of
+    the image (N, C, H, W) before it is reshaped, and likewise from tokens back to an image. Returns
+    whether it changed the graph; nodes that no output needs any more are still in it."""
+    producers = {name: node for node in graph.nodes for name in node.outputs}
+    names = names_of(graph)
+    nodes: list[Node] = []
+    changed = False
+    for node in graph.nodes:
+        before = producers.get(node.inputs[0]) if node.inputs else None
+        replaced = None
+        if before is not None and _swaps(node) and before.op in _RESHAPES:
+            replaced = _to_tokens(node, before, names, shapes)
+        elif before is not None and _swaps(before) and node.op in _RESHAPES:
+            replaced = _to_image(node, before, names, shapes)
+        changed |= replaced is not None
+        nodes += replaced or [node]
+    graph.nodes = nodes
+    return changed
+
+
+def _swaps(node: Node) -> bool:
+    return node.op == "transpose" and tuple(node.attributes["permutation"] or ()) == _SWAPPED
+
+
+def _to_tokens(node: Node, reshape: Node, names: set[str], shapes: ShapesByBatch
+               ) -> list[Node] | None:
+    """Returns the nodes for a reshape of an image and the transposition after it; None where the
+    reshape is another one."""
+    image, tokens = reshape.inputs[0], node.outputs[0]
+    sizes = _sizes_after(image, tokens, shapes)
+    if sizes is None or any(
+            (whole[0], whole[2] * whole[3], whole[1]) != rows
+            for whole, rows in zip(shapes.shapes(image), shapes.shapes(tokens), strict=True)):
+        return None
+    last = _new_name(names, f"{image} channels last")
+    return [Node("transpose", last, [image], [last], {"permutation": (0, 2, 3, 1)}, node.source),
+            Node("reshape", node.name, [last], [tokens], {"shape": sizes}, node.source)]
+
+
+def _to_image(node: Node, transposition: Node, names: set[str], shapes: ShapesByBatch
+              ) -> list[Node] | None:
+    """Returns the nodes for a transposition of tokens and the reshape to an image after it; None
+    where the reshape is another one."""
+    tokens, image = transposition.inputs[0], node.outputs[0]
+    sizes = _sizes_after(tokens, image, shapes)
+    if sizes is None or any(
+            (whole[0], whole[2] * whole[3], whole[1]) != rows
+            for rows, whole in zip(shapes.shapes(tokens), shapes.shapes(image), strict=True)):
+        return None
+    last = _new_name(names, f"{image} channels last")
+    return [Node("reshape", last, [tokens], [last],
+                 {"shape": (0, sizes[2], sizes[3], sizes[1])}, node.source),
+            Node("transpose", node.name, [last], [image], {"permutation": (0, 3, 1, 2)},
+                 node.source)]
+
+
+def _sizes_after(source: str, target: str, shapes: ShapesByBatch) -> Shape | None:
+    """Returns the shape of a reshape's result with 0 for the batch, where it is the same at each
+    batch size but for the batch, and source and target are an image and tokens; else None."""
+    known = {(0, *shape[1:]) for shape in shapes.shapes(target)}
+    if len(known) != 1 or {shapes.rank(source), shapes.rank(target)} != {3, 4}:
+        return None
+    return known.pop()
+
+
+def _new_name(names: set[str], name: str) -> str:
+    name = unused_name(names, name)
+    names.add(name)
+    return name
