@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -178,6 +179,7 @@ class Program:
     measured.
     reshapes: the formats in which reshapes read their inputs, as the plan assignment has them, by
     the names of the layers.
+    prepared: returns the PreparedSteps that were made last, or None where they are gone.
     """
 
     batch: int
@@ -191,6 +193,8 @@ class Program:
     places: dict[str, Place] = field(default_factory=dict)
     cost_us: float | None = None
     reshapes: dict[str, Format] = field(default_factory=dict)
+    prepared: Callable[[], Any] | None = field(
+        default=None, init=False, compare=False, repr=False)
 
     @property
     def shown(self) -> list[Step]:

@@ -179,7 +179,7 @@ def _unmoved_variants(problem: CopyProblem) -> list[Variant]:
     rows."""
     if sorted(dim for dim in problem.dims if dim is not None) != list(range(len(AXES["NCHW"]))):
         return []
-    orders = {axes: layout for layout, axes in AXES.items()}
+    orders: dict[tuple[int, ...], str] = {axes: layout for layout, axes in AXES.items()}
     found = [(layout, orders.get(tuple(problem.dims.index(axis) for axis in axes)))
              for layout, axes in AXES.items()]
     return [Variant((), (in_layout(problem.input, layout),), (in_layout(problem.output, other),))

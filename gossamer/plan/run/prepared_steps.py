@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,8 +41,12 @@ class PreparedSteps:
         self.weights = [step.layer.weights_on(step.device) for step in program.steps]
         self.builds: list[BuildCost | None] = []
         self.states: list[State] = []
+        self._makers = [partial(build, step.algorithm, weights, step.problem,
+                                step.placed_variant or step.variant, step.device)
+                        for step, weights in zip(program.steps, self.weights, strict=True)]
         self._works = [self._work(step, built) for step, built in zip(
             program.steps, self._built(), strict=True)]
+        program.prepared = weakref.ref(self)
 
     def queue(self, stream: Any) -> None:
         """Queues all steps on a stream."""
@@ -85,15 +90,24 @@ class PreparedSteps:
     def _built(self) -> Sequence[Callable[[], Prepared]]:
         """Returns for each step a function that returns its prepared state and the cost of
         preparing it, or raises the error with which preparing it failed."""
-        steps = self._program.steps
-        makers = [partial(build, step.algorithm, weights, step.problem,
-                          step.placed_variant or step.variant, step.device)
-                  for step, weights in zip(steps, self.weights, strict=True)]
-        on_device = [index for index, step in enumerate(steps)
-                     if step.device is self._device and not _is_idle(step)]
-        built = side_by_side(self._device, [makers[index] for index in on_device])
-        ready = dict(zip(on_device, built, strict=True))
-        return [ready.get(index, make) for index, make in enumerate(makers)]
+        ready = self._built_before()
+        on_device = [index for index, step in enumerate(self._program.steps)
+                     if step.device is self._device and not _is_idle(step) and index not in ready]
+        built = side_by_side(self._device, [self._makers[index] for index in on_device])
+        ready |= dict(zip(on_device, built, strict=True))
+        return [ready.get(index, make) for index, make in enumerate(self._makers)]
+
+    def _built_before(self) -> dict[int, Callable[[], Prepared]]:
+        """Returns the states, by their steps' numbers, that another execution of the program has
+        prepared and that this one may use too. It takes most of the time to prepare a program for a
+        further thread or stream."""
+        earlier = self._program.prepared and self._program.prepared()
+        if earlier is None:
+            return {}
+        found = zip(self._makers, earlier._makers, earlier.states, earlier.builds, strict=True)
+        return {index: partial(_pair, state, cost)
+                for index, (maker, other, state, cost) in enumerate(found)
+                if cost is not None and maker.args == other.args and _is_read_only(state)}
 
     def _work(self, step: Step, built: Callable[[], Prepared]) -> Work:
         """Returns the function that queues a step on a stream, and keeps its state and its cost."""
@@ -125,6 +139,18 @@ class PreparedSteps:
 def _is_idle(step: Step) -> bool:
     """Whether the step has nothing to compute."""
     return step.in_place or all(spec.size == 0 for spec in step.variant.outputs)
+
+
+def _is_read_only(state: State) -> bool:
+    """Whether a state is only launches that write to run-time buffers alone, so that several
+    executions may use it at once."""
+    return state.data is None and bool(state.launches) and all(
+        argument in state.packed for launch in state.launches for argument in launch.arguments
+        if isinstance(argument, Buffer))
+
+
+def _pair(state: State, cost: BuildCost) -> Prepared:
+    return state, cost
 
 
 def _of_layer(step: Step, error: InputError) -> InputError:
