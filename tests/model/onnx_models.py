@@ -65,10 +65,13 @@ def model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-def runtime(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Returns ONNX Runtime's outputs, without its graph optimisations."""
+def runtime(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray], *,
+            optimised: bool = False) -> list[np.ndarray]:
+    """Returns ONNX Runtime's outputs, with or without its graph optimisations."""
+    levels = onnxruntime.GraphOptimizationLevel
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = (levels.ORT_ENABLE_ALL if optimised
+                                        else levels.ORT_DISABLE_ALL)
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options)

@@ -215,6 +215,45 @@ def test_layers_between_pairs_are_those_of_integers(middle: str, dtype: str,
         assert (np.abs(result - expected) > 1e-3).mean() < 0.05
 
 
+def test_integers_are_those_of_onnxruntime_with_its_optimisations() -> None:
+    """ONNX Runtime joins each layer and the pairs beside it to one operator on integers."""
+    wide = (3 * RNG.integers(-1000, 1000, 16)).astype(np.int32)
+    constants = {"s": np.float32(0.0317), "z": np.uint8(111), "as": np.float32(0.219),
+                 "ms": np.float32(0.263), "ps": np.float32(0.0119), "zero": np.uint8(126),
+                 "w": drawn("int8", 16, 8, 3, 3), "ws": scales(16), "b": wide,
+                 "bs": np.float32(0.0317) * scales(16), "v": drawn("int8", 16, 5),
+                 "vs": np.float32(0.0147), "c": wide[:5],
+                 "cs": np.float32(0.0119) * np.float32(0.0147), "gs": np.float32(0.31)}
+
+    def dequantised(name: str, scale: str, zero: str = "", **attributes: int) -> onnx.NodeProto:
+        return helper.make_node("DequantizeLinear", [name, scale, *filter(None, [zero])],
+                                [f"{name}.d"], **attributes)
+
+    def pair(x: str, scale: str, zero: str) -> list[onnx.NodeProto]:
+        return [helper.make_node("QuantizeLinear", [x, scale, zero], [f"{x}.q"]),
+                helper.make_node("DequantizeLinear", [f"{x}.q", scale, zero], [f"{x}.d"])]
+
+    nodes = [*pair("x", "s", "z"), dequantised("w", "ws", axis=0), dequantised("b", "bs", axis=0),
+             helper.make_node("Conv", ["x.d", "w.d", "b.d"], ["a"], pads=[1, 1, 1, 1]),
+             *pair("a", "as", "zero"), *pair("t", "s", "z"),
+             helper.make_node("Add", ["a.d", "t.d"], ["m"]), *pair("m", "ms", "zero"),
+             helper.make_node("GlobalAveragePool", ["m.d"], ["p"]), *pair("p", "ps", "zero"),
+             helper.make_node("Flatten", ["p.d"], ["f"]), *pair("f", "ps", "zero"),
+             dequantised("v", "vs"), dequantised("c", "cs"),
+             helper.make_node("Gemm", ["f.d", "v.d", "c.d"], ["g"]), *pair("g", "gs", "zero")]
+    outputs = ["a.q", "m.q", "p.q", "g.q"]
+    proto = model(nodes, {"x": ("N", 8, 13, 13), "t": ("N", 16, 13, 13)}, dict.fromkeys(outputs),
+                  constants, 17, dict.fromkeys(outputs, KINDS["uint8"]))
+    feeds = {"x": RNG.normal(0, 1.5, (5, 8, 13, 13)).astype(np.float32),
+             "t": RNG.normal(0, 1.5, (5, 16, 13, 13)).astype(np.float32)}
+    wanted = runtime(proto, feeds, optimised=True)
+    for vendors in (True, False):
+        results = gossamer.compile(proto, "host", vendors=vendors)(**feeds)
+        for name, result, expected in zip(outputs, results, wanted, strict=True):
+            np.testing.assert_array_equal(result, expected, name)
+            assert len(np.unique(expected)) > 10
+
+
 def test_products_of_matrices_between_pairs(tmp_path: Path) -> None:
     constants = {"s": np.float32(0.05), "z": np.uint8(100), "w": drawn("int8", 6, 9),
                  "ws": scales(6), "v": drawn("int8", 6, 5), "vs": scales(5),

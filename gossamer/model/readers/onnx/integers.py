@@ -9,7 +9,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,18 +65,11 @@ class Scaled:
     array: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
-class Sums:
-    """A float value that is sums of integers times a scale, and a bias.
-
-    names: the float32 values whose sum is multiplied by the scale.
-    scale: an array that broadcasts to the value.
-    bias: an array that broadcasts to the value; None for no bias.
-    """
-
-    names: Sequence[str]
-    scale: np.ndarray
-    bias: np.ndarray | None
+Requantise = Callable[[OnnxNode, np.ndarray, np.ndarray, str], Centred]
+"""Function that adds, for a QuantizeLinear, the node that makes the integers of a float value, and
+returns them. Its arguments are the QuantizeLinear, its scale and its zero point, which are one
+number each, and the dtype. It rounds as ONNX Runtime does where it joins a layer and the
+quantisations beside it to one operator on integers."""
 
 
 class Integers:
@@ -84,14 +77,15 @@ class Integers:
 
     centred: for each value of integers, by its name, the float value that stands for it.
     scaled: for each float value that is integers times a scale, by its name, integers and scale.
-    sums: for each float value that is sums of integers times a scale, by its name, these sums.
+    layers: for each float value that a layer computes of integers, by its name, the function that
+    makes its integers.
     probe: the shapes and dtypes of values.
     """
 
     def __init__(self, probe: Probe) -> None:
         self.centred: dict[str, Centred] = {}
         self.scaled: dict[str, Scaled] = {}
-        self.sums: dict[str, Sums] = {}
+        self.layers: dict[str, Requantise] = {}
         self.probe = probe
 
     def forget(self, names: Iterable[str]) -> None:
@@ -99,7 +93,7 @@ class Integers:
         for name in names:
             self.centred.pop(name, None)
             self.scaled.pop(name, None)
-            self.sums.pop(name, None)
+            self.layers.pop(name, None)
 
     def rank(self, name: str) -> int | None:
         """Returns the number of dimensions of a value; None where the number is not known."""

@@ -12,6 +12,7 @@ from gossamer.model.readers.onnx.integer_sums import total
 from gossamer.model.readers.onnx.integers import (
     Centred,
     Integers,
+    Scaled,
     centre,
     constant,
     give,
@@ -20,8 +21,8 @@ from gossamer.model.readers.onnx.integers import (
 )
 from gossamer.model.readers.onnx.layers import LAYERS
 from gossamer.model.readers.onnx.node import OnnxNode
-from gossamer.model.readers.onnx.quantised import (
-    QUANTISED,
+from gossamer.model.readers.onnx.quantised import QUANTISED, sum_of_scaled
+from gossamer.model.readers.onnx.quantised_products import (
     IntegerConverter,
     bias_of_integers,
     of_columns,
@@ -46,25 +47,18 @@ def _output(node: OnnxNode, integers: Integers, first: int) -> tuple[np.ndarray,
 
 def _arithmetic(node: OnnxNode, integers: Integers, function: str) -> None:
     """Converts QLinearAdd and QLinearMul."""
-    (a, a_scale, a_zero), (b, b_scale, b_zero) = (
+    (a, a_scale, _), (b, b_scale, _) = (
         _input(node, integers, first, role) for first, role in ((0, "a"), (3, "b")))
     scale, zero, dtype = _output(node, integers, 6)
-    c = Composer()
-    x, y = c.operand(a.name), c.operand(b.name)
-    if function == "mul":
-        value = c.apply("mul", c.apply("mul", x, y),
+    if function == "add":
+        result = sum_of_scaled(node, Scaled(a, a_scale), Scaled(b, b_scale), scale, zero, dtype)
+    else:
+        c = Composer()
+        value = c.apply("mul", c.apply("mul", c.operand(a.name), c.operand(b.name)),
                         constant(node, c, a_scale * b_scale / scale, "scale"))
         value = c.apply("add", value, constant(node, c, zero, "zero"))
-    else:
-        # the roundings of ONNX Runtime, which adds all zero points as one number
-        of_a, of_b = a_scale / scale, b_scale / scale
-        zeros = of_a.astype(np.float64) * a_zero + of_b * b_zero
-        value = constant(node, c, zero - zeros.astype(np.float32), "rest")
-        for each, origin, ratio, role in ((y, b_zero, of_b, "b"), (x, a_zero, of_a, "a")):
-            value = c.apply("fma", c.apply("add", each, constant(node, c, origin, role)),
-                            constant(node, c, ratio, f"of_{role}"), value)
-    give(node, integers, requantise(node, c, value, zero, dtype, is_shifted=True),
-         node.outputs[0])
+        result = requantise(node, c, value, zero, dtype, is_shifted=True)
+    give(node, integers, result, node.outputs[0])
 
 
 def _function(node: OnnxNode, integers: Integers, function: str) -> None:

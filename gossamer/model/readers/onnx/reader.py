@@ -44,7 +44,8 @@ from gossamer.model.readers.onnx.order import in_order, reads, source
 from gossamer.model.readers.onnx.parts import Parts
 from gossamer.model.readers.onnx.probe import Probe
 from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
-from gossamer.model.readers.onnx.quantised import QUANTISED, IntegerConverter
+from gossamer.model.readers.onnx.quantised import QUANTISED
+from gossamer.model.readers.onnx.quantised_products import IntegerConverter
 
 OLDEST_OPSET = 7
 """The oldest opset of which all operators are read. In files with an older opset, only operators
