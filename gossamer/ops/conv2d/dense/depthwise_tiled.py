@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -171,12 +171,13 @@ class DepthwiseTiled(Algorithm):
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
-        for itemsize in (4, 2):
-            for tiling in _tilings(problem, itemsize, device):
-                (plain,) = layout_variants(problem, ("NHWC",), (
-                    ("rows", tiling.rows), ("columns", tiling.columns),
-                    ("strips_y", tiling.strips_y), ("strips_x", tiling.strips_x)))
-                yield plain.as_fp16 if itemsize == 2 else plain
+        return _variants(problem, device, ("fp32", "fp16"))
+
+    def variants_in(self, problem: Conv2dProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        # float16 first: it has tilings of its own, and an effort may stop after a few
+        return _variants(problem, device, [precision for precision in ("fp16", "fp32")
+                                           if precision in precisions])
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
         return _tiling(problem, variant).cycles(device.limits.compute_units
@@ -218,6 +219,18 @@ class DepthwiseTiled(Algorithm):
              x_column, y.offset, y_image, y_row, y_column,
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))
         return State(problem, variant, device, [launch])
+
+
+def _variants(problem: Conv2dProblem, device: Device,
+              precisions: Sequence[str]) -> Iterator[Variant]:
+    """Yields the variants of each precision, in the order of the precisions."""
+    for precision in precisions:
+        is_half = precision == "fp16"
+        for tiling in _tilings(problem, 2 if is_half else 4, device):
+            (plain,) = layout_variants(problem, ("NHWC",), (
+                ("rows", tiling.rows), ("columns", tiling.columns),
+                ("strips_y", tiling.strips_y), ("strips_x", tiling.strips_x)))
+            yield plain.as_fp16 if is_half else plain
 
 
 def _tiling(problem: Conv2dProblem, variant: Variant) -> _Tiling:
