@@ -47,8 +47,8 @@ _STORE_INSTRUCTIONS = 14
 _LATENCY = 2500.0
 """Cycles in which a work-group waits for its inputs and for its barrier."""
 _READ, _STORED = 24.0, 14.0
-"""Bytes that a multiprocessor reads, some of them again and from the L2 cache, and that it writes in
-a cycle."""
+"""Bytes that a multiprocessor reads, partly from the L2 cache, and that it writes, in
+one cycle."""
 
 
 @dataclass(frozen=True)
