@@ -7,6 +7,8 @@ import pytest
 from tests.emulation.test_faults import Emulate
 from tests.ops.conv2d.dense.test_depthwise_tiled import ALGORITHM, PROBLEMS
 from tests.ops.harness import check_variants
+from tests.ops.test_channel_parts import PROBLEMS as OF_PARTS
+from tests.ops.test_channel_parts import with_parts
 
 
 @pytest.mark.parametrize("mode, name, precision", [
@@ -22,3 +24,11 @@ def test_it_computes_the_convolution(emulate: Emulate, mode: str, name: str,
     variants = [variant for variant in ALGORITHM.variants(PROBLEMS[name], device)
                 if variant.precision == precision]
     check_variants(ALGORITHM, PROBLEMS[name], device, [variants[0], variants[-1]])
+
+
+def test_it_reads_and_writes_parts_of_larger_tensors(emulate: Emulate) -> None:
+    device, problem = emulate("bounds", schedule=1), OF_PARTS["depthwise"]
+    for precision in ("fp32", "fp16"):
+        variant = next(iter(ALGORITHM.variants_in(problem, device, (precision,))))
+        check_variants(ALGORITHM, problem, device,
+                       list(with_parts(ALGORITHM, problem, variant)))
