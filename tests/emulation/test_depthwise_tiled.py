@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gossamer.ops.conv2d.problem import Conv2dProblem
 from tests.emulation.test_faults import Emulate
 from tests.ops.conv2d.dense.test_depthwise_tiled import ALGORITHM, PROBLEMS
 from tests.ops.harness import check_variants
@@ -28,6 +29,7 @@ def test_it_computes_the_convolution(emulate: Emulate, mode: str, name: str,
 
 def test_it_reads_and_writes_parts_of_larger_tensors(emulate: Emulate) -> None:
     device, problem = emulate("bounds", schedule=1), OF_PARTS["depthwise"]
+    assert isinstance(problem, Conv2dProblem)
     for precision in ("fp32", "fp16"):
         variant = next(iter(ALGORITHM.variants_in(problem, device, (precision,))))
         check_variants(ALGORITHM, problem, device,
