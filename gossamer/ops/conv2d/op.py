@@ -5,6 +5,7 @@ from gossamer.ops.conv2d.binary.popcount import Popcount
 from gossamer.ops.conv2d.binary.tensor_core.bit_tensor_core import BitTensorCore
 from gossamer.ops.conv2d.binary.wide_popcount import WidePopcount
 from gossamer.ops.conv2d.dense.depthwise import Depthwise
+from gossamer.ops.conv2d.dense.depthwise_tiled import DepthwiseTiled
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseMma
 from gossamer.ops.conv2d.dense.mma.few_channels import FewChannelsMma
@@ -28,7 +29,7 @@ from gossamer.ops.op import Op
 from gossamer.ops.zero_weights import ZeroConvolution
 
 OP = Op("conv2d", Conv2dProblem, reference,
-        (Depthwise(), WideGemm(), Im2colGemm(), PointwiseMma(), ImplicitGemmMma(),
+        (Depthwise(), DepthwiseTiled(), WideGemm(), Im2colGemm(), PointwiseMma(), ImplicitGemmMma(),
          ShiftedGemmMma(), FewChannelsMma(), Winograd(), Cudnn(), Im2colCublas(), DirectSparse(),
          DirectSparseTable(), DirectSparseCompiled(), DirectSparseMma(), DirectSparsePixels(),
          Im2colCusparse(), BitTensorCore(), WidePopcount(), Popcount(), HostDepthwise(),

@@ -82,7 +82,7 @@ class Depthwise(Algorithm):
             "HALVES": int(variant.precision == "fp16"),
             **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
         })
-        packed = weights.packed("taps by channels, depthwise", _pack)
+        packed = weights.packed("taps by channels, depthwise", pack_taps)
         units = problem.out_channels // vector
         tiles_y = -(-problem.out_height // variant["rows"])
         tiles_x = -(-problem.out_width // variant["columns"])
@@ -127,7 +127,7 @@ def _window_width(problem: Conv2dProblem, columns: int) -> int:
             + (problem.kernel[1] - 1) * problem.dilation[1] + 1)
 
 
-def _pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+def pack_taps(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns the weights as (taps, output channels rounded up to 4)."""
     weight = arrays["weight"].astype(np.float32)
     m = weight.shape[0]

@@ -1,0 +1,251 @@
+"""The algorithm depthwise_tiled computes a depthwise convolution from tiles in the shared memory of
+an NVIDIA GPU."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.conv2d.dense.depthwise import pack_taps
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.strided import cannot_compile, divisor, layout_variants
+from gossamer.ops.weights import Weights
+from gossamer.tensor import rounded_up
+
+_SOURCE = Path(__file__).with_name("depthwise_tiled.cu")
+_MAX_TAPS = 49
+_MAX_VALUES = 80
+"""The most numbers that the sums, an input row of the window and a row of taps of a work-item may
+have; more do not fit 128 registers beside addresses."""
+_MAX_PAIRS = 32
+_MOST_SHARED = 48 * 1024
+_RESIDENT_SHARED = 224 * 1024
+"""Bytes of shared memory of a multiprocessor, as an H100 has them."""
+_MOST_THREADS = 512
+_RESIDENT_THREADS = 512
+"""Work-items of a multiprocessor for whose registers the compiler leaves room."""
+_TILINGS = 4
+"""Number of tilings that are offered in each precision."""
+_ROWS, _COLUMNS = (1, 2), (4, 7, 8)
+_STRIPS_Y, _STRIPS_X = (1, 2, 4, 7, 8, 14), (1, 2, 4, 8)
+# The rates below are estimates for an H100 that no measurement has corrected yet. They decide in
+# which order tilings are tried.
+_SCHEDULERS = 4
+_COPY_INSTRUCTIONS = 14
+"""Instructions of a copy to shared memory."""
+_STORE_INSTRUCTIONS = 14
+"""Instructions that apply an epilogue to a pair of results and store it."""
+_LATENCY = 2500.0
+"""Cycles in which a work-group waits for its inputs and for its barrier."""
+_READ, _STORED = 24.0, 14.0
+"""Bytes that a multiprocessor reads, partly from the L2 cache, and that it writes, in
+one cycle."""
+
+
+@dataclass(frozen=True)
+class _Tiling:
+    """How the outputs are divided.
+
+    problem: the convolution.
+    itemsize: bytes of a number of x.
+    rows, columns: outputs of a work-item.
+    strips_y, strips_x: work-items along the rows and the columns of a tile.
+    """
+
+    problem: Conv2dProblem
+    itemsize: int
+    rows: int
+    columns: int
+    strips_y: int
+    strips_x: int
+
+    @property
+    def copy_bytes(self) -> int:
+        """Bytes of a copy: as many of 16, 8 or 4 as divide the bytes of a pixel."""
+        return math.gcd(16, self.problem.channels * self.itemsize)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of channels of a tile. All tiles have about the same number."""
+        pairs = self.problem.channels // 2
+        chunks = -(-pairs // _MAX_PAIRS)
+        return rounded_up(-(-pairs // chunks), max(1, self.copy_bytes // (2 * self.itemsize)))
+
+    @property
+    def chunks(self) -> int:
+        """Tiles along the channels."""
+        return -(-self.problem.channels // (2 * self.pairs))
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles along the rows and the columns of an image."""
+        return (-(-self.problem.out_height // (self.rows * self.strips_y)),
+                -(-self.problem.out_width // (self.columns * self.strips_x)))
+
+    @property
+    def groups(self) -> int:
+        """Work-groups of all images."""
+        return self.problem.batch * math.prod(self.tiles) * self.chunks
+
+    @property
+    def threads(self) -> int:
+        """Work-items of a work-group."""
+        return rounded_up(self.strips_y * self.strips_x * self.pairs, 32)
+
+    @property
+    def halo_bytes(self) -> int:
+        """Bytes of the inputs of a tile."""
+        return (self._inputs(0, self.rows * self.strips_y)
+                * self._inputs(1, self.columns * self.strips_x) * 2 * self.pairs * self.itemsize)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group."""
+        return self.halo_bytes + math.prod(self.problem.kernel) * 2 * self.pairs * 4
+
+    @property
+    def fits(self) -> bool:
+        """Whether registers and shared memory have room for the tile."""
+        values = 2 * (self.rows * self.columns + self._inputs(1, self.columns)
+                      + self.problem.kernel[1])
+        return (values <= _MAX_VALUES and self.threads <= _MOST_THREADS
+                and self.shared_bytes <= _MOST_SHARED)
+
+    def cycles(self, compute_units: int) -> float:
+        """Returns the expected cycles of the kernel."""
+        taps = math.prod(self.problem.kernel)
+        window = self._inputs(0, self.rows) * self._inputs(1, self.columns)
+        outputs = self.rows * self.columns
+        copies = self.halo_bytes / self.copy_bytes + taps * self.pairs
+        instructions = (3 * window + taps + 2 * taps * outputs + _STORE_INSTRUCTIONS * outputs
+                        + _COPY_INSTRUCTIONS * copies / self.threads)
+        issued = instructions * self.threads / 32 / _SCHEDULERS
+        stored = (self.rows * self.strips_y * self.columns * self.strips_x * 2 * self.pairs
+                  * self.itemsize)
+        resident = max(1, min(_RESIDENT_SHARED // self.shared_bytes,
+                              _RESIDENT_THREADS // self.threads))
+        latency = _LATENCY / min(resident, max(1.0, self.groups / compute_units))
+        busy = max(issued, self.halo_bytes / _READ + stored / _STORED)
+        return -(-self.groups // compute_units) * (busy + latency)
+
+    def _inputs(self, axis: int, outputs: int) -> int:
+        """Returns how many inputs along an axis neighbouring outputs need."""
+        problem = self.problem
+        return ((outputs - 1) * problem.stride[axis]
+                + (problem.kernel[axis] - 1) * problem.dilation[axis] + 1)
+
+
+class DepthwiseTiled(Algorithm):
+    """A depthwise convolution whose inputs and weights lie in shared memory, so that large filters
+    leave registers for a strip of outputs."""
+
+    op = "conv2d"
+    name = "depthwise_tiled"
+    reads_parts = True
+    writes_parts = True
+
+    def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
+        if not device.limits.mma:
+            return f"{device.name} is no NVIDIA GPU of sm_80 or newer"
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if not problem.is_depthwise:
+            return f"needs one group a channel, has {problem.groups} for {problem.channels}"
+        if problem.out_channels != problem.channels:
+            return f"{problem.out_channels} outputs of {problem.channels} channels, takes as many"
+        if problem.channels % 2:
+            return f"{problem.channels} channels, takes an even number"
+        if math.prod(problem.kernel) > _MAX_TAPS:
+            return f"filters of more than {_MAX_TAPS} taps"
+        if not _tilings(problem, 4, device):
+            return "a window does not fit the registers or the shared memory"
+        return None
+
+    def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
+        return _variants(problem, device, ("fp32", "fp16"))
+
+    def variants_in(self, problem: Conv2dProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        # float16 first: it has tilings of its own, and an effort may stop after a few
+        return _variants(problem, device, [precision for precision in ("fp16", "fp32")
+                                           if precision in precisions])
+
+    def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
+        return _tiling(problem, variant).cycles(device.limits.compute_units
+                                                ) / CYCLES_PER_MICROSECOND
+
+    def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
+                device: Device) -> State:
+        x, y = variant.inputs[0], variant.outputs[0]
+        if y.size == 0:
+            return State(problem, variant, device)
+        tiling = _tiling(problem, variant)
+        source = KernelSource.of(_SOURCE, "depthwise_tiled", {
+            "ROWS": tiling.rows,
+            "COLUMNS": tiling.columns,
+            "STRIPS_Y": tiling.strips_y,
+            "STRIPS_X": tiling.strips_x,
+            "PAIRS": tiling.pairs,
+            "COPY_BYTES": tiling.copy_bytes,
+            "KERNEL_H": problem.kernel[0],
+            "KERNEL_W": problem.kernel[1],
+            "STRIDE_Y": problem.stride[0],
+            "STRIDE_X": problem.stride[1],
+            "DILATION_Y": problem.dilation[0],
+            "DILATION_X": problem.dilation[1],
+            "THREADS": tiling.threads,
+            "GROUPS": max(1, _RESIDENT_THREADS // tiling.threads),
+            "HALVES": int(variant.precision == "fp16"),
+            **epilogue_macros(problem.epilogue, tensor_dtype=y.dtype),
+        }, architectures=("sm_80", "sm_100"))
+        tiles_y, tiles_x = tiling.tiles
+        x_image, _, x_row, x_column = x.strides
+        y_image, _, y_row, y_column = y.strides
+        launch = Launch(
+            device.compile(source), (tiling.groups,), (tiling.threads,),
+            (input_buffer(0), weights.packed("taps by channels, depthwise", pack_taps),
+             output_buffer(0), *divisor(tiling.chunks), *divisor(tiles_x), *divisor(tiles_y),
+             problem.channels, rounded_up(problem.channels, 4), problem.height, problem.width,
+             problem.out_height, problem.out_width, *problem.pads[:2], x.offset, x_image, x_row,
+             x_column, y.offset, y_image, y_row, y_column,
+             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)))
+        return State(problem, variant, device, [launch])
+
+
+def _variants(problem: Conv2dProblem, device: Device,
+              precisions: Sequence[str]) -> Iterator[Variant]:
+    """Yields the variants of each precision, in the order of the precisions."""
+    for precision in precisions:
+        is_half = precision == "fp16"
+        for tiling in _tilings(problem, 2 if is_half else 4, device):
+            (plain,) = layout_variants(problem, ("NHWC",), (
+                ("rows", tiling.rows), ("columns", tiling.columns),
+                ("strips_y", tiling.strips_y), ("strips_x", tiling.strips_x)))
+            yield plain.as_fp16 if is_half else plain
+
+
+def _tiling(problem: Conv2dProblem, variant: Variant) -> _Tiling:
+    return _Tiling(problem, variant.inputs[0].stored_dtype.itemsize, variant["rows"],
+                   variant["columns"], variant["strips_y"], variant["strips_x"])
+
+
+def _tilings(problem: Conv2dProblem, itemsize: int, device: Device) -> list[_Tiling]:
+    """Returns the tilings that are offered, in the order of their expected times: the fastest for
+    each size of a work-group, because the model knows least of how work-groups share a
+    multiprocessor."""
+    tilings = [_Tiling(problem, itemsize, *sizes)
+               for sizes in itertools.product(_ROWS, _COLUMNS, _STRIPS_Y, _STRIPS_X)]
+    fastest: dict[int, _Tiling] = {}
+    for tiling in sorted((tiling for tiling in tilings if tiling.fits),
+                         key=lambda tiling: tiling.cycles(device.limits.compute_units)):
+        fastest.setdefault(tiling.threads, tiling)
+    return list(fastest.values())[:_TILINGS]
