@@ -240,6 +240,28 @@ def _reduce(run: _Run, node: Node) -> list[Any]:
     return [run.placed(run.plain(result).reshape(run.shape(node.outputs[0])))]
 
 
+def _layer_norm(run: _Run, node: Node) -> list[Any]:
+    a, (x, scale, bias) = node.attributes, (run.values[name] for name in node.inputs)
+    axes = tuple(run.axis(node, axis) for axis in a["axes"])
+    if list(axes) != sorted(axes):
+        raise run.function.refused(node)
+    shape = tuple(size if axis in axes else 1 for axis, size in enumerate(x.shape))
+    numbers = x.astype(np.float32)
+    if a["centred"]:
+        numbers = numbers - jnp.mean(numbers, axes, keepdims=True)
+    variance = jnp.mean(numbers * numbers, axes, keepdims=True)
+    result = numbers / jnp.sqrt(variance + np.float32(a["epsilon"]))
+    return [(result * scale.reshape(shape) + bias.reshape(shape)).astype(x.dtype)]
+
+
+def _gather(run: _Run, node: Node) -> list[Any]:
+    indices = run.function.static.constants.get(node.inputs[1])
+    if indices is None or indices.ndim != 1:
+        raise run.function.refused(node)
+    return [jnp.take(run.values[node.inputs[0]], indices,
+                     run.axis(node, node.attributes["axis"]), mode="wrap")]
+
+
 def _softmax(run: _Run, node: Node) -> list[Any]:
     function = jax.nn.log_softmax if node.attributes["log"] else jax.nn.softmax
     return [function(run.values[node.inputs[0]], run.axis(node, node.attributes["axis"]))]
@@ -284,4 +306,4 @@ _RULES: dict[str, Callable[[_Run, Node], list[Any]]] = {
     "conv2d": _conv2d, "gemm": _gemm, "matmul": _matmul, "elementwise": _elementwise,
     "pool": _pool, "pad": _pad, "resize": _resize, "reduce": _reduce, "softmax": _softmax,
     "reshape": _reshape, "transpose": _transpose, "expand": _expand, "concat": _concat,
-    "split": _split, "slice": _slice}
+    "split": _split, "slice": _slice, "layer_norm": _layer_norm, "gather": _gather}

@@ -255,6 +255,27 @@ def _concat(writer: _Writer, node: Node) -> fx.Node:
                        node.attributes["axis"])
 
 
+def _layer_norm(writer: _Writer, node: Node) -> fx.Node:
+    a, shape = node.attributes, writer.shape(node.inputs[0])
+    axes = tuple(a["axes"])
+    if axes != tuple(range(len(shape) - len(axes), len(shape))):
+        raise writer.refused(node)
+    x, scale, bias = (writer.value(name) for name in node.inputs)
+    sizes = tuple(shape[axis] for axis in axes)
+    if a["centred"]:
+        return writer.call(functional.layer_norm, x, sizes, scale, bias, a["epsilon"])
+    return writer.call(torch.add, writer.call(functional.rms_norm, x, sizes, scale, a["epsilon"]),
+                       bias)
+
+
+def _gather(writer: _Writer, node: Node) -> fx.Node:
+    x, indices = node.inputs
+    if len(writer.shape(indices)) != 1:
+        raise writer.refused(node)
+    return writer.call(torch.index_select, writer.value(x), node.attributes["axis"],
+                       writer.value(indices))
+
+
 def _softmax(writer: _Writer, node: Node) -> fx.Node:
     function = torch.log_softmax if node.attributes["log"] else torch.softmax
     return writer.call(function, writer.value(node.inputs[0]), node.attributes["axis"])
@@ -286,4 +307,5 @@ def _slice(writer: _Writer, node: Node) -> fx.Node:
 _RULES: dict[str, Callable[[_Writer, Node], fx.Node]] = {
     "conv2d": _conv2d, "gemm": _gemm, "pool": _pool, "pad": _pad, "elementwise": _elementwise,
     "reduce": _reduce, "reshape": _reshape, "concat": _concat, "softmax": _softmax,
-    "transpose": _transpose, "resize": _resize, "slice": _slice}
+    "transpose": _transpose, "resize": _resize, "slice": _slice, "layer_norm": _layer_norm,
+    "gather": _gather}

@@ -213,6 +213,12 @@ def test_the_processor_has_filters_in_its_own_order() -> None:
                       ("NCHW", False): (8, 4, 3, 2), ("NHWC", False): (8, 3, 2, 4)}
 
 
+def test_a_shuffle_of_channels() -> None:
+    build, x = image()
+    order = build.constant("order", np.array([3, 0, 2], np.int64))
+    check(finished(build, build.add("gather", [x, order], axis=1), 3, 7, 6))
+
+
 def test_a_filter_that_is_an_operand_too() -> None:
     build, x = image()
     weight = constant(build, "w", 1, 4, 3, 3)
@@ -242,7 +248,7 @@ def test_fp32_alone_is_strict() -> None:
 
 @pytest.mark.parametrize("op, add", [
     ("gather", lambda build, x: build.add(
-        "gather", [x, build.constant("i", np.array([0, 2, 1], np.int64))], axis=1)),
+        "gather", [x, build.constant("i", np.array([[0, 2, 1]], np.int64))], axis=1)),
     ("resize", lambda build, x: build.resize(x, (1, 1, 2, 2), mode="linear")),
     ("pad", lambda build, x: build.add("pad", [x], pads=(0, 0, 1, 1, 0, 0, 1, 1), mode="reflect",
                                        value=0.0))])

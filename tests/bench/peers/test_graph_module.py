@@ -75,3 +75,23 @@ def test_an_op_without_a_form_is_named() -> None:
     build.output(y, (None, 4, 14, 12))
     with pytest.raises(UnsupportedError, match=r"image: .*\(resize\) has no form in PyTorch here"):
         graph_module(build.finish(), 1)
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_norms_and_gathers(centred: bool) -> None:
+    import torch
+
+    from gossamer.bench.peers.graph_module import graph_module
+
+    build = GraphBuilder("norms")
+    random = np.random.default_rng(3)
+    x = build.input("x", (None, 4, 6))
+    norm = build.add("layer_norm", [x, build.constant("scale", random.standard_normal(6)),
+                                    build.constant("bias", random.standard_normal(6))],
+                     axes=(-1,), epsilon=1e-5, centred=centred)
+    order = build.constant("order", np.array([3, 0, 2], np.int64))
+    build.output(build.add("gather", [norm, order], axis=1), (None, 3, 6))
+    graph = build.finish()
+    images = random.standard_normal((2, 4, 6)).astype(np.float32)
+    result = graph_module(graph, 2)(torch.from_numpy(images)).numpy()
+    assert normalised_error(result, reference(graph, images)) < tolerance("network")
