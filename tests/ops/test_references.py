@@ -26,7 +26,7 @@ from gossamer.ops.resize.problem import COORDINATES, NEAREST_MODES, ResizeProble
 from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.ops.top_k.problem import TopKProblem
 from gossamer.tensor import default_spec
-from tests.ops.harness import op_of, random_array, random_inputs
+from tests.ops.harness import op_of, random_array, random_inputs, random_weights
 from tests.tolerances import normalised_error, tolerance
 
 onnx = pytest.importorskip("onnx")

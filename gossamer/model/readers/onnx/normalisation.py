@@ -32,12 +32,12 @@ def _standardised(node: OnnxNode, x: str, axes: int | str, composer: Composer) -
 
 def _emitted_as_one(node: OnnxNode, *, centred: bool) -> bool:
     """Emits a layer norm or RMS norm as one node and returns True, unless the data decide its scale
-    or bias."""
-    x, scale = node.required(0), node.optional_constant(1)
-    if scale is None or (node.input(2) and node.optional_constant(2) is None):
+    or bias, or axis 0 is normalised, so that the scale is broadcast along the batch."""
+    x, scale, axis = node.required(0), node.optional_constant(1), node.attribute("axis", -1)
+    if axis == 0 or scale is None or (node.input(2) and node.optional_constant(2) is None):
         return False
     bias = node.input(2) or node.add_constant(np.zeros_like(scale), "bias_0")
-    node.emit("layer_norm", [x, node.required(1), bias], axes=node.attribute("axis", -1),
+    node.emit("layer_norm", [x, node.required(1), bias], axes=axis,
               epsilon=node.attribute("epsilon", 1e-5), centred=centred)
     return True
 
