@@ -40,7 +40,8 @@ def _weights(problem: Problem) -> dict[str, np.ndarray]:
     _added(X.shape, (1, 3, 1, 1), constants=(1,)), _added(X.shape, (4, 2), constants=(1,)),
     PadProblem(X, (0, 0, 1, 2, 0, 1, 0, -1)), ReduceProblem(X, "mean", (2, 3)),
     ReduceProblem(X, "max", (1,), keepdims=False), SoftmaxProblem(X, 1),
-    LayerNormProblem(X, (1,)), ResizeProblem(X, (7, 3), (1.75, 1.5)), ConvTranspose2dProblem(X, 6, (3, 3), bias=True)])
+    LayerNormProblem(X, (1,)), ResizeProblem(X, (7, 3), (1.75, 1.5)),
+    ConvTranspose2dProblem(X, 6, (3, 3), bias=True)])
 def test_outputs_begin_alike(problem: Problem) -> None:
     inputs, weights = problem.example_inputs(np.random.default_rng(0)), _weights(problem)
     few = problem.first_images(2)

@@ -139,5 +139,6 @@ def _power_of_two(number: int) -> int:
 def _constant(weights: Weights, name: str, problem: LayerNormProblem, spec: TensorSpec) -> Buffer:
     """Returns a weight whose dimensions have the order of memory."""
     order = [problem.axes.index(dim) for dim in _order_of_axes(problem, spec)]
-    return weights.packed(f"{name} {problem.normalised_shape} in the order {order}", lambda arrays: np.ascontiguousarray(
+    key = f"{name} {problem.normalised_shape} in the order {order}"
+    return weights.packed(key, lambda arrays: np.ascontiguousarray(
         np.asarray(arrays[name], np.float32).transpose(order)))
