@@ -63,7 +63,7 @@ INLINE float4 normalised4(float4 v, float mean, float factor, float4 scale, floa
 #define SUM_OF(piece) (sum4(LOWER_VALUE4(piece)) + sum4(UPPER_VALUE4(piece)))
 #define SQUARES_OF(piece) \
     (squares4(LOWER_VALUE4(piece), mean) + squares4(UPPER_VALUE4(piece), mean))
-#define STORE_PIECE(i, piece)                                                \
+#define STORE_PIECE(i, piece)                                             \
     STORE_HALF8(target, start + (i), NORMALISED4(LOWER_VALUE4(piece), i), \
                 NORMALISED4(UPPER_VALUE4(piece), (i) + 4))
 #elif VECTOR == 4
@@ -78,26 +78,26 @@ INLINE float4 normalised4(float4 v, float mean, float factor, float4 scale, floa
 #define FETCH_PIECE(i) FETCH_REAL(source, start + (i) * inner)
 #define SUM_OF(piece) REAL_VALUE(piece)
 #define SQUARES_OF(piece) square(REAL_VALUE(piece), mean)
-#define STORE_PIECE(i, piece)                   \
-    STORE_REAL(target, start + (i) * inner,     \
+#define STORE_PIECE(i, piece)               \
+    STORE_REAL(target, start + (i) * inner, \
                FMA((REAL_VALUE(piece) - mean) * factor, scale[i], bias[i]))
 #endif
 
 /* Executes the statement for each of the work-item's pieces, with `i` as the index of the piece's
  * first element in its row. */
 #if HELD
-#define EACH_PIECE(statement)                                  \
-    UNROLL for (int h = 0; h < HELD; h++) {                    \
-        int i = (LANE + h * LANES) * VECTOR;                   \
-        if (i < end) {                                         \
-            statement                                          \
-        }                                                      \
+#define EACH_PIECE(statement)                \
+    UNROLL for (int h = 0; h < HELD; h++) {  \
+        int i = (LANE + h * LANES) * VECTOR; \
+        if (i < end) {                       \
+            statement                        \
+        }                                    \
     }
 #define HELD_PIECE(i) held[h]
 #else
-#define EACH_PIECE(statement)                                              \
-    for (int i = LANE * VECTOR; i < end; i += LANES * VECTOR) {            \
-        statement                                                          \
+#define EACH_PIECE(statement)                                   \
+    for (int i = LANE * VECTOR; i < end; i += LANES * VECTOR) { \
+        statement                                               \
     }
 #define HELD_PIECE(i) FETCH_PIECE(i)
 #endif
@@ -105,7 +105,7 @@ INLINE float4 normalised4(float4 v, float mean, float factor, float4 scale, floa
 /* Adds up a variable over the work-items of a row, to every one of them. */
 #if defined(__CUDACC__) && LANES <= 32 && !defined(STRIDED)
 #define PARTIAL_SUMS
-#define ADD_UP(variable)                                  \
+#define ADD_UP(variable)                                   \
     UNROLL for (int step = LANES / 2; step > 0; step /= 2) \
         variable += __shfl_sync(0xffffffffu, variable, (LOCAL_ID(0) % 32) ^ step);
 #else
