@@ -177,6 +177,14 @@ def _softmax(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
                              axis=a["axis"])]
 
 
+def _layer_norm(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
+    a = node.attributes
+    if not a["centred"] or not isinstance(a["axes"], int):
+        return []
+    return [helper.make_node("LayerNormalization", node.inputs, node.outputs, axis=a["axes"],
+                             epsilon=a["epsilon"])]
+
+
 def _integers(node: Node, part: str, numbers: Sequence[int], constants: dict[str, Any]) -> str:
     """Adds a constant of whole numbers and returns its name."""
     name = f"{node.name}.{part}"
@@ -205,6 +213,7 @@ _RULES: dict[str, Callable[[Node, dict[str, Any]], list[onnx.NodeProto]]] = {
     "batch_norm": _batch_norm,
     "batch_norm_training": _batch_norm_training,
     "elementwise": _elementwise,
+    "layer_norm": _layer_norm,
     "reduce": _reduce,
     "gemm": _gemm,
     "pool": _pool,

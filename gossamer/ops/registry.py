@@ -8,8 +8,8 @@ from importlib import import_module
 from gossamer.ops.op import Op
 
 _NAMES = ("backprop", "batch_norm", "concat", "conv2d", "conv_transpose2d", "copy", "elementwise",
-          "gather", "gemm", "matmul", "onnx_part", "pad", "part", "pool", "reduce", "fused",
-          "resize", "softmax", "top_k")
+          "gather", "gemm", "layer_norm", "matmul", "onnx_part", "pad", "part", "pool", "reduce",
+          "fused", "resize", "softmax", "top_k")
 
 
 class _Ops(MutableMapping[str, Op]):

@@ -21,7 +21,8 @@ from tests.ops.problems import PROBLEMS
 
 CONVOLUTION = Conv2dProblem(1, 5, 6, 5, 9, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_CLIP)
 CASES: dict[str, Problem] = {
-    **{name: PROBLEMS[name][0] for name in ("reduce", "softmax", "matmul", "copy", "top_k")},
+    **{name: PROBLEMS[name][0] for name in (
+        "reduce", "softmax", "layer_norm", "matmul", "copy", "top_k")},
     "gemm": GemmProblem(3, 12, 20, BIAS_CLIP),
     "conv2d": replace(CONVOLUTION, weights_info=WeightsInfo(0.3, "a pattern")),
 }

@@ -11,6 +11,7 @@ from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
 from gossamer.ops.copy.problem import convert, slice_, transpose
 from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
 from gossamer.ops.gather.problem import GatherProblem
+from gossamer.ops.layer_norm.problem import LayerNormProblem
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.pool.problem import PoolProblem
@@ -80,6 +81,9 @@ PROBLEMS = {
                ConcatProblem((default_spec((2, 64, 3, 3)), _PAIR), 1, (PLUS_MINUS_ONE,) * 2)],
     "gather": [GatherProblem(_ODD, default_spec((3,), "int64"), 1),
                GatherProblem(default_spec((4, 4), "bool"), default_spec((), "int32"), 0)],
+    "layer_norm": [LayerNormProblem(default_spec((70, 40)), (1,)), LayerNormProblem(_IMAGE, (1,)),
+                   LayerNormProblem(default_spec((2, 9001)), (1,), centred=False),
+                   LayerNormProblem(default_spec((2, 36)), (1,))],
     "matmul": [MatmulProblem(default_spec((2, 20, 18)), default_spec((18, 17)))],
     "conv_transpose2d": [ConvTranspose2dProblem(_IMAGE, 4, (3, 3), (2, 2), bias=True)],
     "elementwise": [

@@ -11,6 +11,7 @@ from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
 from gossamer.ops.copy.problem import convert, expand, slice_, transpose
 from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.layer_norm.problem import LayerNormProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.registry import OPS
@@ -39,7 +40,8 @@ def _weights(problem: Problem) -> dict[str, np.ndarray]:
     _added(X.shape, (1, 3, 1, 1), constants=(1,)), _added(X.shape, (4, 2), constants=(1,)),
     PadProblem(X, (0, 0, 1, 2, 0, 1, 0, -1)), ReduceProblem(X, "mean", (2, 3)),
     ReduceProblem(X, "max", (1,), keepdims=False), SoftmaxProblem(X, 1),
-    ResizeProblem(X, (7, 3), (1.75, 1.5)), ConvTranspose2dProblem(X, 6, (3, 3), bias=True)])
+    LayerNormProblem(X, (1,)), ResizeProblem(X, (7, 3), (1.75, 1.5)),
+    ConvTranspose2dProblem(X, 6, (3, 3), bias=True)])
 def test_outputs_begin_alike(problem: Problem) -> None:
     inputs, weights = problem.example_inputs(np.random.default_rng(0)), _weights(problem)
     few = problem.first_images(2)
@@ -55,6 +57,7 @@ def test_outputs_begin_alike(problem: Problem) -> None:
     transpose(X, (1, 0, 2, 3)), slice_(X, [1], [4], [0]), slice_(X, [4], [-6], [0], [-1]),
     expand(default_spec((1, 3)), (5, 3)), ConcatProblem((X, X), 0),
     _added(X.shape, X.shape, constants=(1,)), _added((), ()), PadProblem(X, (1, *[0] * 7)),
-    PadProblem(X, (*[0] * 4, -1, 0, 0, 0)), ReduceProblem(X, "sum", (0, 2)), SoftmaxProblem(X, 0)])
+    PadProblem(X, (*[0] * 4, -1, 0, 0, 0)), ReduceProblem(X, "sum", (0, 2)), SoftmaxProblem(X, 0),
+    LayerNormProblem(X, (0, 1))])
 def test_where_images_are_not_apart_it_is_the_problem_itself(problem: Problem) -> None:
     assert problem.first_images(2) == problem

@@ -17,6 +17,7 @@ from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
 from gossamer.ops.copy.problem import expand, slice_, split, transpose
 from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
 from gossamer.ops.gather.problem import GatherProblem
+from gossamer.ops.layer_norm.problem import LayerNormProblem
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.pool.problem import PoolProblem
@@ -25,7 +26,7 @@ from gossamer.ops.resize.problem import COORDINATES, NEAREST_MODES, ResizeProble
 from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.ops.top_k.problem import TopKProblem
 from gossamer.tensor import default_spec
-from tests.ops.harness import op_of, random_array, random_inputs
+from tests.ops.harness import op_of, random_array, random_inputs, random_weights
 from tests.tolerances import normalised_error, tolerance
 
 onnx = pytest.importorskip("onnx")
@@ -108,6 +109,16 @@ def test_softmax(log: bool) -> None:
         problem = SoftmaxProblem(default_spec((3, 4, 5)), axis, log)
         _agrees(problem, _onnxruntime("LogSoftmax" if log else "Softmax", random_inputs(problem),
                                       axis=axis))
+
+
+def test_layer_norm() -> None:
+    for first in range(1, 4):
+        problem = LayerNormProblem(default_spec((2, 3, 4, 5)), tuple(range(first, 4)), 1e-2)
+        inputs, weights = random_inputs(problem), random_weights(problem)
+        expected = _onnxruntime("LayerNormalization",
+                                [*inputs, weights["scale"], weights["bias"]], opset=17,
+                                axis=first, epsilon=1e-2)
+        _agrees(problem, expected, inputs, weights)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "int64"])

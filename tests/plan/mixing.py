@@ -23,6 +23,8 @@ def images(count: int) -> np.ndarray:
 MIXING = {
     "scalar": network(node("ReduceMean", ["x"], ["y"], "it", keepdims=0)),
     "softmax": network(node("Softmax", ["x"], ["y"], "it", axis=0)),
+    "layer norm": network(node("LayerNormalization", ["x", "scale"], ["y"], "it", axis=-4),
+                          scale=np.ones((1, 4), np.float32)),
     "mean": network(node("ReduceMean", ["x"], ["y"], "it", axes=[0], keepdims=1)),
     "statistics": network(
         node("BatchNormalization", ["x", *["ones"] * 4], ["y"], "it", training_mode=1),

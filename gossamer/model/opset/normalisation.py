@@ -1,5 +1,5 @@
 """Definitions of batch norm by stored statistics, which resolve() turns into element-wise
-arithmetic, and of batch norm by the statistics of the batch."""
+arithmetic, of batch norm by the statistics of the batch, and of layer norm."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gossamer.model.opset.definition import (
     resolved,
 )
 from gossamer.model.opset.images import Images
+from gossamer.model.opset.mixing import BATCH_AXIS
 from gossamer.model.opset.state import InferenceState
 
 AFFINE = Expression(4, (ExpressionStep("sub", (0, 1)), ExpressionStep("mul", (4, 2)),
@@ -67,6 +68,38 @@ def _training_mixes(images: Images, node: Node) -> str | None:
     return "normalises by the statistics of all inputs of a batch"
 
 
+def _layer_norm_shape(state: InferenceState, node: Node) -> None:
+    """Emits the node with a scale and a bias of the shape of the normalised axes."""
+    shape, axes = state.shapes[node.inputs[0]], node.attributes["axes"]
+    if isinstance(axes, int):
+        axes = range(state.axis(node, axes, len(shape)), len(shape))
+    axes = tuple(sorted({state.axis(node, axis, len(shape)) for axis in axes}))
+    if not axes:
+        raise state.error(node, f"normalises no axis of its input, which has shape {list(shape)}")
+    sizes = tuple(shape[axis] for axis in axes)
+    operands = [node.inputs[0]]
+    for role, name in zip(("scale", "bias"), node.inputs[1:], strict=True):
+        array = state.known[name]
+        if array.shape != sizes:
+            extra = max(array.ndim - len(sizes), 0)  # leading axes, which may have size 1
+            try:
+                array = np.broadcast_to(array.reshape(array.shape[extra:]), sizes)
+            except ValueError:
+                raise state.error(node, f"{role} has shape {list(array.shape)}, expected "
+                                        f"{list(sizes)}, the sizes of the normalised axes"
+                                  ) from None
+            name = state.know(state.new_name(node, role), np.ascontiguousarray(array))
+        operands.append(name)
+    state.emit(node, shape, inputs=operands, axes=axes, epsilon=node.attributes["epsilon"],
+               centred=node.attributes["centred"])
+
+
+def _layer_norm_mixes(images: Images, node: Node) -> str | None:
+    axis = images.axes.get(node.inputs[0])
+    return f"normalises along axis {axis}, {BATCH_AXIS}" if (
+        axis in node.attributes["axes"]) else None
+
+
 DEFINITIONS = (
     define("batch_norm", text="x, gamma, beta, mean, variance, all constants but x; epsilon",
            shape=_batch_norm_shape, evaluate=resolved, mixes=resolved, passes_values=True,
@@ -76,6 +109,13 @@ DEFINITIONS = (
                 "x normalised by its own statistics, and momentum * mean + (1 - momentum) * that "
                 "of x, and the same of the variance",
            shape=_training_shape, evaluate=not_evaluated, mixes=_training_mixes,
+           passes_values=True, jumps=never_jumps, facts=nothing_known, float_only=True,
+           attribute_inputs=()),
+    define("layer_norm",
+           text="x, scale, bias, the last two of them constants with the sizes of the axes; axes "
+                "(until resolve() also an int: all axes from this one on), epsilon, centred: "
+                "whether the mean is subtracted",
+           shape=_layer_norm_shape, evaluate=not_evaluated, mixes=_layer_norm_mixes,
            passes_values=True, jumps=never_jumps, facts=nothing_known, float_only=True,
            attribute_inputs=()),
 )

@@ -19,6 +19,7 @@ from gossamer.ops.copy.problem import CopyProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.layer_norm.problem import LayerNormProblem
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.part.expression import write_expression
@@ -173,6 +174,26 @@ def _softmax(writer: ModelWriter, problem: SoftmaxProblem, inputs: Sequence[str]
     return [writer.node("LogSoftmax" if problem.log else "Softmax", inputs, axis=problem.axis)]
 
 
+def _layer_norm(writer: ModelWriter, problem: LayerNormProblem, inputs: Sequence[str],
+                weights: Names) -> list[str]:
+    """Adds one node, or the arithmetic where ONNX Runtime has no operator: for an RMS norm, and for
+    axes that are not the last ones."""
+    (x,), rank, axes = inputs, len(problem.input.shape), problem.axes
+    if problem.centred and axes == tuple(range(axes[0], rank)):
+        return [writer.node("LayerNormalization", [x, weights["scale"], weights["bias"]],
+                            axis=axes[0], epsilon=problem.epsilon)]
+    shape = [size if axis in axes else 1
+             for axis, size in enumerate(problem.input.shape) if axis >= axes[0]]
+    if problem.centred:
+        x = writer.node("Sub", [x, writer.node("ReduceMean", [x], axes=axes)])
+    variance = writer.node("ReduceMean", [writer.node("Mul", [x, x])], axes=axes)
+    epsilon = writer.constant(problem.epsilon, "float32")
+    deviation = writer.node("Sqrt", [writer.node("Add", [variance, epsilon])])
+    value = writer.node("Div", [x, deviation])
+    value = writer.node("Mul", [value, writer.reshaped(weights["scale"], shape)])
+    return [writer.node("Add", [value, writer.reshaped(weights["bias"], shape)])]
+
+
 def _concat(writer: ModelWriter, problem: ConcatProblem, inputs: Sequence[str],
             weights: Names) -> list[str]:
     return [writer.node("Concat", inputs, axis=problem.axis)]
@@ -276,6 +297,7 @@ OPERATORS: dict[str, Callable[[ModelWriter, Any, Sequence[str], Names], list[str
     "elementwise": _elementwise,
     "gather": _gather,
     "gemm": _gemm,
+    "layer_norm": _layer_norm,
     "matmul": _matmul,
     "pad": _pad,
     "pool": _pool,

@@ -20,6 +20,7 @@ from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy import problem as copy_problem
 from gossamer.ops.elementwise.problem import cast
 from gossamer.ops.gather.problem import GatherProblem
+from gossamer.ops.layer_norm.problem import LayerNormProblem
 from gossamer.ops.onnx_part.problem import MODEL, OnnxPartProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.pool.problem import PoolProblem
@@ -193,6 +194,14 @@ def _softmax(state: LowerState, node: Node) -> None:
               node.inputs[:1])
 
 
+def _layer_norm(state: LowerState, node: Node) -> None:
+    a = node.attributes
+    x, scale, bias = node.inputs
+    state.add(node, LayerNormProblem(state.spec(x), tuple(a["axes"]), float(a["epsilon"]),
+                                     bool(a["centred"])), [x],
+              {"scale": state.static.constants[scale], "bias": state.static.constants[bias]})
+
+
 def _top_k(state: LowerState, node: Node) -> None:
     a = node.attributes
     (count,) = a["count"]
@@ -233,6 +242,7 @@ _RULES: dict[str, Callable[[LowerState, Node], Any]] = {
     "expand": _expand,
     "gather": _gather,
     "gemm": gemm,
+    "layer_norm": _layer_norm,
     "matmul": matmul,
     "pad": _pad,
     "onnx_part": _onnx_part,

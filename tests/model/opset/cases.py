@@ -43,6 +43,11 @@ CASES: dict[str, list[NodeCase]] = {
                NodeCase(((4,), (4, 5)))],
     "batch_norm_training": [NodeCase((_IMAGE, *[np.ones(4, np.float32)] * 4),
                                      {"epsilon": 1e-3, "momentum": 0.9}, outputs=3)],
+    "layer_norm": [
+        NodeCase((_IMAGE, np.ones(6, np.float32), np.ones(6, np.float32)),
+                 {"axes": -1, "epsilon": 1e-3, "centred": True}),
+        NodeCase((_IMAGE, np.ones((1, 4), np.float32), np.ones(1, np.float32)),
+                 {"axes": (1,), "epsilon": 1e-3, "centred": False})],
     "pool": [NodeCase((_IMAGE,), {**_WINDOW, "kind": "average", "kernel": (2, 2),
                                   "ceil_mode": True, "count_include_pad": False})],
     "elementwise": [

@@ -118,7 +118,9 @@ NORMALISATIONS = {
     "LayerNormalization": [
         ((IMAGE, weights(6)), {}), ((LINE, weights(9), weights(9, seed=1)), {"epsilon": 0.1}),
         ((IMAGE, weights(4, 7, 6), weights(4, 7, 6, seed=1)), {"axis": 1}),
-        ((IMAGE, weights(6), weights(7, 1, seed=1)), {"axis": -2})],
+        ((IMAGE, weights(6), weights(7, 1, seed=1)), {"axis": -2}),
+        ((IMAGE, Input((6,), free=False), weights(6)), {}),
+        ((IMAGE, weights(6), Input((6,), free=False)), {})],
     "InstanceNormalization": [((shape, weights(4), weights(4, seed=1)), {"epsilon": 1e-3})
                               for shape in (IMAGE, LINE)],
     "GroupNormalization": [((shape, weights(4), weights(4, seed=1)), {"num_groups": 2})

@@ -20,6 +20,7 @@ from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
 from gossamer.ops.fused.problem import Source, entry
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.layer_norm.problem import LayerNormProblem
 from gossamer.ops.part import OP
 from gossamer.ops.part.model import model_of
 from gossamer.ops.part.problem import PartProblem, ReshapeProblem
@@ -77,6 +78,8 @@ MORE: Sequence[Problem] = [
     PoolProblem(IMAGE, "max", (2, 2), dilation=(2, 3)),
     ReduceProblem(IMAGE, "mean", (2, 3), False), ReduceProblem(IMAGE, "mean", (1,)),
     ReduceProblem(IMAGE, "sum", (1, 3), False), ReduceProblem(IMAGE, "max", (0, 2), False),
+    LayerNormProblem(IMAGE, (3,), 1e-3), LayerNormProblem(IMAGE, (1, 3)),
+    LayerNormProblem(IMAGE, (2, 3), centred=False), LayerNormProblem(IMAGE, (1, 2, 3)),
     slice_(IMAGE, [5, -1], [-99, 0], [2, 3], [-2, -3]),
     expand(default_spec((4, 1, 6)), (2, 4, 7, 6)),
     transpose(default_spec((2, 3, 4), "int64"), (2, 0, 1)),
@@ -117,7 +120,7 @@ def test_gathering_takes_constants_and_indices_in_range() -> None:
 def test_most_ops_are_taken() -> None:
     taken = {op for op, problems in PROBLEMS.items() if any(map(is_taken, problems))}
     assert taken == {"pool", "reduce", "softmax", "resize", "pad", "copy", "concat", "gather",
-                     "matmul", "conv_transpose2d", "elementwise"}
+                     "matmul", "conv_transpose2d", "elementwise", "layer_norm"}
 
 
 def test_a_part_of_several_problems() -> None:

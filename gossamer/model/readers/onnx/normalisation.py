@@ -1,5 +1,6 @@
-"""Converters of ONNX's normalisations by the mean and variance of each image. They become
-reductions and element-wise nodes."""
+"""Converters of ONNX's normalisations by the mean and variance of each image. A layer norm or RMS
+norm with a constant scale and bias becomes one node; the others become reductions and element-wise
+nodes."""
 
 from __future__ import annotations
 
@@ -29,9 +30,23 @@ def _standardised(node: OnnxNode, x: str, axes: int | str, composer: Composer) -
     return composer.apply("div", composer.operand(centred), deviation)
 
 
+def _emitted_as_one(node: OnnxNode, *, centred: bool) -> bool:
+    """Emits a layer norm or RMS norm as one node and returns True, unless the data decide its scale
+    or bias, or axis 0 is normalised, so that the scale is broadcast along the batch."""
+    x, scale, axis = node.required(0), node.optional_constant(1), node.attribute("axis", -1)
+    if axis == 0 or scale is None or (node.input(2) and node.optional_constant(2) is None):
+        return False
+    bias = node.input(2) or node.add_constant(np.zeros_like(scale), "bias_0")
+    node.emit("layer_norm", [x, node.required(1), bias], axes=axis,
+              epsilon=node.attribute("epsilon", 1e-5), centred=centred)
+    return True
+
+
 def _layer_norm(node: OnnxNode) -> None:
     node.only("stash_type", 1)
     node.only_first_output()
+    if _emitted_as_one(node, centred=True):
+        return
     composer = Composer()
     value = _standardised(node, node.required(0), node.attribute("axis", -1), composer)
     value = composer.apply("mul", value, composer.operand(node.required(1)))
@@ -44,6 +59,8 @@ def _rms_norm(node: OnnxNode) -> None:
     """Converts RMSNormalization: x divided by the root of the mean of its squares, times a
     scale."""
     node.only("stash_type", 1)
+    if _emitted_as_one(node, centred=False):
+        return
     x = node.required(0)
     of_squares = Composer()
     value = of_squares.operand(x)

@@ -1,0 +1,144 @@
+"""Layer norm and RMS norm on a device in one kernel, which reads each element from memory once
+where the work-items of a row can keep the row in registers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Buffer, Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.layer_norm.problem import LayerNormProblem
+from gossamer.ops.strided import KernelAlgorithm, memory_order
+from gossamer.ops.weights import Weights
+from gossamer.tensor import TensorSpec
+
+_SOURCE = Path(__file__).with_name("one_pass.cl")
+_GROUP = 256
+_MOST_PIECES = 16
+"""The most pieces of several elements that a work-item keeps in registers."""
+_MOST_ELEMENTS = 32
+"""The most single elements that a work-item keeps in registers."""
+_GROUPS_OF_A_UNIT = 16
+"""Work-groups for each compute unit, enough for all to have work at the end. Where there are more
+rows, a work-group normalises several blocks of rows, with scale and bias at hand."""
+
+
+class OnePassLayerNorm(KernelAlgorithm):
+    """One launch. Several work-items normalise a row together; `lanes` is their number."""
+
+    op = "layer_norm"
+    name = "one_pass"
+
+    def supports(self, problem: LayerNormProblem, device: Device) -> str | None:
+        if (reason := super().supports(problem, device)) is not None:
+            return reason
+        if device.limits.work_group_size < _GROUP:
+            return f"needs work-groups of {_GROUP}"
+        if not any(self.variants(problem, device)):
+            return "the normalised dimensions are not neighbours in any layout"
+        return None
+
+    def variants(self, problem: LayerNormProblem, device: Device) -> Iterable[Variant]:
+        variants = [variant for variant in super().variants(problem, device)
+                    if _sizes(problem, variant.inputs[0]) is not None]
+        lanes = [_lanes(problem, variant.inputs[0]) for variant in variants]
+        return [replace(variant, config=(("lanes", numbers[place]),))
+                for place in range(max(map(len, lanes), default=0))
+                for variant, numbers in zip(variants, lanes, strict=True) if place < len(numbers)]
+
+    def kernel_launch(self, weights: Weights, problem: LayerNormProblem, variant: Variant,
+                      device: Device) -> Launch:
+        spec = variant.inputs[0]
+        sizes = _sizes(problem, spec)
+        assert sizes is not None  # variants() leaves out layouts without them
+        outer, length, inner = sizes
+        lanes, vector = int(variant["lanes"]), _vector(spec, length, inner)
+        rows_of_group = _GROUP // lanes
+        held = -(-length // (vector * lanes))
+        defines: dict[str, object] = {
+            "LANES": lanes, "ROWS": rows_of_group, "VECTOR": vector,
+            "HELD": held if held <= _most_held(vector) else 0,
+            "HALVES": int(spec.dtype == "float16")}
+        if inner > 1:
+            defines["STRIDED"] = 1
+        if problem.centred:
+            defines["CENTRED"] = 1
+        kernel = device.compile(KernelSource.of(_SOURCE, "layer_norm", defines))
+        rows = outer * inner
+        groups = min(-(-rows // rows_of_group), _GROUPS_OF_A_UNIT * device.limits.compute_units)
+        scale, bias = (_constant(weights, name, problem, spec) for name in ("scale", "bias"))
+        return Launch(kernel, (groups,), (_GROUP,), (
+            input_buffer(0), scale, bias, output_buffer(0), rows, length, inner,
+            float(problem.epsilon)))
+
+
+def _order_of_axes(problem: LayerNormProblem, spec: TensorSpec) -> list[int]:
+    """Returns the normalised dimensions in the order of memory, outermost first."""
+    return [dim for dim in memory_order(spec) if dim in problem.axes]
+
+
+def _sizes(problem: LayerNormProblem, spec: TensorSpec) -> tuple[int, int, int] | None:
+    """Returns the tensor's sizes as (outer, length, inner) in memory, where `length` is that of the
+    normalised dimensions; None where other dimensions lie between these."""
+    order = [dim for dim in memory_order(spec) if spec.shape[dim] != 1]
+    places = [place for place, dim in enumerate(order) if dim in problem.axes]
+    if not places:
+        return spec.size, 1, 1
+    first, last = places[0], places[-1] + 1
+    if last - first != len(places):
+        return None
+    outer, length, inner = (math.prod(spec.shape[dim] for dim in dims)
+                            for dims in (order[:first], order[first:last], order[last:]))
+    return outer, length, inner
+
+
+def _vector(spec: TensorSpec, length: int, inner: int) -> int:
+    """Returns the number of elements that a work-item loads at once: as many as have 16 bytes where
+    each row begins at a multiple of them."""
+    most = 8 if spec.dtype == "float16" else 4
+    return next(size for size in (most, 4, 1) if size == 1 or (inner == 1 and length % size == 0))
+
+
+def _most_held(vector: int) -> int:
+    return _MOST_ELEMENTS if vector == 1 else _MOST_PIECES
+
+
+def _lanes(problem: LayerNormProblem, spec: TensorSpec) -> list[int]:
+    """Returns numbers of work-items that may normalise a row together, the most promising first.
+
+    Two pieces for each of them keep enough loads under way, and few of them idle at the end of a
+    row. Up to 32 of them are in one warp, which adds up without shared memory. Where rows lie
+    beside one another, 16 rows of a work-group are neighbours, so that whole sectors are loaded.
+    """
+    sizes = _sizes(problem, spec)
+    assert sizes is not None  # variants() leaves out layouts without them
+    outer, length, inner = sizes
+    vector = _vector(spec, length, inner)
+    pieces = max(-(-length // vector), 1)
+    if inner > 1:
+        few = min(_power_of_two(-(-pieces // 16)), 16)
+        return [few, min(4 * few, 16)] if few < 16 else [few]
+    if pieces > 32 * _most_held(vector) or (pieces > 64 and outer < 1024):
+        return [_GROUP]
+    few = min(_power_of_two(-(-pieces // 2)), 32)
+    return [few, few // 2] if few > 1 and pieces <= few // 2 * _most_held(vector) else [few]
+
+
+def _power_of_two(number: int) -> int:
+    """Returns the least power of two that is not less than a number."""
+    return 1 << (number - 1).bit_length()
+
+
+def _constant(weights: Weights, name: str, problem: LayerNormProblem, spec: TensorSpec) -> Buffer:
+    """Returns a weight whose dimensions have the order of memory."""
+    order = [problem.axes.index(dim) for dim in _order_of_axes(problem, spec)]
+    key = f"{name} {problem.normalised_shape} in the order {order}"
+    return weights.packed(key, lambda arrays: np.ascontiguousarray(
+        np.asarray(arrays[name], np.float32).transpose(order)))

@@ -1,0 +1,77 @@
+"""Layer norm and RMS norm over some dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from gossamer.ops.algorithm import Problem
+from gossamer.tensor import TensorSpec
+
+
+@dataclass(frozen=True)
+class LayerNormProblem(Problem):
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias, with the mean and the variance over
+    some dimensions. An RMS norm subtracts no mean and has the mean square of x as its variance.
+
+    The weights `scale` and `bias` have the sizes of the normalised dimensions.
+
+    axes: indices of the normalised dimensions, from 0, in ascending order.
+    epsilon: number that is added to the variance.
+    centred: whether the mean is subtracted; False for an RMS norm.
+
+    Raises ValueError for an input that is not float32, and for axes that are none, not in order or
+    not among the input's.
+    """
+
+    op: ClassVar[str] = "layer_norm"
+    input: TensorSpec
+    axes: tuple[int, ...]
+    epsilon: float = 1e-5
+    centred: bool = True
+
+    def __post_init__(self) -> None:
+        if self.input.dtype != "float32":
+            raise ValueError(f"a layer norm takes float32, not {self.input}")
+        rank = len(self.input.shape)
+        if not self.axes or sorted(set(self.axes)) != list(self.axes) or (
+                not all(0 <= axis < rank for axis in self.axes)):
+            raise ValueError(f"axes {self.axes} are not some of {self.input}, in ascending order")
+
+    @property
+    def normalised_shape(self) -> tuple[int, ...]:
+        """Sizes of the normalised dimensions."""
+        return tuple(self.input.shape[axis] for axis in self.axes)
+
+    @property
+    def count(self) -> int:
+        """Number of elements that share a mean and a variance."""
+        return math.prod(self.normalised_shape)
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return (self.input,)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return (self.input,)
+
+    @property
+    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {"scale": self.normalised_shape, "bias": self.normalised_shape}
+
+    @property
+    def flops(self) -> int:
+        # for each element: 1 for the mean, 3 for the variance, 4 for the result
+        return (8 if self.centred else 5) * self.input.size
+
+    def first_images(self, count: int) -> LayerNormProblem:
+        """Returns the problem of the first images, or this problem where the first dimension is
+        normalised."""
+        return self if 0 in self.axes else replace(self, input=self.input.first(count))
+
+    def describe(self) -> str:
+        name = "layer norm" if self.centred else "RMS norm"
+        return f"{name} over {','.join(map(str, self.axes))} of {self.input}"
