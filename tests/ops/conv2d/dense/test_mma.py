@@ -173,7 +173,7 @@ def test_more_work_is_expected_to_take_longer() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("problem, first, step, architecture", [
     (POINTWISE, 0, 2, "sm_90"), (WINDOWS, 1, 4, "sm_90"), (STEM, 0, 6, "sm_90"),
-    (PAIRS, 0, 4, "sm_90"), (PAIRS_OF_WINDOWS, 0, 6, "sm_90"), (POINTWISE, 1, 4, "sm_80")],
+    (PAIRS, 0, 7, "sm_90"), (PAIRS_OF_WINDOWS, 0, 6, "sm_90"), (POINTWISE, 1, 4, "sm_80")],
     ids=("pointwise", "windows", "stem", "pairs", "windows of pairs", "older"))
 def test_kernels_build_without_spills(problem: Conv2dProblem, first: int, step: int,
                                       architecture: str) -> None:
@@ -206,7 +206,8 @@ def test_work_groups_that_take_several_tiles_on_cuda(cuda: Device,
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("problem", (POINTWISE, STEM, WINDOWS), ids=Conv2dProblem.describe)
+@pytest.mark.parametrize("problem", (POINTWISE, STEM, WINDOWS, PAIRS, ODD),
+                         ids=Conv2dProblem.describe)
 def test_some_tiles_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
     """Runs both precisions with and without clusters, warps that share K, weights that are kept or
     shared, and wgmma, and no more: a sanitizer is slow."""

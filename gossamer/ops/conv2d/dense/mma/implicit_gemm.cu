@@ -176,7 +176,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             if (WGMMA || k_piece / 2 * 2 < pieces) {
                 int to = target + line * LINE + ((piece ^ line % 8) << 4);
 #if !LOADS
-                UNROLL for (int copy = 0; copy < COPIES; copy++) {
+                /* not all at once: the places of four copies would take more registers */
+                UNROLL_BY(2) for (int copy = 0; copy < COPIES; copy++) {
                     /* neighbouring lines begin with different parts, which are in other banks */
                     int part = copy ^ line % COPIES, bytes = 16 / COPIES;
                     int k = (k_piece * COPIES + part) * AT_ONCE;
