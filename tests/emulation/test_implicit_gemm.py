@@ -10,9 +10,15 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from tests.emulation.test_faults import Emulate
 from tests.ops.conv2d.dense.test_mma import (
     DEEP,
+    DEEP_PAIRS,
+    FOURS,
     GROUPS,
+    ODD,
     ODD_CHANNELS,
+    ODD_GROUPS,
     PADDED,
+    PAIRS,
+    PAIRS_OF_WINDOWS,
     POINTWISE,
     STEM,
     STRIDED,
@@ -34,13 +40,25 @@ from tests.ops.conv2d.dense.test_mma import (
     ("races", POINTWISE, "tf32", {"cluster": 2}),
     ("races", replace(POINTWISE, batch=8), "fp16", {"keeps_weights": 1}),
     ("races", WINDOWS, "fp16", {"warps_k": 4, "cluster": 1}),
+    ("bounds", PAIRS, "fp16", {"tile_p": 64, "tile_m": 64}),
+    ("races", PAIRS, "fp16", {"keeps_weights": 1}),
+    ("bounds", PAIRS, "tf32", {"tile_p": 64, "tile_m": 64}),
+    ("bounds", FOURS, "fp16", {"warps_k": 4, "cluster": 1}),
+    ("bounds", ODD, "fp16", {"tile_p": 64, "tile_m": 32}),
+    ("bounds", ODD, "tf32", {"tile_p": 64, "tile_m": 32}),
+    ("bounds", ODD_GROUPS, "fp16", {"tile_p": 64, "tile_m": 64}),
+    ("bounds", DEEP_PAIRS, "fp16", {"cluster": 2}),
+    ("bounds", PAIRS_OF_WINDOWS, "fp16", {"tile_p": 64, "tile_m": 64}),
+    ("bounds", PAIRS_OF_WINDOWS, "tf32", {"warps_k": 4, "cluster": 1}),
 ])
 def test_it_computes_the_convolution(emulate: Emulate, mode: str, problem: Conv2dProblem,
                                      precision: str, config: dict[str, int]) -> None:
     device = emulate(mode, schedule=2)
+    layout = "NCHW" if problem is STEM else "NHWC"
     check(problem, device, [
         variant for variant in algorithm_of(problem, device).variants(problem, device)
-        if variant.precision == precision and config.items() <= dict(variant.config).items()][:1])
+        if variant.precision == precision and variant.inputs[0].layout == layout
+        and config.items() <= dict(variant.config).items()][:1])
 
 
 def test_work_groups_take_several_tiles(emulate: Emulate, monkeypatch: pytest.MonkeyPatch) -> None:

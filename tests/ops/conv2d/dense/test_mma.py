@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseMma
-from gossamer.ops.conv2d.dense.mma.packing import packed_lines, table_of_lines, vector_of
+from gossamer.ops.conv2d.dense.mma.packing import (
+    packed_lines,
+    stored_at_once,
+    table_of_lines,
+    vector_of,
+)
 from gossamer.ops.conv2d.dense.mma.tiling import TILES, expected_us, tile_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
@@ -36,7 +41,15 @@ STEM = Conv2dProblem(2, 3, 11, 9, 32, (3, 3), (2, 2), (1, 1, 1, 1), epilogue=BIA
 GROUPS = Conv2dProblem(2, 48, 7, 7, 72, (3, 3), (1, 1), (1, 1, 1, 1), (1, 2), 3,
                        epilogue=BIAS_CLIP)
 PADDED = Conv2dProblem(1, 8, 5, 6, 10, (1, 1), (1, 2), (1, 0, 0, 2))
-ON_A_GPU = (POINTWISE, STRIDED, ODD_CHANNELS, DEEP, WINDOWS, STEM, GROUPS, PADDED)
+PAIRS = Conv2dProblem(3, 58, 5, 7, 58, (1, 1), epilogue=BIAS_RESIDUAL_RELU)
+FOURS = Conv2dProblem(1, 116, 7, 7, 116, (1, 1), epilogue=BIAS_CLIP)
+ODD = Conv2dProblem(1, 19, 5, 7, 37, (1, 1), epilogue=BIAS_CLIP)
+ODD_GROUPS = Conv2dProblem(2, 58, 5, 7, 38, (1, 1), groups=2, epilogue=BIAS_CLIP)
+DEEP_PAIRS = Conv2dProblem(1, 1002, 3, 3, 1001, (1, 1))
+PAIRS_OF_WINDOWS = Conv2dProblem(1, 58, 5, 6, 58, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS_CLIP)
+NARROW = (PAIRS, FOURS, ODD, ODD_GROUPS, DEEP_PAIRS, PAIRS_OF_WINDOWS)
+"""Problems whose pixels have no whole pieces of 16 bytes."""
+ON_A_GPU = (POINTWISE, STRIDED, ODD_CHANNELS, DEEP, WINDOWS, STEM, GROUPS, PADDED, *NARROW)
 
 
 def algorithm_of(problem: Conv2dProblem, device: Device) -> PointwiseMma | ImplicitGemmMma:
@@ -63,8 +76,10 @@ def by_lines(problem: Conv2dProblem, arrays: dict[str, np.ndarray], x: np.ndarra
     pieces = pieces[:, :, :, eighth, piece ^ eighth].reshape(groups, stages, count, -1)
     # and the order of channels: fragment, lane % 4, value of a pair
     ordered = pieces.reshape(groups, stages, -1, vector // 2, 4, 2, 8 * vector)
-    rows = ordered.transpose(0, 2, 4, 3, 5, 1, 6).reshape(groups, count, -1)
-    table = table_of_lines(problem, spec, precision, of_pieces=False)
+    order = (0, 2, 4, 3, 5, 1, 6) if stored_at_once(problem, precision) > 2 else (
+        0, 2, 3, 4, 5, 1, 6)
+    rows = ordered.transpose(order).reshape(groups, count, -1)
+    table = table_of_lines(problem, spec, precision, 1)
     memory = np.transpose(x, (0, 2, 3, 1) if layout == "NHWC" else (0, 1, 2, 3)).reshape(-1)
     x_image, x_channel, x_row, x_column = spec.strides
     y = np.zeros(problem.outputs[0].shape)
@@ -99,8 +114,8 @@ def test_lines_and_table_state_the_convolution(problem: Conv2dProblem, precision
 
 def test_entries_of_pieces_are_those_of_their_first_k() -> None:
     x = WINDOWS.inputs[0].with_format(layout="NHWC")
-    whole = table_of_lines(WINDOWS, x, "fp16", of_pieces=False)
-    np.testing.assert_array_equal(table_of_lines(WINDOWS, x, "fp16", of_pieces=True), whole[::8])
+    whole = table_of_lines(WINDOWS, x, "fp16", 1)
+    np.testing.assert_array_equal(table_of_lines(WINDOWS, x, "fp16", 8), whole[::8])
     assert (whole[9 * 16:, 1] >> 16 == 0x7fff).all()
 
 
@@ -151,14 +166,15 @@ def test_more_work_is_expected_to_take_longer() -> None:
     limits = RecordingDevice().limits
     for tile in TILES:
         small, large = (expected_us(Conv2dProblem(batch, 256, 28, 28, 512, (1, 1)), tile, "fp16",
-                                    limits) for batch in (1, 64))
+                                    "NHWC", limits) for batch in (1, 64))
         assert 1 < small < large
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("problem, first, step, architecture", [
     (POINTWISE, 0, 2, "sm_90"), (WINDOWS, 1, 4, "sm_90"), (STEM, 0, 6, "sm_90"),
-    (POINTWISE, 1, 4, "sm_80")], ids=("pointwise", "windows", "stem", "older"))
+    (PAIRS, 0, 7, "sm_90"), (PAIRS_OF_WINDOWS, 0, 6, "sm_90"), (POINTWISE, 1, 4, "sm_80")],
+    ids=("pointwise", "windows", "stem", "pairs", "windows of pairs", "older"))
 def test_kernels_build_without_spills(problem: Conv2dProblem, first: int, step: int,
                                       architecture: str) -> None:
     """Builds a part of the tiles: every one would take minutes."""
@@ -190,7 +206,8 @@ def test_work_groups_that_take_several_tiles_on_cuda(cuda: Device,
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("problem", (POINTWISE, STEM, WINDOWS), ids=Conv2dProblem.describe)
+@pytest.mark.parametrize("problem", (POINTWISE, STEM, WINDOWS, PAIRS, ODD),
+                         ids=Conv2dProblem.describe)
 def test_some_tiles_on_cuda(cuda: Device, problem: Conv2dProblem) -> None:
     """Runs both precisions with and without clusters, warps that share K, weights that are kept or
     shared, and wgmma, and no more: a sanitizer is slow."""

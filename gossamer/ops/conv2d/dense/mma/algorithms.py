@@ -13,18 +13,20 @@ from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory
 from gossamer.ops.conv2d.dense.mma.packing import (
+    bytes_at_once,
     lines_of,
     packed_lines,
     stages_of,
+    stored_at_once,
     table_of_lines,
     vector_of,
 )
 from gossamer.ops.conv2d.dense.mma.tiling import (
     MmaTile,
     config_of,
+    copies,
     expected_us,
     fitting,
-    gathers,
     tile_of,
 )
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -68,20 +70,22 @@ class _MmaProduct(Algorithm):
 
     def variants_in(self, problem: Conv2dProblem, device: Device,
                     precisions: Sequence[str]) -> Iterator[Variant]:
-        taken = [precision for precision in _PRECISIONS if precision in precisions]
+        forms = [(precision, layout) for precision in _PRECISIONS if precision in precisions
+                 for layout in _layouts(problem, precision)]
 
         def least_us(tile: MmaTile) -> float:
             # tiles are ordered by their time in the least precise and fastest precision
-            return expected_us(problem, tile, taken[-1], device.limits)
+            return expected_us(problem, tile, *forms[-1], device.limits)
 
-        tiles = {precision: fitting(problem, precision, device.limits) for precision in taken}
+        tiles = {form: fitting(problem, *form, device.limits) for form in forms}
         for tile in sorted(dict.fromkeys(itertools.chain(*tiles.values())), key=least_us):
-            for precision in taken:
-                if tile in tiles[precision]:
-                    yield from _of_layouts(problem, tile, precision)
+            for form in forms:
+                if tile in tiles[form]:
+                    yield _variant(problem, tile, *form)
 
     def expected_us(self, problem: Conv2dProblem, variant: Variant, device: Device) -> float:
-        return expected_us(problem, tile_of(variant), variant.precision, device.limits)
+        return expected_us(problem, tile_of(variant), variant.precision, variant.inputs[0].layout,
+                           device.limits)
 
     def kernel_sources(self, problem: Conv2dProblem, variant: Variant,
                        device: Device) -> tuple[KernelSource, ...]:
@@ -96,12 +100,12 @@ class _MmaProduct(Algorithm):
         kernel = device.compile(_source(problem, variant))
         packed = weights.packed(f"lines for mma {precision}",
                                 lambda arrays: packed_lines(arrays, problem, precision))
-        is_gathered = gathers(problem, precision)
         table = None
-        if is_gathered or not self._pointwise:
+        if not _reads_pixels(problem, variant):
+            values = _values_at_once(problem, variant)
             table = weights.packed(
                 f"table of k for mma {x.strides[1:]} {problem.dilation} {precision}",
-                lambda _: table_of_lines(problem, x, precision, of_pieces=not is_gathered))
+                lambda _: table_of_lines(problem, x, precision, values))
         x_image, x_channel, x_row, x_column = x.strides
         tiles_p, tiles_m = tile.tiles_of(problem)
         tiles = tiles_p * tiles_m
@@ -117,7 +121,7 @@ class _MmaProduct(Algorithm):
             kernel, (groups, problem.groups), (tile.work_group, 1),
             (input_buffer(0), packed, output_buffer(0), table, tiles, *divisor(tiles_m),
              problem.pixels, problem.out_channels // problem.groups, lines_of(problem, precision),
-             -(-problem.depth // vector_of(precision)), stages_of(problem, precision),
+             problem.depth, stages_of(problem, precision),
              problem.height, problem.width, *divisor(problem.out_height * problem.out_width),
              *divisor(problem.out_width), *problem.stride, *problem.pads[:2], x_image, x_row,
              x_column, x_channel * (problem.channels // problem.groups), x.offset, y.offset,
@@ -143,31 +147,48 @@ class ImplicitGemmMma(_MmaProduct):
     _pointwise = False
 
 
-def _of_layouts(problem: Conv2dProblem, tile: MmaTile, precision: str) -> Iterator[Variant]:
-    """Yields a tile's variants in each layout of the input."""
+def _layouts(problem: Conv2dProblem, precision: str) -> tuple[str, ...]:
+    """Returns the layouts in which the input is read: NCHW only where the channels of a pixel are
+    no whole pieces in NHWC."""
+    return ("NHWC",) if bytes_at_once(problem, precision) == 16 else ("NCHW", "NHWC")
+
+
+def _variant(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: str) -> Variant:
+    """Returns the variant of a tile for an input in a layout."""
     x, y = problem.inputs[0], problem.outputs[0].with_format(layout="NHWC")
-    for layout in ("NCHW", "NHWC") if gathers(problem, precision) else ("NHWC",):
-        variant = Variant(config_of(tile), (x.with_format(layout=layout),
-                                            *[y] * problem.epilogue.tensor_count), (y,), precision)
-        yield variant.as_fp16 if precision == "fp16" else variant
+    variant = Variant(config_of(tile), (x.with_format(layout=layout),
+                                        *[y] * problem.epilogue.tensor_count), (y,), precision)
+    return variant.as_fp16 if precision == "fp16" else variant
+
+
+def _values_at_once(problem: Conv2dProblem, variant: Variant) -> int:
+    """Returns the neighbouring values of a pixel that a variant loads or copies at once."""
+    x = variant.inputs[0]
+    if not copies(problem, variant.precision, x.layout):
+        return 1
+    return bytes_at_once(problem, variant.precision) // x.stored_dtype.itemsize
+
+
+def _reads_pixels(problem: Conv2dProblem, variant: Variant) -> bool:
+    """Returns whether all values of K that belong to an output lie side by side in one pixel."""
+    return (problem.kernel == (1, 1) and not any(problem.pads)
+            and variant.inputs[0].layout == "NHWC")
 
 
 def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
     tile, precision = tile_of(variant), variant.precision
-    per_group = problem.out_channels // problem.groups
-    is_gathered = gathers(problem, precision)
-    vector = vector_of(precision)
+    vector, out_vector = vector_of(precision), stored_at_once(problem, precision)
     macros = {key.upper(): value for key, value in variant.config}
-    out_vector = next(n for n in (vector, 4, 1) if per_group % n == 0)
     tensors = [i for i, kind in enumerate(problem.epilogue.operands) if kind == "tensor"]
     is_staged = (len(tensors) == 1 and out_vector == vector
                  and tile.stages_ahead_of_operand(precision) >= 0)
     return KernelSource.of(_SOURCE, "implicit_gemm", {
         **macros,
         "HALVES": int(precision == "fp16"),
-        "POINTWISE": int(problem.kernel == (1, 1) and not any(problem.pads) and not is_gathered),
-        "GATHER": int(is_gathered),
-        "PIXELS_FIRST": int(is_gathered and variant.inputs[0].layout == "NCHW"),
+        "POINTWISE": int(_reads_pixels(problem, variant)),
+        "AT_ONCE": _values_at_once(problem, variant),
+        "LOADS": int(not copies(problem, precision, variant.inputs[0].layout)),
+        "PIXELS_FIRST": int(variant.inputs[0].layout == "NCHW"),
         "OUT_VECTOR": out_vector,
         "STAGED": int(is_staged),
         **(dict(zip(("COPIER_REGISTERS", "MULTIPLIER_REGISTERS"),

@@ -29,14 +29,14 @@
  *                   memory ahead, in stages after the stages of lines; OUT_VECTOR is VECTOR */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-/* 1: the pieces of a pixel lie side by side in x; 0: k_table holds the offset of each piece
- * from the window's corner in x, and its row << 16 | column */
+/* 1: the values of a pixel lie side by side in x; 0: k_table holds, for each AT_ONCE values, their
+ * offset from the window's corner in x, and their row << 16 | column */
 #define POINTWISE 1
-/* 1: the values of a piece are loaded one by one, and k_table has an entry for each value */
-#define GATHER 0
+#define AT_ONCE 8 /* neighbouring values of x that are copied at once, of 4, 8 or 16 bytes */
+#define LOADS 0 /* 1: the values of x are loaded one by one instead, and AT_ONCE is 1 */
 /* 1: neighbouring work-items gather neighbouring pixels; 0: neighbouring pieces */
 #define PIXELS_FIRST 0
-#define OUT_VECTOR 8 /* output channels that are stored at once: VECTOR, 4 or 1 */
+#define OUT_VECTOR 8 /* output channels that are stored at once: VECTOR, 4, 2 or 1 */
 #define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
 #endif
 
@@ -63,6 +63,16 @@
 #else
 #define NEXT_SLOT(slot) slot = slot + 1 == SLOTS ? 0 : slot + 1;
 #endif
+#define COPIES (VECTOR / AT_ONCE) /* copies of a piece */
+/* Output channels from a lane to the next, and from a lane's first channel to its channel v:
+ * where less than four are stored at once, the pairs of channels of four lanes are adjacent. */
+#if OUT_VECTOR > 2
+#define LANE_CHANNELS VECTOR
+#define CHANNEL(v) (v)
+#else
+#define LANE_CHANNELS 2
+#define CHANNEL(v) ((v) / 2 * 8 + (v) % 2)
+#endif
 /* The first row of a window whose taps are all outside of the image. */
 #define FAR_OUTSIDE (-0x4000)
 
@@ -74,10 +84,22 @@
 #define UNIT_PIECE(unit) ((unit) % 8)
 #endif
 
+#if OUT_VECTOR == 2
+/* Stores the values of two adjacent output channels. */
+INLINE void store_pair(REAL *target, float first, float second)
+{
+#if HALVES
+    *(uint *)target = two_halves(first, second);
+#else
+    *(float2 *)target = make_float2(first, second);
+#endif
+}
+#endif
+
 KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit_gemm(
     const REAL *RESTRICT x, const uint4 *RESTRICT weight, REAL *RESTRICT y,
     const int2 *RESTRICT k_table, int tiles, DIVISOR(tiles_m), int pixels, int out_channels,
-    int weight_lines, int pieces, int stages, int height, int width, DIVISOR(plane),
+    int weight_lines, int depth, int stages, int height, int width, DIVISOR(plane),
     DIVISOR(out_width), int stride_y, int stride_x, int pad_top, int pad_left, int x_image,
     int x_row, int x_column, int x_group, int x_first, int y_first, int y_channels
     EPILOGUE_PARAMETERS)
@@ -116,6 +138,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #else
     [[maybe_unused]] ulong *summed = 0;
 #endif
+    int pieces = CEIL_DIV(depth, VECTOR);
     x += x_first + group * x_group;
     weight += (size_t)group * stages * weight_lines * 8;
 
@@ -152,26 +175,44 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             /* steps without a piece are not multiplied by mma, so they are not copied */
             if (WGMMA || k_piece / 2 * 2 < pieces) {
                 int to = target + line * LINE + ((piece ^ line % 8) << 4);
+#if !LOADS
+                /* not all at once: the places of four copies would take more registers */
+                UNROLL_BY(2) for (int copy = 0; copy < COPIES; copy++) {
+                    /* neighbouring lines begin with different parts, which are in other banks */
+                    int part = copy ^ line % COPIES, bytes = 16 / COPIES;
+                    int k = (k_piece * COPIES + part) * AT_ONCE;
+                    uint there = slots + to + part * bytes;
 #if POINTWISE
-                bool inside = base[i] >= 0 && k_piece < pieces;
-                cp_async_16(slots + to, x + (inside ? base[i] + k_piece * VECTOR : 0),
-                            inside ? 16 : 0);
-#elif !GATHER
-                int2 entry = k_table[k_piece];
-                bool inside = (uint)(top[i] + (entry.y >> 16)) < (uint)height
-                              && (uint)(left[i] + (entry.y & 0xffff)) < (uint)width;
-                cp_async_ca<16>(slots + to, x + (inside ? base[i] + entry.x : 0), inside ? 16 : 0);
+                    bool inside = base[i] >= 0 && k < depth;
+                    const REAL *from = x + (inside ? base[i] + k : 0);
+#else
+                    int2 entry = k_table[k / AT_ONCE];
+                    bool inside = (uint)(top[i] + (entry.y >> 16)) < (uint)height
+                                  && (uint)(left[i] + (entry.y & 0xffff)) < (uint)width;
+                    const REAL *from = x + (inside ? base[i] + entry.x : 0);
+#endif
+                    if constexpr (POINTWISE && COPIES == 1)
+                        cp_async_16(there, from, inside ? 16 : 0);
+                    else
+                        cp_async_ca<16 / COPIES>(there, from, inside ? bytes : 0);
+                }
 #else
                 union {
                     REAL values[VECTOR];
                     uint4 piece;
                 } gathered;
                 UNROLL for (int v = 0; v < VECTOR; v++) {
-                    int2 entry = k_table[k_piece * VECTOR + v];
+                    int k = k_piece * VECTOR + v;
                     gathered.values[v] = 0;
+#if POINTWISE
+                    if (base[i] >= 0 && k < depth)
+                        gathered.values[v] = x[base[i] + k];
+#else
+                    int2 entry = k_table[k];
                     if ((uint)(top[i] + (entry.y >> 16)) < (uint)height
                         && (uint)(left[i] + (entry.y & 0xffff)) < (uint)width)
                         gathered.values[v] = x[base[i] + entry.x];
+#endif
                 }
                 *(uint4 *)((char *)memory + to) = gathered.piece;
 #endif
@@ -282,16 +323,17 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     };
 #endif
 
-    /* Stores the sums of one pixel for VECTOR adjacent output channels. staged: index of the first
-     * channel's staged operand in shared memory. Only the store is conditional, so that loads for
+    /* Stores the sums of one pixel for the VECTOR output channels of a lane. staged: index of the
+     * first channel's staged operand in shared memory. Only the store is conditional, so that loads for
      * other sums need not wait for a branch. */
     auto store = [&](float (&values)[VECTOR], int pixel, int m, [[maybe_unused]] int staged) {
 #if STAGED
         const REAL *STAGED_OPERAND = (const REAL *)memory;
 #endif
         UNROLL for (int v = 0; v < VECTOR; v += OUT_VECTOR) {
-            bool inside = pixel < pixels && m + v < out_channels;
-            int channel = group * out_channels + (m + v < out_channels ? m + v : 0);
+            int of_group = m + CHANNEL(v);
+            bool inside = pixel < pixels && of_group < out_channels;
+            int channel = group * out_channels + (of_group < out_channels ? of_group : 0);
             int index = y_first + (inside ? pixel : 0) * y_channels + channel;
             [[maybe_unused]] int operand_index = STAGED ? staged : index;
 #if OUT_VECTOR == 1
@@ -299,6 +341,12 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             EPILOGUE(value, channel, operand_index)
             if (inside)
                 STORE_REAL(y, index, value);
+#elif OUT_VECTOR == 2
+            float value = values[v], second = values[v + 1];
+            EPILOGUE(value, channel, operand_index)
+            EPILOGUE(second, channel + 1, operand_index + 1)
+            if (inside)
+                store_pair(y + index, value, second);
 #else
             float4 value = MAKE4(values[v], values[v + 1], values[v + 2], values[v + 3]);
             EPILOGUE4(value, channel, operand_index)
@@ -374,7 +422,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
         cp_async_wait_group<LEAD - OPERAND_STAGES>();
         BARRIER();
 #endif
-        first_m += warp_m * (TILE_M / WARPS_M) + lane % 4 * VECTOR;
+        first_m += warp_m * (TILE_M / WARPS_M) + lane % 4 * LANE_CHANNELS;
         /* block by block, so that a lane loads the constants of its channels once */
         UNROLL for (int block = 0; block < BLOCKS; block++)
             UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
@@ -417,7 +465,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             add_parts(values, partial, share, lane);
             if (SUMS % CLUSTER == 0 || set < SUMS)
                 store(values, first_pixel + set / (WARPS_M * BLOCKS) * 8 + (int)lane / 4,
-                      first_m + set % (WARPS_M * BLOCKS) * 4 * VECTOR + (int)lane % 4 * VECTOR, 0);
+                      first_m + set % (WARPS_M * BLOCKS) * 4 * VECTOR
+                          + (int)lane % 4 * LANE_CHANNELS, 0);
         }
         if constexpr (CLUSTER == 1)
             BARRIER();

@@ -15,8 +15,9 @@
  * split-K). With WGMMA, WARPS_M and WARPS_K are 1, and COPIERS further work-items do nothing but
  * copy.
  *
- * The four lanes of a row of sums have a block of 4 * VECTOR output channels. The lines of a block
- * are ordered so that the channels of one lane are adjacent in memory.
+ * The four lanes of a row of sums have a block of 4 * VECTOR output channels. Where four or more
+ * channels are stored at once, the lines of a block are ordered so that the channels of one lane are
+ * adjacent in memory.
  *
  * HALVES, KEEPS_WEIGHTS and STAGED are explained in implicit_gemm.cu. */
 

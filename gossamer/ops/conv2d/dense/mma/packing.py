@@ -6,6 +6,7 @@ group. Eight pieces of 16 bytes along K make a line.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -26,6 +27,19 @@ def vector_of(precision: str) -> int:
     return 8 if precision == "fp16" else 4
 
 
+def bytes_at_once(problem: Conv2dProblem, precision: str) -> int:
+    """Returns the largest number of bytes, up to a piece, that divides the channels of a group of
+    every pixel in NHWC: so many bytes of a pixel are aligned and can be copied at once."""
+    channels = problem.channels // problem.groups
+    return math.gcd(16, channels * (2 if precision == "fp16" else 4))
+
+
+def stored_at_once(problem: Conv2dProblem, precision: str) -> int:
+    """Returns the adjacent output channels that a lane stores at once: as many as a piece has, 4, 2
+    or 1."""
+    return math.gcd(vector_of(precision), problem.out_channels // problem.groups)
+
+
 def stages_of(problem: Conv2dProblem, precision: str) -> int:
     """Returns the number of stages: lines of 128 bytes along K."""
     return -(-problem.depth // (PIECES * vector_of(precision)))
@@ -42,9 +56,11 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
                  precision: str) -> np.ndarray:
     """Returns the weights as (groups, stages, lines, values of a line).
 
-    The lines of a block of 4 * vector output channels are ordered so that each lane of a row of
-    the tensor cores' results has adjacent channels: line 8 f + 2 q + j of the block belongs to
-    channel vector * q + 2 f + j. Piece p of line l is stored at p ^ l % 8.
+    Where a lane stores 4 output channels or more at once, the lines of a block of 4 * vector output
+    channels are ordered so that each lane of a row of the tensor cores' results has adjacent
+    channels: line 8 f + 2 q + j of the block belongs to channel vector * q + 2 f + j. Otherwise
+    lines are in the order of channels, and the pairs of channels of four lanes are adjacent. Piece
+    p of line l is stored at p ^ l % 8.
     """
     vector = vector_of(precision)
     groups, stages = problem.groups, stages_of(problem, precision)
@@ -55,9 +71,13 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
     padded = np.zeros((groups, lines, stages * PIECES * vector), np.float32)
     padded[:, :per_group, :problem.depth] = rows.reshape(groups, per_group, -1)
     # axes: group, block, lane % 4, fragment, value of a pair, stage, piece, value
+    order = (0, 5, 1, 3, 2, 4, 6, 7)
     split = padded.reshape(groups, -1, 4, vector // 2, 2, stages, PIECES, vector)
-    ordered = split.transpose(0, 5, 1, 3, 2, 4, 6, 7).reshape(
-        groups, stages, -1, PIECES, PIECES, vector)
+    if stored_at_once(problem, precision) <= 2:
+        # axes: group, block, fragment, lane % 4, value of a pair, stage, piece, value
+        order = (0, 5, 1, 2, 3, 4, 6, 7)
+        split = padded.reshape(groups, -1, vector // 2, 4, 2, stages, PIECES, vector)
+    ordered = split.transpose(order).reshape(groups, stages, -1, PIECES, PIECES, vector)
     eighth, piece = np.meshgrid(np.arange(PIECES), np.arange(PIECES), indexing="ij")
     swizzled = ordered[:, :, :, eighth, piece ^ eighth].reshape(groups, stages, lines, -1)
     if precision == "tf32":
@@ -66,17 +86,16 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
         return swizzled.astype(np.float16)
 
 
-def table_of_lines(problem: Conv2dProblem, x: TensorSpec, precision: str, *, of_pieces: bool
+def table_of_lines(problem: Conv2dProblem, x: TensorSpec, precision: str, values: int
                    ) -> np.ndarray:
-    """Returns the table of K: for each k its offset in x from a window's first pixel, and its
-    position in the window as row << 16 | column. Entries after the last k have a row outside of
-    every image.
+    """Returns the table of K: for every `values`-th k its offset in x from a window's first pixel,
+    and its position in the window as row << 16 | column. Entries after the last k have a row
+    outside of every image.
 
-    of_pieces: True where the table has only the first k of each piece, since pieces are copied
-    whole.
+    values: values of a pixel that are copied at once.
     """
     vector = vector_of(precision)
     table = np.zeros((stages_of(problem, precision) * PIECES * vector, 2), np.int32)
     table[:, 1] = _OUTSIDE << 16
     table[:problem.depth] = k_table(problem, x, channels_last=True)
-    return table[::vector] if of_pieces else table
+    return table[::values]

@@ -6,7 +6,12 @@ from dataclasses import asdict, dataclass
 
 from gossamer.device.limits import Limits
 from gossamer.ops.algorithm import Variant
-from gossamer.ops.conv2d.dense.mma.packing import stages_of, vector_of
+from gossamer.ops.conv2d.dense.mma.packing import (
+    bytes_at_once,
+    stages_of,
+    stored_at_once,
+    vector_of,
+)
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 _RESERVED_BYTES = 1024
@@ -153,6 +158,8 @@ _START_US = 1.89
 _COPY, _WINDOW = 51.4, 1.28
 """Bytes that a multiprocessor copies to shared memory in a cycle, and the factor by which copies of
 windows, whose pixels are not contiguous, take longer."""
+_NARROW_COPIES = 8
+"""Copies of 4 or 8 bytes that a multiprocessor starts in a cycle; not measured."""
 _GATHER = 0.6
 """Cycles in which a multiprocessor loads one value that is gathered, not copied."""
 _MMA, _WGMMA = 0.124, 0.0377
@@ -180,16 +187,20 @@ def config_of(tile: MmaTile) -> tuple[tuple[str, int], ...]:
     return tuple(asdict(tile).items())
 
 
-def gathers(problem: Conv2dProblem, precision: str) -> bool:
-    """Returns whether the values of a piece do not lie side by side in the input."""
-    return problem.channels // problem.groups % vector_of(precision) != 0
+def copies(problem: Conv2dProblem, precision: str, layout: str) -> bool:
+    """Returns whether an input in a layout is copied asynchronously, 4 bytes or more at once; its
+    values are loaded one by one otherwise."""
+    return layout == "NHWC" and bytes_at_once(problem, precision) >= 4
 
 
-def fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[MmaTile]:
-    """Returns the tiles for a problem that a device can run."""
+def fitting(problem: Conv2dProblem, precision: str, layout: str, limits: Limits) -> list[MmaTile]:
+    """Returns the tiles for a problem, with an input in a layout, that a device can run."""
     stages = stages_of(problem, precision)
-    # with wgmma few warps copy, too few to gather values one by one
-    most_wgmma = limits.wgmma and not gathers(problem, precision)
+    # with wgmma few warps copy, too few to load values one by one, and with too few registers for
+    # narrow copies of windows
+    is_narrow = bytes_at_once(problem, precision) < 16
+    most_wgmma = limits.wgmma and copies(problem, precision, layout) and not (
+        is_narrow and (problem.kernel != (1, 1) or any(problem.pads)))
     return [tile for tile in TILES
             if tile.cluster <= limits.cluster and tile.wgmma <= most_wgmma
             and tile.shared_bytes(stages) <= limits.shared_bytes_opt_in
@@ -197,7 +208,8 @@ def fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[MmaT
             and tile.tile_m // tile.warps_m % (4 * vector_of(precision)) == 0]
 
 
-def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, limits: Limits) -> float:
+def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: str,
+                limits: Limits) -> float:
     """Returns the estimated time of a launch in microseconds: a start, and then the time in which
     the busiest multiprocessor computes or its work-groups wait, whichever is longer. Tensors that
     do not stay in the L2 cache take at least the time in which device memory moves them. A share of
@@ -214,10 +226,15 @@ def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, limits: L
         x_bytes *= _WINDOW
     weight_bytes = 0 if tile.keeps_weights else tile.tile_m * _LINE
     copied = (own_stages * (x_bytes + weight_bytes) + operands) / _COPY
-    if gathers(problem, precision):
+    if copies(problem, precision, layout):
+        rate = min(_COPY, _NARROW_COPIES * bytes_at_once(problem, precision))
+        copied += own_stages * x_bytes * (1 / rate - 1 / _COPY)
+    else:
         copied += own_stages * tile.tile_p * vector * _GATHER
     multiplied = own_stages * area * (_WGMMA if tile.wgmma else _MMA)
-    stored = area * (_EPILOGUE + _STORE * itemsize)
+    # stores of less than a piece fill half of the 32 bytes that the L2 cache takes at once
+    stores = 1 if stored_at_once(problem, precision) == vector else 2
+    stored = area * (_EPILOGUE + stores * _STORE * itemsize)
     waited = (own_stages * (_STAGE + _AHEAD / max(1, tile.lead)) + _TILE + stored
               + (_CLUSTER if tile.cluster > 1 else 0) + (_WARPS_K if tile.warps_k > 1 else 0))
     # the tiles of the busiest multiprocessor, and of a work-group
