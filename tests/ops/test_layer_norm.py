@@ -46,7 +46,8 @@ def test_a_work_group_normalises_several_blocks_of_rows(device: Device) -> None:
     if is_slow(device):
         pytest.skip("takes minutes on this device")
     units = device.limits.compute_units if device.compiles else 1
-    check(LayerNormProblem(default_spec((256 * 16 * units + 300, 3)), (1,)), device)
+    # rows of fewer numbers may be nearly equal, so that float16 has none of their digits
+    check(LayerNormProblem(default_spec((256 * 16 * units + 300, 8)), (1,)), device)
 
 
 def test_a_mean_far_from_zero_costs_few_digits(device: Device) -> None:

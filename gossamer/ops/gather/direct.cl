@@ -1,5 +1,8 @@
 /* Computes output[outer, i, inner] = data[outer, indices[i], inner]. Negative indices count from
- * the end; out-of-range indices take the nearest slice. */
+ * the end; out-of-range indices take the nearest slice.
+ *
+ * PAIRED: defined for elements of 16 bits with inner == 1 and an even number of indices. Each
+ *     work-item then copies two neighbouring elements of the output, and `count` counts the pairs. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ELEMENT float /* type of the elements */
@@ -9,6 +12,28 @@
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
+INLINE int place_of(INDEX place, int length)
+{
+    place = place < 0 ? place + length : place;
+    return place < 0 ? 0 : place >= length ? length - 1 : (int)place;
+}
+
+#ifdef PAIRED
+KERNEL void gather(const GLOBAL ELEMENT *RESTRICT data, const GLOBAL INDEX *RESTRICT indices,
+                   GLOBAL uint *RESTRICT target, int count, int length,
+                   DIVISOR(taken), DIVISOR(inner))
+{
+    pdl_trigger_and_wait();
+    uint index = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
+    if (index < (uint)count) {
+        int outer = (int)QUOTIENT(2 * index, taken);
+        const GLOBAL INDEX *pair = indices + (2 * index - (uint)(outer * taken));
+        const GLOBAL ELEMENT *source = data + outer * length;
+        target[index] = (uint)source[place_of(pair[0], length)]
+                        | (uint)source[place_of(pair[1], length)] << 16;
+    }
+}
+#else
 KERNEL void gather(const GLOBAL ELEMENT *RESTRICT data, const GLOBAL INDEX *RESTRICT indices,
                    GLOBAL ELEMENT *RESTRICT target, int count, int length,
                    DIVISOR(taken), DIVISOR(inner))
@@ -19,9 +44,8 @@ KERNEL void gather(const GLOBAL ELEMENT *RESTRICT data, const GLOBAL INDEX *REST
         uint slice = QUOTIENT(index, inner);
         int i = (int)(index - slice * (uint)inner);
         int outer = (int)QUOTIENT(slice, taken);
-        INDEX place = indices[slice - (uint)(outer * taken)];
-        place = place < 0 ? place + length : place;
-        place = place < 0 ? 0 : place >= length ? length - 1 : place;
-        target[index] = data[(outer * length + (int)place) * inner + i];
+        int place = place_of(indices[slice - (uint)(outer * taken)], length);
+        target[index] = data[(outer * length + place) * inner + i];
     }
 }
+#endif

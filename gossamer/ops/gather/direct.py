@@ -1,4 +1,4 @@
-"""Gathering on a device, where each work-item copies one element."""
+"""Gathering on a device, where each work-item copies a few neighbouring elements."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.copy.strided import ELEMENTS, widest_element
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import (
@@ -24,18 +25,17 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import AXES
 
 _SOURCE = Path(__file__).with_name("direct.cl")
-_ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64"}
 
 
 class DirectGather(Algorithm):
-    """Each work-item reads an index and copies one element. A tensor of rank 4 may lie in any
-    layout where the indices are a constant row, such as an order of channels."""
+    """Each work-item reads an index and copies up to 16 bytes of its slice. A tensor of rank 4 may
+    lie in any layout where the indices are a constant row, such as an order of channels."""
 
     op = "gather"
     name = "direct"
 
     def supports(self, problem: GatherProblem, device: Device) -> str | None:
-        if problem.data.stored_dtype.itemsize not in _ELEMENTS:
+        if problem.data.stored_dtype.itemsize not in ELEMENTS:
             return f"does not move elements of {problem.data.stored_dtype.itemsize} bytes"
         if problem.data.size >= 2**31:
             return f"a tensor of {problem.data.size} elements: indices are 32-bit"
@@ -56,18 +56,25 @@ class DirectGather(Algorithm):
         if count == 0:
             return state
         data = problem.data if 0 in problem.constants else variant.inputs[0]
-        element = _ELEMENTS[data.stored_dtype.itemsize]
-        index = "int" if problem.indices.dtype == "int32" else "INT64"
-        kernel = device.compile(KernelSource.of(
-            _SOURCE, "gather", {"ELEMENT": element, "INDEX": index}))
+        order = AXES.get(data.layout, tuple(range(len(data.shape))))
+        inner = math.prod(data.shape[dim] for dim in order[order.index(problem.axis) + 1:])
+        itemsize = data.stored_dtype.itemsize
+        width = widest_element(itemsize, (inner,))
+        defines: dict[str, object] = {
+            "ELEMENT": ELEMENTS[width],
+            "INDEX": "int" if problem.indices.dtype == "int32" else "INT64"}
+        inner = inner * itemsize // width
+        count = count * itemsize // width
+        if inner == 1 and width == 2 and problem.indices.size % 2 == 0:
+            defines["PAIRED"] = 1
+            count //= 2
+        kernel = device.compile(KernelSource.of(_SOURCE, "gather", defines))
         run_time = iter(range(len(problem.inputs)))
         operands = [
             weights.packed(f"operand{i}", lambda arrays, i=i, spec=spec: np.asarray(  # type: ignore[misc]
                 arrays[f"operand{i}"], spec.dtype))
             if i in problem.constants else input_buffer(next(run_time))
             for i, spec in enumerate((problem.data, problem.indices))]
-        order = AXES.get(data.layout, tuple(range(len(data.shape))))
-        inner = math.prod(data.shape[dim] for dim in order[order.index(problem.axis) + 1:])
         state.launches.append(Launch(kernel, groups_for(count), (WORK_GROUP_SIZE,), (
             *operands, output_buffer(0), count, data.shape[problem.axis],
             *divisor(problem.indices.size), *divisor(inner))))

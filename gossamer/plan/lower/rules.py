@@ -227,9 +227,14 @@ def _onnx_part(state: LowerState, node: Node) -> None:
 
 def _gather(state: LowerState, node: Node) -> None:
     data, indices = node.inputs
-    source = state.spec(data)
-    state.add(node, GatherProblem(source, state.spec(indices),
-                                  node.attributes["axis"] % len(source.shape)), [data, indices])
+    source, order = state.spec(data), state.weight(indices)
+    problem = GatherProblem(source, state.spec(indices),
+                            node.attributes["axis"] % len(source.shape),
+                            () if order is None else (1,))
+    if order is None:
+        state.add(node, problem, [data, indices])
+    else:
+        state.add(node, problem, [data], {"operand1": order})
 
 
 _RULES: dict[str, Callable[[LowerState, Node], Any]] = {
