@@ -22,7 +22,7 @@ from gossamer.ops.weights import Weights
 from gossamer.tensor import rounded_up
 
 _SOURCE = Path(__file__).with_name("depthwise_tiled.cu")
-_MAX_TAPS = 49
+_MAX_TAPS = 121
 _MAX_VALUES = 80
 """The most numbers that the sums, an input row of the window and a row of taps of a work-item may
 have; more do not fit 128 registers beside addresses."""

@@ -29,6 +29,7 @@ def _square(channels: int, size: int, kernel: int, stride: int, epilogue: Epilog
 PROBLEMS = {
     "large filter": _square(40, 17, 7, 1, BIAS_RESIDUAL_RELU),
     "small image": _square(72, 7, 7, 1, BIAS_CLIP, batch=2),
+    "filter larger than the image": _square(24, 8, 9, 1, BIAS_CLIP, batch=2),
     "stride 2": _square(24, 15, 5, 2, BIAS_CLIP),
     "3x3": _square(16, 19, 3, 1, RESIDUAL_FIRST, batch=2),
     "3x3 stride 2": _square(8, 18, 3, 2, BIAS_RESIDUAL_RELU),
@@ -43,6 +44,7 @@ PROBLEMS = {
 LAYERS = {
     "7x7 of 40 channels": _square(40, 56, 7, 1, BIAS_CLIP, batch=64),
     "7x7 of 320 channels": _square(320, 7, 7, 1, BIAS_CLIP, batch=64),
+    "9x9 of 168 channels": _square(168, 8, 9, 1, BIAS_CLIP, batch=64),
     "5x5 with stride 2": _square(144, 56, 5, 2, BIAS_CLIP, batch=64),
     "5x5 of 1152 channels": _square(1152, 7, 5, 1, BIAS_CLIP, batch=64),
     "3x3": _square(144, 56, 3, 1, BIAS_CLIP, batch=64),
@@ -74,7 +76,7 @@ def test_kernels_do_not_spill(problem: Conv2dProblem) -> None:
 @pytest.mark.parametrize("changes, expected", [
     ({"groups": 1}, "one group a channel"), ({"out_channels": 32}, "outputs of 16 channels"),
     ({"channels": 15, "out_channels": 15, "groups": 15}, "an even number"),
-    ({"kernel": (9, 9)}, "taps"), ({"dilation": (1, 20), "width": 60}, "does not fit")])
+    ({"kernel": (13, 13)}, "taps"), ({"dilation": (1, 20), "width": 60}, "does not fit")])
 def test_what_it_does_not_take_is_named(changes: dict[str, object], expected: str) -> None:
     problem = replace(PROBLEMS["3x3"], **changes)  # type: ignore[arg-type]
     assert expected in str(ALGORITHM.supports(problem, RecordingDevice()))
