@@ -27,16 +27,15 @@ def move_channels_first(graph: Graph, shapes: ShapesByBatch) -> bool:
         rewriting.add(node)
     outputs = [info.name for info in graph.outputs]
     nodes = live_nodes(rewriting.nodes, outputs)
-    if _transpositions(nodes, shapes) >= _transpositions(live_nodes(graph.nodes, outputs), shapes):
+    if _transpositions(nodes) >= _transpositions(live_nodes(graph.nodes, outputs)):
         return False
     graph.nodes = nodes
     graph.constants.update(rewriting.constants)
     return True
 
 
-def _transpositions(nodes: list[Node], shapes: ShapesByBatch) -> int:
-    """Returns the number of transpositions of values that the data decide."""
-    return sum(node.op == "transpose" and shapes.rank(node.inputs[0]) != 0 for node in nodes)
+def _transpositions(nodes: list[Node]) -> int:
+    return sum(node.op == "transpose" for node in nodes)
 
 
 class _Rewriting:
@@ -65,8 +64,7 @@ class _Rewriting:
             self._add_transposition(node)
             return
         convert = _CONVERTERS.get(node.op)
-        images = [self._images.get(name, "") for name in node.inputs]
-        if convert is None or not any(images):
+        if convert is None or not self._images.keys() & set(node.inputs):
             self.nodes.append(node)
             return
         original = replace(node, inputs=list(node.inputs), attributes=dict(node.attributes))
@@ -156,7 +154,7 @@ class _Rewriting:
         return True
 
     def reduce(self, node: Node) -> bool:
-        axes = _axes(node.attributes["axes"])
+        axes = _axes(node.attributes.get("axes"))
         if axes is None or not self._read_images(node):
             return False
         kept = [_LAST[axis] for axis in range(len(_LAST)) if axis not in axes]
