@@ -111,6 +111,8 @@ def _give_scaled(node: OnnxNode, integers: Integers, sums: Sequence[str], scale:
     result.
     """
     numbers = node.graph.constants[bias] if bias else None
+    if numbers is not None and not numbers.any():
+        numbers = None
     units = _in_units(integers.scaled.get(bias), scale)
 
     def scaled(c: Composer, node: OnnxNode, scale: np.ndarray, addend: np.ndarray | None) -> int:
