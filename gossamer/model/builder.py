@@ -82,7 +82,8 @@ class GraphBuilder(NodeBuilder):
         a, b, bias : str
             The matrices, and an optional bias with a number for each column.
         trans_a, trans_b : bool
-            Whether a or b is transposed; a weight of shape (outputs, inputs) is transposed.
+            Whether a or b is transposed before the product, as a weight of shape (outputs, inputs)
+            has to be.
         epilogue : Expression, optional
             Arithmetic on the result, as for `conv2d`.
         **names

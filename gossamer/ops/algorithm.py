@@ -69,7 +69,7 @@ class Problem(HashedOnce, abc.ABC):
         Name of the op.
     facts : tuple of ValueFacts
         The value facts of each run-time input: REAL for an input that may have many different
-        values. Empty where all inputs may.
+        values. Empty where every input may have many different values.
     """
 
     op: ClassVar[str]
@@ -179,9 +179,9 @@ class Variant(HashedOnce):
     inputs, outputs : tuple of TensorSpec
         Specs of the tensors as this variant reads and writes them.
     precision : str
-        One of PRECISIONS. A variant of precision "fp16" sums in float32. Where the problem states
-        float32, its inputs and outputs are float16, except those that `inputs` and `outputs` state
-        as float32; the kernel itself rounds such inputs to float16.
+        One of PRECISIONS. A variant of precision "fp16" sums in float32. A tensor
+        that the problem states as float32 is float16 in such a variant, unless `inputs` or
+        `outputs` of the variant state float32; the kernel itself rounds such inputs to float16.
     workspace : int
         Bytes of scratch memory that a launch needs.
     build_seconds : float
@@ -369,8 +369,8 @@ class Algorithm(abc.ABC):
         Returns
         -------
         iterable of Variant
-            The variants of these precisions. An algorithm with many configs may leave out configs
-            that are slower than others in the last of `precisions`.
+            The variants of these precisions. An algorithm with many configs may list only
+            those that it expects to be fast in the last precision of `precisions`.
         """
         return (variant for variant in self.variants(problem, device)
                 if variant.precision in precisions)

@@ -172,7 +172,7 @@ class OptimizedModule(nn.Module):
             if self._followed:
                 self._followed = [module]
             old, self._plan = self._plan, plan
-        # a call in another thread may still use the old plan, which its last reference frees
+        # the old plan is freed with its last reference, which a call in another thread may hold
         del old
 
     def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -217,7 +217,7 @@ class OptimizedModule(nn.Module):
         return f"OptimizedModule({self._plan!r})"
 
     def _computed(self, tensors: Any) -> list[Any]:
-        """Return the outputs of the plan in the dtypes and memory formats of the module's."""
+        """Return the plan's outputs in the dtypes and memory formats of the module's outputs."""
         for name, tensor in zip(self._inputs.names, tensors, strict=True):
             if tensor.device != self._device:
                 raise InputError(f"input {quoted(name)} is on {tensor.device}, the module on "

@@ -69,8 +69,8 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     between_layers: whether inputs and outputs of float16 plans are NHWC of float16, as peers have
     them between layers. This suits a network that is a section of a larger network.
     x: input, by default from a normal distribution.
-    described: function that returns the text on a plan's context that its row has beside the
-    algorithms.
+    described: function that takes a plan's context and returns a text, which the plan's row shows
+    after the names of the algorithms.
     """
     graph = network.graph
     x = input_of(network, batch) if x is None else x
@@ -214,8 +214,8 @@ def precision_of(program: Program) -> str:
 def own(plan: Plan, x: np.ndarray, contender: str = OWN,
         described: Callable[[Context], str] | None = None) -> Alternative:
     """Returns a plan as an alternative: one context, whose captured graph is replayed where the
-    device has graphs. described: function that returns the text on the context that the row has
-    beside the algorithms."""
+    device has graphs. described: function that takes the context and returns a text, which the
+    plan's row shows after the names of the algorithms."""
     device, batch = plan.device, len(x)
     program = plan.program(batch)
     precision = precision_of(program)

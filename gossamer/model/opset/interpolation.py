@@ -48,8 +48,8 @@ def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any])
 
 
 def weights_while_computed(length: int, scale: float, rule: Mapping[str, Any]) -> tuple[int, ...]:
-    """Returns the shape of a float64 array that is as large as all arrays of interpolation()
-    together while it computes the weights."""
+    """Returns a shape by which callers check the memory that interpolation() needs: a float64 array
+    of this shape is as large as all arrays that interpolation() holds at once."""
     return (_ARRAYS, length, 2 * _reach(scale, rule)[1] + 2)
 
 
@@ -61,7 +61,8 @@ def _reach(scale: float, rule: Mapping[str, Any]) -> tuple[float, int]:
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
-    """Returns the weights of Keys' cubic convolution at distances from a position."""
+    """Returns the weights of the cubic convolution of R. G. Keys (1981) at distances from a
+    position."""
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = a * (((distance - 5) * distance + 8) * distance - 4)
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))

@@ -49,7 +49,8 @@ class CudnnLibrary:
     @contextlib.contextmanager
     def handle(self) -> Iterator[Any]:
         """Yields a handle that no other thread uses, with the device's context current. The handle
-        has its own stream, on which cuDNN works while it builds a plan or reads one back."""
+        has its own stream, on which cuDNN works while it builds or deserialises an execution plan
+        of its own."""
         with self._taken() as (handle, _):
             yield handle
 
@@ -61,7 +62,7 @@ class CudnnLibrary:
             try:
                 yield handle
             finally:
-                # To read a plan back, the frontend captures an execution on the handle's stream. If
+                # To deserialise a plan, the frontend captures work on the handle's stream. If
                 # that stream was destroyed, the process ends. If another thread queues work on that
                 # stream meanwhile, the work is captured, too, instead of executed.
                 self.api.set_stream(handle, self._device.stream_handle(own_stream))

@@ -31,7 +31,8 @@ from gossamer.plan.run.known import KnownCall, form_of
 from gossamer.tensor import TensorSpec, default_spec
 
 _MOST_FORMS = 64
-"""The most combinations of shapes and dtypes of NumPy arrays that are not checked again."""
+"""How many combinations of shapes and dtypes of NumPy arrays are remembered as checked, so that
+later calls with them are not checked again."""
 
 
 class Calls:

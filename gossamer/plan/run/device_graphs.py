@@ -81,8 +81,8 @@ class DeviceGraphs:
                 read.append((own.of(value), inputs[name], program.specs[value].nbytes))
             else:
                 callers[program.root(value)] = inputs[name]
-        # these outputs are copied: steps do not write inputs and constants, and a value and its
-        # parts lie in one memory
+        # outputs in this set are copied: no step writes an output that is an input or a constant,
+        # and an output that is a part of a larger value, or has parts, stays in their memory
         shared = {program.root(value) for value in (
             *program.inputs.values(), *program.constants, *program.places,
             *(place.whole for place in program.places.values()))}

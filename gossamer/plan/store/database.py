@@ -49,7 +49,7 @@ _TABLES = (
 class Known:
     """The lines that are stored for one driver, toolkit and gossamer version.
 
-    candidates: by the problem's key, the lines of the problem's candidates by their keys.
+    candidates: for the key of each problem, the lines of its candidates by the candidates' keys.
     plans, checks: the lines of plans and of checks by key.
     elsewhere: for each problem all drivers, toolkits and versions with which it was measured.
     """
@@ -141,7 +141,7 @@ class Database:
         """Writes all lines that wait when the cache is dropped or the process ends."""
         self.flush()
         if not self.is_kept:
-            # lines may be left where the cache was dropped while this thread was writing
+            # lines still wait where the garbage collector drops the cache while this thread writes
             atexit.register(self.flush)
 
     @property
@@ -331,8 +331,8 @@ def _insert(base: sqlite3.Connection, section: Section) -> None:
     made_by = _text(section["made_by"])
     present = {of_versions(key, line) for key, line in section.get("candidates", {}).items()}
     for any_version, this_version in present:
-        # both prefixes end with a space; keys that begin with a prefix are less than the prefix
-        # with the next character, "!", in place of this space
+        # both prefixes end with a space, and "!" is the next character after the space: the keys
+        # from a prefix up to the prefix with "!" in place of the space begin with the prefix
         base.execute("DELETE FROM line WHERE made_by = ? AND kind = 'candidates'"
                      " AND key >= ? AND key < ? AND substr(key, 1, ?) != ?",
                      (made_by, any_version, any_version[:-1] + "!", len(this_version),

@@ -47,7 +47,8 @@ def _expression(problem: Problem) -> Expression | None:
 
 def continuous_parts(problem: Problem) -> list[Problem]:
     """Returns the problems whose results decide the jumps of a problem's epilogue: the difference
-    of a comparison, or the argument of a sign. Returns none for element-wise problems, which
+    of the two numbers that are compared, the condition of a `where`, or the argument of another
+    function that jumps, such as sign. Returns none for element-wise problems, which
     compute no sums, and none for fusions: their algorithms compute only the problems that they were
     made for."""
     if isinstance(problem, ElementwiseProblem | FusionProblem):

@@ -25,9 +25,10 @@ class Blocked(KernelBackprop):
     """Trains online, with the same results up to rounding, but changes and multiplies the weights
     of the first layer for a block of samples at a time.
 
-    Let W_s be the first layer's weights before sample s, and let g_s be the change of the units'
-    weights by the error at sample s for an input of 1. Then W_{s+1} x = W_s x + g_s (x_s . x), so
-    that only this correction and the upper layers have to be computed sample after sample.
+    Let W_s be the first layer's weights before sample s, and let g_s have, for each hidden unit,
+    the amount by which the update after sample s changes a weight whose input is 1. Then
+    W_{s+1} x = W_s x + g_s (x_s . x) for every input x, so that only this correction and the upper
+    layers have to be computed sample after sample.
 
     There are two kinds of forms. A pipeline trains a network with one hidden layer in one
     work-group, with or without tensor cores. The other forms take several launches per block, with

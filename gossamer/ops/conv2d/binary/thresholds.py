@@ -1,4 +1,5 @@
-"""Integer thresholds in place of an epilogue that ends in a sign: exact, and one comparison a bit.
+"""Integer thresholds in place of an epilogue that ends in a sign. The results are exact, and each
+bit takes one comparison.
 
 An accumulator is an integer between known bounds. Where the epilogue's result is -1, 0 or 1, and
 never falls or never rises with the accumulator, two integers for each channel say where the result
@@ -60,7 +61,8 @@ class Thresholds:
 
 _FOUND: LruCache[Thresholds | None] = LruCache(
     1 << 20, lambda found: 0 if found is None else found.table.nbytes)
-"""The thresholds that were found last: several tables on a device hold the same thresholds."""
+"""A cache of the thresholds that were found most recently, because several tables on a device are
+made of the same thresholds."""
 
 
 def packed_thresholds(weights: Weights, epilogue: Epilogue, bound: int) -> Buffer | None:
@@ -70,8 +72,8 @@ def packed_thresholds(weights: Weights, epilogue: Epilogue, bound: int) -> Buffe
         thresholds = thresholds_of(arrays, epilogue, bound)
         return np.zeros(1, np.int32) if thresholds is None else thresholds.table
 
-    # a layer with the same weights may have a part of the epilogue, to check the values before a
-    # sign
+    # the tuner also computes a layer with the same weights and only a part of the epilogue, to
+    # check the values before a sign
     table = weights.packed(f"thresholds of {epilogue}", pack)
     return None if table.nbytes == 4 else table
 
@@ -92,7 +94,7 @@ def find_thresholds(epilogue: Epilogue, arrays: Mapping[str, np.ndarray], magnit
     Parameters
     ----------
     epilogue : Epilogue
-        The epilogue of the result, which is the accumulator times alpha.
+        The epilogue; its input 0 is the accumulator times the channel's number of `magnitudes`.
     arrays : mapping of str to numpy.ndarray
         The layer's constants, with the epilogue's channel operands.
     magnitudes : numpy.ndarray

@@ -1,5 +1,6 @@
-"""The algorithm published computes a convolution as it was published for OpenCL: a kernel writes
-the im2col matrix, another one multiplies it, and a third one applies bias and activation."""
+"""The algorithm `published` computes a convolution by the steps of the published OpenCL program: a
+kernel writes the im2col matrix, another one multiplies it, and a third one applies bias and
+activation."""
 
 from __future__ import annotations
 

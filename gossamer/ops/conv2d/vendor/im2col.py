@@ -142,8 +142,8 @@ def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Devi
 
 
 def packed_rows(weights: Weights, problem: Conv2dProblem, layout: str, dtype: str) -> Buffer:
-    """Returns the weights on the device as (output channels, taps of a group), with taps in the
-    matrix's order."""
+    """Returns the weights on the device as (output channels, K of a group), with the channels and
+    taps of K in the order of the matrix's rows."""
     rows = weight_rows(problem, layout)
     return weights.packed(f"rows of {tap_order(layout)} {dtype}",
                           lambda arrays: rows(arrays).astype(dtype))
@@ -151,8 +151,8 @@ def packed_rows(weights: Weights, problem: Conv2dProblem, layout: str, dtype: st
 
 def weight_rows(problem: Conv2dProblem,
                 layout: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Returns a function that packs a layer's arrays into (output channels, taps of a group), with
-    taps in the order of the layout's matrix."""
+    """Returns a function that packs a layer's arrays into (output channels, K of a group), with the
+    channels and taps of K in the order of the rows of the layout's matrix."""
     def rows(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         weight = np.asarray(arrays["weight"], np.float32)
         if tap_order(layout) == "rsc":
@@ -162,5 +162,5 @@ def weight_rows(problem: Conv2dProblem,
 
 
 def tap_order(layout: str) -> str:
-    """Returns the name of the order of taps in a layout's matrix."""
+    """Returns the name of the order of channels and taps in a layout's matrix."""
     return "rsc" if layout == "NHWC" else "crs"

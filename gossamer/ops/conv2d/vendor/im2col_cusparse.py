@@ -71,7 +71,7 @@ class Im2colCusparse(Algorithm):
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         for algorithm in _ALGORITHMS:
-            # CSR_ALG3 alone takes float16, and CSR_ALG3 alone takes no batch of matrices
+            # only CSR_ALG3 takes float16, and only the other two take batches of matrices
             is_alg3 = algorithm == "CSR_ALG3"
             for precision in ("fp32", "fp16") if is_alg3 else ("fp32",):
                 itemsize = np.dtype(dtype_of(precision)).itemsize
@@ -116,7 +116,7 @@ class Im2colCusparse(Algorithm):
 
 
 class _CsrWeights:
-    """The weights' CSR matrix (output channels, taps of all groups) in device memory."""
+    """The weights' CSR matrix (output channels, K of all groups) in device memory."""
 
     def __init__(self, weights: Weights, problem: Conv2dProblem, layout: str,
                  dtype: str) -> None:

@@ -3,8 +3,9 @@ one kernel can compute.
 
 Sources: A. Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision
 applications", arXiv 1704.04861, 2017 (the separable convolution); M. Sandler et al., "MobileNetV2:
-inverted residuals and linear bottlenecks", CVPR 2018 (the block that expands before it); A. Howard
-et al., "Searching for MobileNetV3", ICCV 2019 (squeeze-and-excite between the last two).
+inverted residuals and linear bottlenecks", CVPR 2018 (the block that expands the channels before
+the separable convolution); A. Howard et al., "Searching for MobileNetV3", ICCV 2019 (squeeze and
+excitation between the depthwise and the projecting convolution).
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class Block:
 
     @property
     def expanded_inputs(self) -> int:
-        """Inputs from which the convolution that expands computes one hidden channel of a pixel; 0
-        where the block has no such convolution."""
+        """Number of inputs from which the expanding convolution computes one hidden channel of one
+        pixel; 0 where the block has no expanding convolution."""
         return 0 if self.expand is None else self.expand.depth
 
     @property

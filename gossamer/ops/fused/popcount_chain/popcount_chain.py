@@ -89,8 +89,8 @@ class _Product:
 
     def constants(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns four numbers for each column, two thresholds, their direction and the factor
-        alpha, as int32 of shape (work-groups, numbers). The result of a column that does not exist
-        is 0."""
+        alpha, as int32 of shape (work-groups, numbers). Columns that only fill up the last
+        work-groups have the result 0."""
         own = weights_of_part(arrays, self.part)
         filled = np.zeros((_CLUSTER * self.columns, 4), np.int32)
         filled[:, :2] = _NEVER

@@ -15,8 +15,8 @@ from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
 from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS
 
 _LAG = 1.5
-"""Chunks by which columns are delayed where possible. A step then has more columns to choose from,
-and more often gets columns that lie in different banks."""
+"""Number of chunks after its own by which the product of a column is delayed where possible. A step
+then has more columns to choose from, and more often gets columns that lie in different banks."""
 _MOST_ROUNDS, _MOST_PRODUCTS, _SWAPS = 16, 2e9, 400
 """Limits of the search that swaps rows between tiles: rounds, multiply-adds in total, and pairs of
 rows in a round. All three are rules of thumb."""
@@ -29,8 +29,8 @@ class Kind:
     precision: "tf32" or "fp16".
     vector: images in 16 bytes.
     depth: columns of a step.
-    apart: columns that are read at once; they lie in different banks where their classes differ
-    modulo this number.
+    apart: number of columns that are read at once; they lie in different banks where their places
+    in shared memory differ modulo this number.
     """
 
     precision: str
@@ -60,7 +60,8 @@ class TileBlock:
 
     @property
     def kinds(self) -> list[tuple[int, ...]]:
-        """The sets of tiles that a step may serve: a step has only columns that one set needs."""
+        """The possible sets of tiles of a step: exactly the tiles of one set need all columns of a
+        step."""
         return [(0,)] if len(self.tiles) == 1 else [(0, 1), (0,), (1,)]
 
     def columns(self, tiles: tuple[int, ...]) -> np.ndarray:
@@ -78,7 +79,7 @@ class TileBlock:
 def alike(bits: bytes, shape: tuple[int, int]) -> list[list[int]]:
     """Groups the rows of a mask, given as packed bits, into tiles of 16 similar rows. Rows are
     clustered, and then swapped between tiles as long as swaps reduce the columns that tiles need.
-    The result is cached, because all shapes of a layer need it."""
+    The result is cached, because every config of a layer needs it."""
     mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=shape[0] * shape[1]).reshape(
         shape).astype(np.float32)
     tiles = cluster(mask > 0, ROWS)
@@ -91,7 +92,7 @@ def alike(bits: bytes, shape: tuple[int, int]) -> list[list[int]]:
         np.add.at(counts, tile_of, mask)
         needed = (counts > 0).sum(axis=1)
         without = (counts[tile_of] > mask).astype(np.float32)
-        # number of columns that a row's tile would need with another row in place of the row
+        # swapped[i, j]: number of columns that the tile of row i would need with row j in its place
         swapped = without.sum(axis=1)[:, None] + lengths - without @ mask.T
         gains = needed[tile_of][:, None] + needed[tile_of] - swapped - swapped.T
         gains[tile_of[:, None] == tile_of] = 0
@@ -201,7 +202,8 @@ def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int,
     classes: class of each column, from 0 to apart - 1; columns of different classes can be read at
     once.
     depth: columns of a step.
-    rounding: number that is added to a phase's share of the steps before the share is rounded down.
+    rounding: number that is added to the number of steps due by the end of a phase before that
+    number is rounded down.
     """
     arrivals = np.searchsorted(chunks, np.arange(phases + 1)).tolist()
     class_of = classes.tolist()
