@@ -228,11 +228,12 @@ class WeightsStore:
 
     def __init__(self) -> None:
         self.infos: dict[str, WeightsInfo] = {}
-        self._weights: weakref.WeakValueDictionary[tuple[str, str], Weights] = (
+        self._weights: weakref.WeakValueDictionary[tuple[object, ...], Weights] = (
             weakref.WeakValueDictionary())
         self._lock = threading.Lock()
 
-    def of(self, layer: str, arrays: Mapping[str, np.ndarray], device: Device) -> Weights:
+    def of(self, layer: str, arrays: Mapping[str, np.ndarray], device: Device,
+           covers: tuple[str, ...] = ()) -> Weights:
         """Return the weights of a layer on a device.
 
         Parameters
@@ -243,14 +244,18 @@ class WeightsStore:
             The layer's constants by name, the same at every call.
         device : Device
             The device that holds the packed forms.
+        covers : tuple of str
+            Names of the layers that the layer consists of, which may differ from batch size to
+            batch size under one name.
 
         Returns
         -------
         Weights
             The weights: the same object at every call, as long as anything holds it.
         """
+        key = (layer, device.name, covers)
         with self._lock:
-            weights = self._weights.get((layer, device.name))
+            weights = self._weights.get(key)
             if weights is None:
-                weights = self._weights[layer, device.name] = Weights(arrays, device, layer)
+                weights = self._weights[key] = Weights(arrays, device, layer)
             return weights

@@ -72,7 +72,7 @@ class Layer:
 
     def weights_on(self, device: Device) -> Weights:
         """Returns the layer's weights, to be packed for a device."""
-        return self.store.of(self.name, self.weights, device)
+        return self.store.of(self.name, self.weights, device, self.covers)
 
 
 @dataclass

@@ -164,6 +164,28 @@ def test_reshapes_are_within_parts() -> None:
     assert steps(plan, 3) == [("whole network", "onnxruntime")]
 
 
+def test_a_network_may_have_other_layers_at_another_batch_size() -> None:
+    """At batch 1 the repetition is no layer, so that the layers after it have other places within
+    the part than at batch 2."""
+    nodes = [helper.make_node("Shape", ["x"], ["batch"], "batch", end=1),
+             helper.make_node("Concat", ["one", "batch"], ["repeats"], "repeats", axis=0),
+             helper.make_node("Tile", ["x", "repeats"], ["wide"], "repeat"),
+             helper.make_node("ReduceMean", ["wide"], ["mean"], "mean", axes=[1]),
+             helper.make_node("Concat", ["x", "mean"], ["joined"], "join", axis=1),
+             helper.make_node("Gemm", ["joined", "w"], ["a"], "first"),
+             helper.make_node("Gemm", ["a", "v"], ["y"], "second")]
+    graph = model(nodes, {"x": ["N", 6]}, {"y": 2}, {
+        "one": np.array([1]), "w": weights(7, 8), "v": weights(8, 8)}, 17)
+    plan = gossamer.compile(graph, "host")
+    assert steps(plan, 1) == steps(plan, 2) == [("whole network", "onnxruntime")]
+    names = [[layer.name for layer in plan.program(batch).steps[0].layer.members]
+             for batch in (1, 2)]
+    assert names[0] != names[1]
+    for batch in (2, 1, 3, 2):
+        x = weights(batch, 6)
+        assert_close(plan(x), runtime(graph, {"x": x})[0])
+
+
 def test_a_saved_plan_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "small.plan"
     plan = gossamer.compile(small(), "host", force={"second": "host_im2col"})
