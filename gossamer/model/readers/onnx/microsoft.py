@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 
 from gossamer.model.compose import Composer
-from gossamer.model.readers.onnx.integer_sums import total
 from gossamer.model.readers.onnx.integers import (
     Centred,
     Integers,
@@ -27,6 +26,7 @@ from gossamer.model.readers.onnx.quantised_products import (
     bias_of_integers,
     of_columns,
     product,
+    scaled_sums,
 )
 
 
@@ -116,17 +116,15 @@ def _gemm(node: OnnxNode, integers: Integers) -> None:
     b_scale, b_zero, _ = quantisation(node, integers, (4, 5), node.required(3),
                                       0 if transposed else -1)
     b = matrix.astype(np.float32) - b_zero
-    c = Composer()
-    value = total(c, product(node, a, b.T if transposed else b, integers))
-    if node.input(6):
-        columns = matrix.shape[0 if transposed else -1]
-        value = c.apply("add", value, bias_of_integers(node, c, 6, columns, 2))
+    sums = product(node, a, b.T if transposed else b, integers)
+    bias = bias_of_integers(node, 6, matrix.shape[0 if transposed else -1], 2)
     factor = of_columns(np.float32(node.attribute("alpha", 1.0)) * a_scale * b_scale)
+    c = Composer()
     if not node.input(7):
-        node.emit_expression(c, c.apply("mul", value, constant(node, c, factor, "scale")))
+        node.emit_expression(c, scaled_sums(node, c, sums, bias, factor))
         return
     scale, zero, dtype = _output(node, integers, 7)
-    value = c.apply("mul", value, constant(node, c, (factor / scale).astype(np.float32), "scale"))
+    value = scaled_sums(node, c, sums, bias, (factor / scale).astype(np.float32))
     give(node, integers, requantise(node, c, value, zero, dtype), node.outputs[0])
 
 

@@ -112,7 +112,7 @@ def _give_scaled(node: OnnxNode, integers: Integers, sums: Sequence[str], scale:
     """
     numbers = node.graph.constants[bias] if bias else None
     if numbers is not None and not numbers.any():
-        numbers = None
+        bias, numbers = "", None
     units = _in_units(integers.scaled.get(bias), scale)
 
     def scaled(c: Composer, node: OnnxNode, scale: np.ndarray, addend: np.ndarray | None) -> int:
@@ -125,8 +125,7 @@ def _give_scaled(node: OnnxNode, integers: Integers, sums: Sequence[str], scale:
         if units is None:
             value = scaled(c, quantiser, scale / to, None if numbers is None else numbers / to)
         else:
-            value = c.apply("add", total(c, sums), constant(quantiser, c, shaped(units), "bias"))
-            value = c.apply("mul", value, constant(quantiser, c, shaped(scale / to), "scale"))
+            value = scaled_sums(quantiser, c, sums, shaped(units), shaped(scale / to))
         return requantise(quantiser, c, value, zero, dtype)
 
     c = Composer()
@@ -196,12 +195,10 @@ def _qlinear_conv(node: OnnxNode, integers: Integers) -> None:
     _check_rows(node, w_scale, w_zero, weight.shape[0])
     x = centre(node, integers, 0, x_zero, "x")
     sums = _sums_of_window(node, x, weight.astype(np.float32) - w_zero)
-    c = Composer()
-    value = total(c, sums)
-    if node.input(8):
-        value = c.apply("add", value, bias_of_integers(node, c, 8, weight.shape[0], rank))
+    bias = bias_of_integers(node, 8, weight.shape[0], rank)
     factor = _for_each(x_scale * w_scale.reshape(-1) / y_scale, weight.shape[0])
-    value = c.apply("mul", value, constant(node, c, _per_channel(factor, rank), "scale"))
+    c = Composer()
+    value = scaled_sums(node, c, sums, bias, _per_channel(factor, rank))
     give(node, integers, requantise(node, c, value, y_zero, dtype), node.outputs[0])
 
 
@@ -214,8 +211,25 @@ def _check_rows(node: OnnxNode, scale: np.ndarray, zero: np.ndarray, rows: int) 
                              f"{rows}, one for each output channel")
 
 
-def bias_of_integers(node: OnnxNode, c: Composer, index: int, channels: int, rank: int) -> int:
-    """Adds a bias of integers to the expression `c`, and returns its number in `c`."""
+def scaled_sums(node: OnnxNode, c: Composer, sums: Sequence[str], bias: np.ndarray | None,
+                factor: np.ndarray) -> int:
+    """Adds (sums + bias) * factor to the expression `c`, and returns the result's number in `c`.
+
+    sums: names of the values that are added first.
+    bias: integers that broadcast to the sums, or None.
+    factor: numbers that broadcast to the sums.
+    """
+    value = total(c, sums)
+    if bias is not None:
+        value = c.apply("add", value, constant(node, c, bias, "bias"))
+    return c.apply("mul", value, constant(node, c, factor, "scale"))
+
+
+def bias_of_integers(node: OnnxNode, index: int, channels: int, rank: int) -> np.ndarray | None:
+    """Returns a bias of integers in a shape that broadcasts to a value of a rank with so many
+    channels; None where the node has no bias."""
+    if not node.input(index):
+        return None
     bias = node.constant(index, "the bias")
     if bias.size != channels:
         raise node.error(f"bias {quoted(node.input(index))} has shape {list(bias.shape)}, expected "
@@ -223,7 +237,7 @@ def bias_of_integers(node: OnnxNode, c: Composer, index: int, channels: int, ran
     numbers = bias.reshape(-1).astype(np.float32)
     if (numbers.astype(np.float64) != bias.reshape(-1)).any():
         raise node.unsupported("its bias is larger than the integers that float32 holds")
-    return constant(node, c, _per_channel(numbers, rank), "bias")
+    return _per_channel(numbers, rank)
 
 
 def product(node: OnnxNode, a: Centred, b: Centred | np.ndarray,
@@ -255,10 +269,9 @@ def _qlinear_matmul(node: OnnxNode, integers: Integers) -> None:
     constant_b = node.optional_constant(3)
     b = centre(node, integers, 3, b_zero, "b") if constant_b is None else (
         constant_b.astype(np.float32) - b_zero)
-    c = Composer()
     factor = (a_scale * b_scale / y_scale).astype(np.float32)
-    value = c.apply("mul", total(c, product(node, a, b, integers)),
-                    constant(node, c, factor, "scale"))
+    c = Composer()
+    value = scaled_sums(node, c, product(node, a, b, integers), None, factor)
     give(node, integers, requantise(node, c, value, y_zero, dtype), node.outputs[0])
 
 
