@@ -159,8 +159,7 @@ def add_constant(graph: Graph, names: set[str], name: str, array: np.ndarray) ->
     """Adds a constant under this name, or a longer name where the graph uses this one already, and
     returns the constant's name. names: the names of all values of the graph, to which the
     constant's name is added."""
-    name = unused_name(names, name)
-    names.add(name)
+    name = new_name(names, name)
     graph.constants[name] = array
     return name
 
@@ -187,6 +186,13 @@ class UniqueNames:
             result = f"{name}_{self._counts[name]}"
         self._taken.add(result)
         return result
+
+
+def new_name(names: set[str], name: str) -> str:
+    """Returns the name, lengthened until it is none of `names`, and adds it to them."""
+    name = unused_name(names, name)
+    names.add(name)
+    return name
 
 
 def unused_name(names: set[str], name: str) -> str:

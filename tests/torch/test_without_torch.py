@@ -1,4 +1,4 @@
-"""What needs PyTorch says so where it is missing."""
+"""Where PyTorch is missing, functions that need it say so."""
 
 from __future__ import annotations
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from gossamer.errors import GossamerError, UnsupportedError
-from gossamer.model.graph import Graph, ValueInfo
+from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.infer.visit import visit
+from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.opset.state import InferenceState, Shape
 
 
@@ -46,6 +47,15 @@ class ShapesByBatch:
         same = first is not None and all(value is not None and np.array_equal(value, first)
                                          for value in values)
         return first if same else None
+
+    def with_attributes(self, node: Node) -> Node | None:
+        """Returns a copy of a node in which the inputs that are parameters, such as the sizes of a
+        split, are attributes; None where one of them is not known."""
+        node = replace(node, inputs=list(node.inputs), attributes=dict(node.attributes))
+        known = {name: array for name in node.inputs[1:]
+                 if (array := self.constant(name)) is not None}
+        is_known = len(node.inputs) < 2 or inputs_to_attributes(node, known)
+        return node if is_known else None
 
     def depends_on_data(self, name: str) -> bool:
         """Returns whether the data decide the value. resolve() may turn a value that follows from

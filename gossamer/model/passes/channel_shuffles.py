@@ -4,13 +4,10 @@ as a reshape of the channels to two dimensions, the transposition of these, and 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
-from gossamer.model.opset.registry import inputs_to_attributes
 
 
 def gather_shuffled_channels(graph: Graph, shapes: ShapesByBatch) -> bool:
@@ -69,13 +66,9 @@ def _shuffle(node: Node, producers: dict[str, Node], shapes: ShapesByBatch
 def _parts(node: Node, order: np.ndarray, shapes: ShapesByBatch) -> list[np.ndarray] | None:
     """Returns the channels that each output of a split or slice takes of an image with channels in
     this order; None for other nodes, and for slices along other axes."""
-    node = replace(node, inputs=list(node.inputs), attributes=dict(node.attributes))
-    known = {name: array for name in node.inputs[1:]
-             if (array := shapes.constant(name)) is not None}
-    if node.op not in ("split", "slice") or (
-            len(node.inputs) > 1 and not inputs_to_attributes(node, known)):
+    if node.op not in ("split", "slice") or (concrete := shapes.with_attributes(node)) is None:
         return None
-    attributes = node.attributes
+    attributes = concrete.attributes
     if node.op == "slice":
         starts, ends = attributes["starts"], attributes["ends"]
         if tuple(attributes.get("axes") or range(len(starts))) not in ((1,), (-3,)):

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from gossamer.expression import identity
-from gossamer.model.graph import Graph, Node, names_of, unused_name
+from gossamer.model.graph import Graph, Node, names_of, new_name
 from gossamer.model.infer.resolve import live_nodes
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.opset.registry import inputs_to_attributes
@@ -77,7 +77,7 @@ class _Rewriting:
             return
         for index, output in enumerate(node.outputs):
             if output:
-                node.outputs[index] = image = self._new_name(f"{output} channels first")
+                node.outputs[index] = image = new_name(self._names, f"{output} channels first")
                 self._images[output] = image
                 self.nodes.append(Node("transpose", image, [image], [output],
                                        {"permutation": _LAST}, node.source))
@@ -100,13 +100,8 @@ class _Rewriting:
             self._images[node.outputs[0]] = node.inputs[0]
         self.nodes.append(node)
 
-    def _new_name(self, name: str) -> str:
-        name = unused_name(self._names, name)
-        self._names.add(name)
-        return name
-
     def _constant(self, name: str, array: np.ndarray) -> str:
-        name = self._new_name(f"{name} channels first")
+        name = new_name(self._names, f"{name} channels first")
         self.constants[name] = np.ascontiguousarray(array)
         return name
 
@@ -187,5 +182,5 @@ _CONVERTERS: dict[str, Callable[[_Rewriting, Node], bool]] = {
     "reduce": _Rewriting.reduce, "softmax": _Rewriting.along_axis,
     "split": _Rewriting.along_axis,
 }
-"""What lets a node of an op compute on channels-first images; it returns whether that is
-possible."""
+"""For each op the function that lets a node compute on channels-first images, and that returns
+whether the node can."""

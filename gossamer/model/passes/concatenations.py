@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from gossamer.model.graph import Graph, Node, names_of, unused_name
+from gossamer.model.graph import Graph, Node, names_of, new_name
 from gossamer.model.passes.batch_norm import readers
 
 _COMPUTING = ("elementwise", "conv2d", "conv_transpose2d", "gemm")
@@ -63,8 +63,7 @@ def move_above_concatenations(graph: Graph) -> None:
         while (node := _follower(join, users, makers)) is not None:
             parts = []
             for part in join.inputs:
-                name = unused_name(names, f"{part}.{node.outputs[0]}")
-                names.add(name)
+                name = new_name(names, f"{part}.{node.outputs[0]}")
                 moved = Node("elementwise", name, [part], [name], dict(node.attributes),
                              node.source)
                 before.setdefault(id(join), []).append(moved)

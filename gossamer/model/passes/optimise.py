@@ -14,7 +14,6 @@ from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import live_nodes
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch, shapes_by_batch
 from gossamer.model.infer.visit import visit
-from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.opset.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
 from gossamer.model.passes.channel_shuffles import gather_shuffled_channels
@@ -49,12 +48,14 @@ def optimise(graph: Graph, *, channels_first: bool = False) -> Graph:
     drop_dead(graph)
     inline_scalars(graph, shapes)
     merge_equal(graph)
-    if gather_shuffled_channels(graph, shapes):
-        shapes = _without_dead(graph)
-    if channels_first and transpose_images_for_tokens(graph, shapes):
-        shapes = _without_dead(graph)
-    if channels_first and move_channels_first(graph, shapes):
-        shapes = _without_dead(graph)
+    changed = gather_shuffled_channels(graph, shapes)
+    if channels_first:
+        changed |= transpose_images_for_tokens(graph, shapes)
+        changed |= move_channels_first(graph, shapes)
+    if changed:
+        drop_identities(graph)
+        drop_dead(graph)
+        shapes = shapes_by_batch(graph)
     nest_concatenations(graph)
     move_above_concatenations(graph)
     matmul_to_gemm(graph, shapes)
@@ -74,13 +75,6 @@ def optimise(graph: Graph, *, channels_first: bool = False) -> Graph:
     drop_dead_channels(graph)
     drop_dead(graph)
     return graph
-
-
-def _without_dead(graph: Graph) -> ShapesByBatch:
-    """Removes what no output needs any more, and returns the shapes of the rest."""
-    drop_identities(graph)
-    drop_dead(graph)
-    return shapes_by_batch(graph)
 
 
 def _copy(graph: Graph) -> Graph:
@@ -225,11 +219,10 @@ def _image_pads(node: Node, shapes: ShapesByBatch) -> Sequence[int] | None:
     """Returns the pads of a node that only puts zeros round the height and width of images; None
     for another node. The pads may be computed from the image's size, as exporters write them, since
     this size does not depend on the batch."""
-    node = replace(node, inputs=list(node.inputs), attributes=dict(node.attributes))
-    known = {name: array for name in node.inputs[1:]
-             if (array := shapes.constant(name)) is not None}
-    if len(node.inputs) > 1 and not inputs_to_attributes(node, known):
+    concrete = shapes.with_attributes(node)
+    if concrete is None:
         return None
+    node = concrete
     pads = node.attributes.get("pads", ())
     rest = node.attributes.get("value") or node.attributes.get("axes")
     if node.attributes["mode"] != "constant" or rest or len(pads) != 8 or min(pads) < 0 or (

@@ -9,7 +9,7 @@ import numpy as np
 
 from gossamer.expression import DISCONTINUOUS, apply
 from gossamer.facts import REAL
-from gossamer.model.graph import Graph, Node, add_constant, names_of, unused_name
+from gossamer.model.graph import Graph, Node, add_constant, names_of, new_name
 from gossamer.model.opset.expression_facts import expression_facts
 from gossamer.model.opset.signs import are_scaled_signs
 from gossamer.model.passes.batch_norm import output_rows, readers
@@ -93,8 +93,7 @@ def _with_signs(name: str, taken: Sequence[Node], names: set[str], source: str) 
     node that makes the signs."""
     if not taken:
         return []
-    signs = unused_name(names, f"{name}.signs")
-    names.add(signs)
+    signs = new_name(names, f"{name}.signs")
     for reader in taken:
         reader.inputs[0] = signs
     return [Node("elementwise", signs, [name], [signs], {"expression": apply("sign")}, source)]

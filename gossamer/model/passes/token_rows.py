@@ -3,7 +3,7 @@ images: in NHWC, in which convolutions are fast, such a transposition leaves mem
 
 from __future__ import annotations
 
-from gossamer.model.graph import Graph, Node, names_of, unused_name
+from gossamer.model.graph import Graph, Node, names_of, new_name
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.opset.state import Shape
 
@@ -41,12 +41,9 @@ def _to_tokens(node: Node, reshape: Node, names: set[str], shapes: ShapesByBatch
     """Returns the nodes for a reshape of an image and the transposition after it; None where the
     reshape is another one."""
     image, tokens = reshape.inputs[0], node.outputs[0]
-    sizes = _sizes_after(image, tokens, shapes)
-    if sizes is None or any(
-            (whole[0], whole[2] * whole[3], whole[1]) != rows
-            for whole, rows in zip(shapes.shapes(image), shapes.shapes(tokens), strict=True)):
+    if not _are_tokens(tokens, image, shapes) or (sizes := _sizes(tokens, shapes)) is None:
         return None
-    last = _new_name(names, f"{image} channels last")
+    last = new_name(names, f"{image} channels last")
     return [Node("transpose", last, [image], [last], {"permutation": (0, 2, 3, 1)}, node.source),
             Node("reshape", node.name, [last], [tokens], {"shape": sizes}, node.source)]
 
@@ -56,28 +53,24 @@ def _to_image(node: Node, transposition: Node, names: set[str], shapes: ShapesBy
     """Returns the nodes for a transposition of tokens and the reshape to an image after it; None
     where the reshape is another one."""
     tokens, image = transposition.inputs[0], node.outputs[0]
-    sizes = _sizes_after(tokens, image, shapes)
-    if sizes is None or any(
-            (whole[0], whole[2] * whole[3], whole[1]) != rows
-            for rows, whole in zip(shapes.shapes(tokens), shapes.shapes(image), strict=True)):
+    if not _are_tokens(tokens, image, shapes) or (sizes := _sizes(image, shapes)) is None:
         return None
-    last = _new_name(names, f"{image} channels last")
+    last = new_name(names, f"{image} channels last")
     return [Node("reshape", last, [tokens], [last],
                  {"shape": (0, sizes[2], sizes[3], sizes[1])}, node.source),
             Node("transpose", node.name, [last], [image], {"permutation": (0, 3, 1, 2)},
                  node.source)]
 
 
-def _sizes_after(source: str, target: str, shapes: ShapesByBatch) -> Shape | None:
-    """Returns the shape of a reshape's result with 0 for the batch, where it is the same at each
-    batch size but for the batch, and source and target are an image and tokens; else None."""
-    known = {(0, *shape[1:]) for shape in shapes.shapes(target)}
-    if len(known) != 1 or {shapes.rank(source), shapes.rank(target)} != {3, 4}:
-        return None
-    return known.pop()
+def _are_tokens(tokens: str, image: str, shapes: ShapesByBatch) -> bool:
+    """Returns whether a value has a row for each pixel of an image, with the pixel's channels."""
+    return shapes.rank(image) == 4 and all(
+        rows == (whole[0], whole[2] * whole[3], whole[1])
+        for rows, whole in zip(shapes.shapes(tokens), shapes.shapes(image), strict=True))
 
 
-def _new_name(names: set[str], name: str) -> str:
-    name = unused_name(names, name)
-    names.add(name)
-    return name
+def _sizes(name: str, shapes: ShapesByBatch) -> Shape | None:
+    """Returns the shape of a value with 0 for the batch; None where other sizes depend on the
+    batch."""
+    known = {(0, *shape[1:]) for shape in shapes.shapes(name)}
+    return known.pop() if len(known) == 1 else None
