@@ -66,13 +66,16 @@ def made(name: str, place: Any, dtype: Any) -> tuple[Any, tuple[int, ...]]:
 
 def with_statistics(module: Any, x: Any) -> Any:
     """Returns a network in evaluation mode whose batch norms have the statistics of the pictures
-    `x`, so that activations neither vanish nor explode."""
+    `x`, so that activations neither vanish nor explode. A batch norm whose scales are all 0, as some
+    networks begin their training, gets scales of 1: a layer of zeros need not be computed."""
     import torch
 
     for layer in module.modules():
         if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):
             layer.momentum = None
             layer.reset_running_stats()
+            if layer.affine and not layer.weight.any():
+                torch.nn.init.ones_(layer.weight)
     module.train()
     for layer in module.modules():
         if isinstance(layer, torch.nn.Dropout):

@@ -169,7 +169,8 @@ def _know(state: InferenceState, node: Node, result: np.ndarray) -> None:
 def _replace(state: InferenceState, node: Node, places: np.ndarray, leading: Sequence[int]) -> None:
     """Emits the first input with the slices at some places of its leading dimensions replaced by
     slices of the third input. Both inputs are concatenated, and each slice of the result is
-    gathered from the concatenation. Of several slices for one place, the last is taken."""
+    gathered from the concatenation. Where every place is replaced, only the third input is read. Of
+    several slices for one place, the last is taken."""
     x, updates = node.inputs[0], node.inputs[2]
     shape, rest = state.shapes[x], state.shapes[x][len(leading):]
     if state.shapes[updates] != (*places.shape, *rest):
@@ -184,6 +185,13 @@ def _replace(state: InferenceState, node: Node, places: np.ndarray, leading: Seq
     state.check_size(node, (count,), "int64")
     taken = np.arange(count)
     taken[places.reshape(-1)] = count + np.arange(places.size)
+    if (taken >= count).all():
+        if np.array_equal(taken, count + np.arange(places.size)):
+            state.reshape(node, shape, updates)
+            return
+        flat = state.reshape(node, (places.size, *rest), updates, [state.new_name(node, "flat")])
+        _gather_flat(state, node, flat, (taken - count).reshape(tuple(leading)), rest)
+        return
     parts = [state.reshape(node, (size, *rest), name, [state.new_name(node, f"flat{index}")])
              for index, (name, size) in enumerate(((x, count), (updates, places.size)))]
     both = state.emit(node, (count + places.size, *rest), op="concat", inputs=parts,

@@ -3,7 +3,7 @@ for NVIDIA GPUs: a cluster of work-groups computes an image."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ _SOURCE = Path(__file__).with_name("channel_attention.cu")
 _MULTIPLE = 8
 """The channels have to be a multiple of this number, so that each word of 16 bytes holds channels
 of one pixel only."""
+_PRECISIONS = ("fp32", "fp16")
 _WARPS = (8, 16)
 _SURE_CLUSTER = 8
 """The most work-groups of a cluster for which every device with clusters has room."""
@@ -153,11 +154,21 @@ class ChannelAttention(FusionAlgorithm):
         return None
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
-        for precision in ("fp32", "fp16"):
-            for division in _divisions(problem, precision, device):
-                (plain,) = layout_variants(problem, ("NHWC",), (
-                    ("cluster", division.cluster), ("warps", division.warps)))
-                yield plain.as_fp16 if precision == "fp16" else plain
+        return self.variants_in(problem, device, _PRECISIONS)
+
+    def variants_in(self, problem: FusionProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        orders = {precision: [(division.cluster, division.warps) for division in
+                              _divisions(problem, precision, device)]
+                  for precision in _PRECISIONS if precision in precisions}
+        first = [config for order in orders.values() for config in order[:1]]
+        # the expected times of the last precision, the fastest, decide
+        others = [config for order in reversed(orders.values()) for config in order]
+        for cluster, warps in dict.fromkeys([*first, *others]):
+            (plain,) = layout_variants(problem, ("NHWC",), (("cluster", cluster), ("warps", warps)))
+            for precision, order in orders.items():
+                if (cluster, warps) in order:
+                    yield plain.as_fp16 if precision == "fp16" else plain
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
         division = _division(problem, variant.precision, variant["cluster"], variant["warps"],
