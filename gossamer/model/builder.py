@@ -148,7 +148,7 @@ class GraphBuilder(NodeBuilder):
         *inputs : str
             The function's arguments, which are broadcast against each other.
         constants : sequence of float, optional
-            The function's arguments that are known now, such as the limits of "clip".
+            The function's arguments that are plain numbers, such as the limits of "clip".
         **names
             As in `NodeNames`.
 
@@ -242,7 +242,8 @@ class GraphBuilder(NodeBuilder):
         x : str
             The input.
         shape : sequence of int
-            The new sizes: 0 keeps the input's, and one may be -1 for what remains.
+            The new sizes. 0 keeps the input's size. One size may be -1: it becomes the size that
+            keeps the number of elements.
         **names
             As in `NodeNames`.
 

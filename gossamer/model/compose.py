@@ -45,7 +45,7 @@ class Composer:
 
     def inline(self, expression: Expression, arguments: Sequence[int]) -> list[int]:
         """Adds the steps of another expression, and returns the numbers of its outputs.
-        arguments: numbers of the values that are its inputs."""
+        arguments: numbers of the values that become the other expression's inputs."""
         values = list(arguments)
         for step in expression.steps:
             values.append(self.apply(step.function, *[values[a] for a in step.arguments],

@@ -23,7 +23,7 @@ class DetectionHead:
     mask: indices of the network's anchors that the boxes of each cell adjust, in order.
     scale_x_y: factor by which the sigmoid of a box's centre is widened about 0.5.
     new_coords: whether the network computes all sigmoids itself, and the size of a box is
-    (2 * v)^2 times its anchor for an output v, instead of exp(v) times.
+    (2 * v)^2 times its anchor for an output v, instead of exp(v) times its anchor.
     softmax: whether the classes of a region head share a softmax; else each has a sigmoid.
     """
 
@@ -38,7 +38,7 @@ class DetectionHead:
 class DetectorMetadata:
     """How the outputs of a network that detects objects are read.
 
-    heads: one for each output, in their order.
+    heads: the head of each output, in the order of the outputs.
     classes: number of classes.
     resize: how a photo comes to the input's size: "stretch", or "letterbox", which keeps the
     proportions and fills the rest with grey.
@@ -62,8 +62,8 @@ def detector_of(value: Any, anchors: int) -> DetectorMetadata:
     """Returns the metadata that a JSON object describes. Fields that have a default may be left out
     of the object.
 
-    anchors: number of anchors that the network has. Raises ValueError where the fields have
-    another form.
+    anchors: number of anchors that the network has. Raises ValueError where a field is absent,
+    unknown or has a wrong value.
     """
     wrong = ValueError(f"{value!r} does not tell how boxes are decoded")
     if not _has_fields(value, DetectorMetadata):

@@ -63,7 +63,7 @@ class NodeBuilder:
         name : str
             Name of the input.
         shape : sequence of int or None
-            Sizes of the input's dimensions; None for an open one, such as the batch.
+            Sizes of the input's dimensions; None for an open size, such as the batch.
         dtype : str, default "float32"
             Type of its numbers.
         labels : sequence of str, optional

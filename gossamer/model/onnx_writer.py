@@ -20,7 +20,7 @@ _OPSET = 17
 def to_onnx(graph: Graph) -> onnx.ModelProto:
     """Returns an ONNX model with the graph's metadata and its nodes, none of them folded or fused.
 
-    Raises UnsupportedError that names the first node for which _RULES has no ONNX form.
+    Raises UnsupportedError where _RULES cannot write a node; the message names the first such node.
     """
     nodes = []
     constants = {name: numpy_helper.from_array(array, name)
@@ -62,7 +62,8 @@ def _batch_norm_training(node: Node, constants: dict[str, Any]) -> list[onnx.Nod
 
 
 def _elementwise(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
-    """Returns one ONNX node for each step of the expression."""
+    """Returns the ONNX nodes that compute the steps of the expression; an empty list where a step
+    has no ONNX operator here, or the expression does not end in its only output."""
     expression = node.attributes["expression"]
     last = expression.inputs + len(expression.steps) - 1
     if not expression.steps or expression.outputs != (last,):

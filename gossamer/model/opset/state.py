@@ -25,15 +25,17 @@ class InferenceState:
     """State of the shape inference of a graph at one batch size.
 
     Nodes are visited in order (gossamer.model.infer.visit). The shape rule of a node's op checks
-    the node, makes its attributes concrete and emits it, or nodes in its place, into this state.
+    the node, makes its attributes concrete and adds the node, or nodes that replace it, to this
+    state.
 
-    other_batch: the finished state of the same graph at another batch size, by which rules see what
-    depends on the batch; or None.
+    other_batch: the finished state of the same graph at another batch size, from which rules see
+    which sizes depend on the batch; or None.
     nodes: the nodes that were emitted.
     known: arrays of the values that do not depend on the data, by name.
-    shapes, dtypes: shape and dtype of every value so far, by name.
+    shapes, dtypes: shape and dtype of every value that was made so far, by name.
     aliases: the value for which another name stands, by this other name.
-    most_bytes: the most bytes of a value, and of all constants together that nodes make.
+    most_bytes: the most bytes that one value may take, and that all constants made by nodes may
+    take together.
     """
 
     def __init__(self, graph: Graph, batch: int, other_batch: InferenceState | None = None) -> None:
@@ -107,7 +109,8 @@ class InferenceState:
         return size
 
     def check_constant(self, node: Node, shape: Sequence[int], dtype: str) -> None:
-        """Raises ModelError where all constants that nodes make together become too large."""
+        """Counts the bytes of a constant that a node makes. Raises ModelError where all such
+        constants together become too large."""
         self._constant_bytes += self.check_size(node, shape, dtype)
         if self._constant_bytes > self.most_bytes:
             raise self.error(node, f"makes a constant of shape {list(shape)}, with which all such "

@@ -14,7 +14,7 @@ from onnx.shape_inference import infer_shapes
 from gossamer.model.readers.onnx.order import reads
 
 MOST_PARAMETERS = 1024
-"""Elements of the largest constant that is given to shape inference, and that the model of a part
+"""The most elements of a constant that is given to shape inference, or that the model of a part
 holds itself."""
 
 
@@ -122,7 +122,7 @@ class FileTypes:
 
 
 def has_float64(graph: onnx.GraphProto) -> bool:
-    """Returns whether values of a graph may be float64, since an input, output, constant or
+    """Returns whether values of a graph may be float64, because an input, output, constant or
     attribute is float64."""
     wanted = TensorProto.DOUBLE
     return any(tensor.data_type == wanted for tensor in graph.initializer) or any(
