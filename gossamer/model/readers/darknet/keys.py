@@ -1,6 +1,7 @@
 """The names of sections and options that Darknet and AlexeyAB's fork of it know.
 
-Most options concern training. The user is warned of names that are in no table.
+Most options concern training. The user is warned of an option that is in no table; a section that
+is in no table is an error.
 """
 
 from __future__ import annotations

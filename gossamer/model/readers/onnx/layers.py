@@ -251,7 +251,7 @@ def _matmul(node: OnnxNode) -> None:
 
 def _batch_norm(node: OnnxNode) -> None:
     """Converts BatchNormalization. With training_mode it normalises by the statistics of its input;
-    its further outputs are mixtures of these statistics and of the stored statistics."""
+    its further outputs are weighted means of these statistics and of the stored statistics."""
     node.only("spatial", 1)
     training = bool(node.only("training_mode", 0, 1))
     momentum = node.attribute("momentum", 0.9)
@@ -275,7 +275,7 @@ def _batch_norm(node: OnnxNode) -> None:
 
 
 def _softmax(node: OnnxNode, log: bool) -> None:
-    """Converts Softmax and LogSoftmax. Before opset 13 they work over all dimensions from the axis
+    """Converts Softmax and LogSoftmax. Before opset 13, both ops treat all dimensions from the axis
     on as one dimension."""
     old = node.opset < 13
     node.emit("softmax", [node.required(0)], axis=node.attribute("axis", 1 if old else -1),

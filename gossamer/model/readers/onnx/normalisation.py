@@ -56,7 +56,7 @@ def _layer_norm(node: OnnxNode) -> None:
 
 
 def _rms_norm(node: OnnxNode) -> None:
-    """Converts RMSNormalization: x divided by the root of the mean of its squares, times a
+    """Converts RMSNormalization: x divided by the square root of the mean of its squares, times a
     scale."""
     node.only("stash_type", 1)
     if _emitted_as_one(node, centred=False):
@@ -76,8 +76,8 @@ def _rms_norm(node: OnnxNode) -> None:
 
 
 def _scaled(node: OnnxNode, x: str, outputs: str | None) -> str:
-    """Emits x times a scale plus a bias of each channel, which are the node's inputs 1 and 2. A
-    batch norm with a mean of 0 and a variance of 1 computes this at any rank."""
+    """Emits x times a scale plus a bias of each channel, which are the node's inputs 1 and 2. The
+    node is a batch norm with a mean of 0 and a variance of 1, which takes x of any rank."""
     scale, bias = node.constant(1, "scale"), node.constant(2, "bias")
     if scale.ndim != 1 or scale.shape != bias.shape:
         raise node.error(f"scale has shape {list(scale.shape)} and bias {list(bias.shape)}, "
