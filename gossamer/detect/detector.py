@@ -116,7 +116,7 @@ class Detector:
         Raises
         ------
         InputError
-            If the file cannot be read, or the array has another form.
+            If the file cannot be read, or the array has another dtype or shape.
         """
         return self.detect([load_image(image) if isinstance(image, str | Path) else image])[0]
 
@@ -136,7 +136,7 @@ class Detector:
         Raises
         ------
         InputError
-            If an array has another form.
+            If an array has another dtype or shape.
         """
         if not images:
             return []
@@ -156,14 +156,15 @@ class Detector:
         -------
         batch : array
             The input: float32 of shape (N, channels, height, width), or the format that a plan with
-            an InputFormat takes. Bytes are the rounded numbers of the resized photo.
+            an InputFormat takes. Where the plan takes uint8, the numbers of the resized photo are
+            rounded.
         placements : list of Placement
             Where each photo lies in the input, for `decode`.
 
         Raises
         ------
         InputError
-            If an array has another form.
+            If an array has another dtype or shape.
         """
         batch, placements = [], []
         for image in images:

@@ -23,9 +23,10 @@ def recognise(graph: Graph) -> tuple[DetectorMetadata, Preprocessing]:
     """Returns how boxes are decoded, and how photos are prepared.
 
     A network without metadata of a detector is recognised by the shapes of its outputs, as YOLOX,
-    YOLOv5, YOLOv6 or YOLOv8. YOLOX and YOLOv6 have equal shapes; the functions with which the graph
-    makes boxes tell them apart. YOLOv5 may have its raw heads as further outputs. Raises
-    UnsupportedError for a network that is not recognised, and for metadata that do not fit it.
+    YOLOv5, YOLOv6 or YOLOv8. Outputs of YOLOX and YOLOv6 have equal shapes; the functions by which
+    the graph computes the boxes show which of the two the network is. YOLOv5 may have its raw heads
+    as further outputs. Raises UnsupportedError for a network that is not recognised, and for
+    metadata that do not fit the network.
     """
     static = resolve(graph, graph.fixed_batch or 1)
     shapes = [static.shapes[info.name] for info in graph.outputs]
@@ -90,8 +91,8 @@ def _is_raw_head(shape: Shape) -> bool:
 def _kind_of_cells(graph: Graph) -> str:
     """Returns the kind of a head with one box a cell, by the functions that follow the last
     convolutions. YOLOX computes an exponential where its graph decodes boxes. YOLOv6 computes only
-    products or quotients; its boxes are decoded as those of YOLOv5. YOLOX without decoding computes
-    neither."""
+    products or quotients; its boxes are decoded like boxes of YOLOv5. YOLOX without decoding
+    computes none of these functions."""
     functions = _last_functions(graph)
     return ("yolox_decoded" if "exp" in functions else
             "yolov5" if functions & {"mul", "div"} else "yolox")

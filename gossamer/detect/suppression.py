@@ -7,7 +7,8 @@ import numpy as np
 from gossamer.detect.decoding import Candidates
 
 _BLOCK = 64
-"""The number of boxes of highest score that are compared with all lower boxes in one step."""
+"""The number of boxes of highest score that are compared with all boxes of lower score in one
+step."""
 
 
 def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",

@@ -17,9 +17,10 @@ VARIABLE = "GOSSAMER_MAX_BYTES"
 LEAST = 2**28
 """Bytes that every file may ask for, however small it is."""
 MOST_RATIO = 32
-"""How many times its own size a packed file may unpack to."""
+"""The largest ratio of the bytes that a packed file unpacks to and the bytes of the file itself."""
 MOST_GROWTH = 128
-"""How many times the size of a network's inputs a value inside the network may have."""
+"""The largest ratio of the bytes of a value inside a network and the bytes of the network's
+inputs."""
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -58,8 +59,8 @@ def most_value_bytes(inputs: int, batch: int = 0) -> int:
     """Returns the most bytes that a value inside a network may have, and that all constants made by
     its nodes may have together.
 
-    inputs: bytes of the network's inputs. batch: the number of images that the user asked for, 0
-    where the file fixes it.
+    inputs: bytes of the network's inputs. batch: the number of images that the user asked for; 0
+    where the file fixes the number of images.
     """
     of_file = min(max(LEAST, MOST_GROWTH * inputs), host_memory() // 2)
     return set_limit() or max(of_file, LEAST // 4 * batch)

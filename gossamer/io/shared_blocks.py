@@ -1,4 +1,4 @@
-"""Blocks of shared memory, which other processes that this one starts fill."""
+"""Blocks of shared memory, which processes that were started by this process fill."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 class SharedBlocks:
     """Blocks of one size, which other processes write through a file descriptor.
 
-    A block is used again when no array over it is left. The memory has no name in a folder. It is
+    A block is used again when no array lies in it any more. The memory has no file name. It is
     freed with the last process that has the descriptor or an array, even where that process is
     killed. On systems without such memory (memfd) blocks lie in memory of this process alone.
 
@@ -32,8 +32,8 @@ class SharedBlocks:
             self.descriptors = (os.memfd_create("gossamer"),)
 
     def take(self) -> tuple[np.ndarray, int | None]:
-        """Returns a block, and the byte at which it begins in the descriptor's file; None where it
-        lies in memory of this process alone."""
+        """Returns a block, and the byte at which it begins in the descriptor's file; None where the
+        block lies in memory of this process alone."""
         try:
             offset, mapping = self._free.pop()
         except IndexError:
