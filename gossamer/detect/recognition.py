@@ -47,12 +47,13 @@ _PREPROCESSING = {
     "yolov8": PRESETS["unit"],
     "yolox": Preprocessing(channels="bgr"), "yolox_decoded": Preprocessing(channels="bgr"),
 }
-"""How photos are prepared, by the kind of the heads, where the network's metadata do not say so."""
+"""How photos are prepared for a network whose metadata do not state it, by the kind of its
+heads."""
 
 
 def _input_size(graph: Graph) -> tuple[int, int]:
-    """Returns height and width of the input. Raises UnsupportedError where the network has another
-    input than one photo."""
+    """Returns height and width of the input. Raises UnsupportedError where the network takes
+    anything but one photo."""
     shape = graph.inputs[0].shape
     if len(graph.inputs) != 1 or len(shape) != 4 or shape[1] not in (1, 3):
         shapes = ", ".join(shape_text(info.shape) for info in graph.inputs)
@@ -89,7 +90,7 @@ def _is_raw_head(shape: Shape) -> bool:
 
 
 def _kind_of_cells(graph: Graph) -> str:
-    """Returns the kind of a head with one box a cell, by the functions that follow the last
+    """Returns the kind of a head with one box for each cell, by the functions that follow the last
     convolutions. YOLOX computes an exponential where its graph decodes boxes. YOLOv6 computes only
     products or quotients; its boxes are decoded like boxes of YOLOv5. YOLOX without decoding
     computes none of these functions."""

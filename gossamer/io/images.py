@@ -1,7 +1,7 @@
 """Reads image files and prepares them for a network.
 
-Pillow is imported only when the first photo is read, so that a network whose metadata name a
-preprocessing loads faster.
+Pillow is imported only when the first photo is read: the metadata of a network need this module,
+but loading a network needs no Pillow.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ bytes a pixel."""
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Steps that turn a photo into a network's input: y = (v * scale - mean) / std, for v in 0 to
-    255.
+    """Steps that turn a photo into a network's input: y = (v * scale - mean) / std, for numbers v
+    of the photo from 0 to 255.
 
     size: (height, width) of the result; None keeps the size that `resize` gives.
     resize: length that the short side is scaled to before the centre is cropped to `size`; None
@@ -113,7 +113,7 @@ class Preprocessing:
 
     def pixels(self, image: np.ndarray | Image.Image) -> np.ndarray:
         """Returns one photo scaled and cropped but not normalised, uint8 of (height, width,
-        channels) in the order of `channels`. image: as for a call."""
+        channels) in the order of `channels`. image: as for __call__()."""
         values = np.asarray(self._sized(image))
         values = values[:, :, None] if values.ndim == 2 else values
         return np.ascontiguousarray(values[:, :, ::-1] if self.channels == "bgr" else values)
@@ -191,8 +191,8 @@ def load_image(path: str | Path) -> np.ndarray:
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """Returns a photo in RGB, turned upright as its EXIF orientation says. The result is Pillow's
-    image: an array would be copied back to an image where the photo is scaled next.
+    """Returns a photo in RGB, turned upright as its EXIF orientation says. The result is an image
+    of Pillow and no array: to scale an array, Pillow would have to copy it to an image again.
 
     Grey and palette images are expanded, transparency is laid on white, 16 bits are scaled to 8.
     Raises InputError for a file that is missing, is no image of FORMATS, is damaged or has more

@@ -72,8 +72,8 @@ def read_array(stream: IO[bytes], size: int) -> np.ndarray:
 
 def read_archive(file: Path | io.BytesIO, name: str) -> Archive:
     """Opens a .npz file. Raises BadArray where the file is no .npz file, OSError where it cannot be
-    read, and InputError, which begins with `name`, where its arrays unpack to more bytes than
-    gossamer.io.limits allows."""
+    read, and InputError, whose message begins with `name`, where its arrays unpack to more bytes
+    than gossamer.io.limits allows."""
     try:
         archive = zipfile.ZipFile(file)
     except _DAMAGED as error:

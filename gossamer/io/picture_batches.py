@@ -32,10 +32,10 @@ and taking its answer takes this process about as long as reading a small pictur
 
 _MOST_PROCESSES = 64
 """The most processes that read. Each process takes three file descriptors of this process, and each
-block of shared memory takes one."""
+block of shared memory takes one more."""
 _AHEAD_BYTES = 2**29
 """The most bytes of pictures that are read ahead. One picture for each process is read ahead even
-if the pictures take more bytes together."""
+if these pictures take more bytes."""
 
 Form = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of a picture."""
@@ -91,8 +91,8 @@ class _Pool:
     the answer. Its second argument is the byte of shared memory at which the pictures of the group
     begin; None where the answer contains the pictures.
     group: the most files of a group.
-    ahead: number of files that are submitted after a block before the pictures of the block are
-    taken.
+    ahead: the number of files after a block that must have been submitted before this process waits
+    for the pictures of the block.
     """
 
     submit: Callable[[Sequence[str], int | None], Future[Answer]]
@@ -192,7 +192,8 @@ def _read(reader: PictureReader, blocks: Iterable[_Block], pool: _Pool) -> Itera
 
 
 def _taken(reader: PictureReader, block: _Block) -> Iterator[PictureBatch]:
-    """Waits for a block, and yields its pictures together, or each alone where sizes may differ."""
+    """Waits for a block, and yields its pictures together, or each picture alone where the sizes of
+    pictures may differ."""
     left: Answer = {}
     start = 0
     for group, future in block.answers:
@@ -235,7 +236,8 @@ def _moved(memory: np.ndarray, left: Answer) -> np.ndarray:
 def read_group(reader: PictureReader, files: Sequence[str],
                target: tuple[int, int] | None = None) -> Answer:
     """Reads a group of files and returns the answer. target: the descriptor of shared memory, and
-    the byte at which the pictures are written there; None where all pictures are returned."""
+    the byte of this memory from which on the pictures are written; None where all pictures are
+    returned."""
     left: Answer = {}
     for number, file in enumerate(files):
         picture = reader(file)

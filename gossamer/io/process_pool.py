@@ -71,10 +71,10 @@ class ProcessPool:
     """Processes that call functions, each one function at a time.
 
     The processes start immediately, each served by a thread of this process. They end with `close`,
-    with the end of a `with` block, or with this process, even where it is killed. A process that
-    has ended is replaced. The processes import the modules of the functions, never the user's
-    program. Their output goes to a file; the error of an ended process quotes the last line of this
-    file.
+    with the end of a `with` block, or with this process, even where this process is killed. A
+    process that has ended is replaced. The processes import the modules of the functions, never the
+    user's program. Their output goes to a file; the error of an ended process quotes the last line
+    of this file.
 
     count: number of processes.
     kind: words for one process, such as "process that builds candidates".

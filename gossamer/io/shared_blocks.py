@@ -1,4 +1,4 @@
-"""Blocks of shared memory, which processes that were started by this process fill."""
+"""Blocks of shared memory. Processes that this process has started write to them."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class SharedBlocks:
         return np.frombuffer(memoryview(memory), np.uint8), offset
 
     def close(self) -> None:
-        """Ends this process's use of the descriptor. Blocks that are in use stay until the last
-        array over each is gone."""
+        """Ends this process's use of the descriptor. A block that is in use stays until no array
+        lies in it any more."""
         self._free.clear()
         for descriptor in self.descriptors:
             os.close(descriptor)
@@ -60,7 +60,7 @@ class SharedBlocks:
 
 def write(descriptor: int, offset: int, array: np.ndarray) -> bool:
     """Writes a contiguous array at an offset of the descriptor's file; any process that has the
-    descriptor may call this. Returns whether the system had room for the array."""
+    descriptor may call this function. Returns whether the system had room for the array."""
     try:
         return os.pwrite(descriptor, array.data, offset) == array.nbytes
     except OSError:

@@ -12,8 +12,8 @@ from gossamer.expression import Expression, ExpressionStep
 class Composer:
     """Builds an expression step by step.
 
-    Each value has a number: steps count up from 0, operands down from -1. Equal steps are made
-    once.
+    Each value has a number: steps count up from 0, operands down from -1. A step that equals an
+    earlier step gets the number of the earlier step.
     """
 
     def __init__(self) -> None:

@@ -215,7 +215,7 @@ class InputFormat:
 
     def _float32(self, of: Any) -> tuple[float, ...]:
         """Return the results of a function of scale, mean and std, computed in float64 and rounded
-        to float32; one number where all are equal."""
+        to float32; one number where all results are equal."""
         with np.errstate(all="ignore"):
             numbers = np.atleast_1d(of(*(np.asarray(each, np.float64)
                                          for each in map(self._of, ("scale", "mean", "std")))))

@@ -36,8 +36,8 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
         outputs need are not computed.
     precision : {"fp32", "tf32", "fp16"}, optional
         The precision that `compile` will be given. With a precision, float64 in an ONNX file
-        becomes float32, with a warning. Without a precision, ONNX Runtime computes float64 on the
-        host where it is installed.
+        becomes float32, with a warning. Without a precision, ONNX Runtime, if it is installed,
+        computes float64 on the host.
 
     Returns
     -------
@@ -153,8 +153,8 @@ def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
 
 
 def _hint(name: str) -> str:
-    """Return advice for a file that belongs to a model but is none itself; empty for other
-    files."""
+    """Return advice for the file of a saved plan, or a file that a model needs beside its first
+    file; empty for other files."""
     if name.lower().endswith(".plan"):
         return "; a plan is loaded by `gossamer run FILE.plan` or gossamer.Plan.load"
     for reader in registry.READERS:

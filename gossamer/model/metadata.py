@@ -1,4 +1,4 @@
-"""ModelMetadata: the meaning of a network's numbers, for all kinds of files alike."""
+"""ModelMetadata: the meaning of a network's numbers, the same for all kinds of files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class ModelMetadata:
 
 
 def fields_of(metadata: ModelMetadata) -> dict[str, Any]:
-    """Returns the metadata as values for JSON; metadata_of() makes metadata of them again."""
+    """Returns the metadata as values for JSON, from which metadata_of() makes the metadata
+    again."""
     return asdict(metadata)
 
 

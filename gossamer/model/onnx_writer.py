@@ -1,5 +1,5 @@
-"""Writes graphs as ONNX, for programs that take ONNX. The graphs are networks of the zoo, of
-training, of benchmarks, and networks that were read from other kinds of files."""
+"""Writes graphs as ONNX, for programs that take ONNX. The graphs are networks of the zoo, trained
+networks, networks of benchmarks, and networks that were read from other kinds of files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _batch_norm_training(node: Node, constants: dict[str, Any]) -> list[onnx.Nod
 
 def _elementwise(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
     """Returns the ONNX nodes that compute the steps of the expression; an empty list where a step
-    has no ONNX operator here, or the expression does not end in its only output."""
+    has no ONNX operator in the tables below, or the expression does not end in its only output."""
     expression = node.attributes["expression"]
     last = expression.inputs + len(expression.steps) - 1
     if not expression.steps or expression.outputs != (last,):
@@ -122,7 +122,7 @@ def _pool(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
         return [helper.make_node("MaxPool", node.inputs, node.outputs, **window,
                                  dilations=a["dilations"])]
     if a["dilations"] != (1, 1):
-        return []  # AveragePool has dilations since opset 19 only
+        return []  # AveragePool has dilations from opset 19 on only
     return [helper.make_node("AveragePool", node.inputs, node.outputs, **window,
                              count_include_pad=int(a["count_include_pad"]))]
 

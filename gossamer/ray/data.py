@@ -29,7 +29,7 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
     Parameters
     ----------
     dataset : ray.data.Dataset
-        A data set with a column for each input of the network, which has the input's name; each row
+        A data set with a column for each input of the network, under the input's name; each row
         holds one sample, without a batch dimension. Other columns stay.
     model : Plan, Graph, str, Path or bytes
         The network, or a plan, which is sent to each worker.

@@ -11,11 +11,10 @@ from gossamer.model.opset.registry import OPSET
 def images_apart(static: StaticGraph, other: StaticGraph) -> tuple[str | None, set[str]]:
     """Compares the static graphs of a graph at two batch sizes, node by node.
 
-    Returns two values. The first is text that starts with the first node or output that may mix
-    images, or that may differ between the batch sizes in more than the number of images; None where
-    no node and no output does. The second is the names of the outputs that have one or several rows
-    for each image, and empty where the first is text. The other outputs do not depend on the
-    images.
+    Returns two values. The first is the reason why images may depend on each other or on the batch
+    size, as text that starts with a node or an output; None where no reason is found. The second is
+    the names of the outputs that have one or several rows for each image; empty where the first
+    value is text. The other outputs do not depend on the images.
     """
     images = Images(static, other)
     for info in static.graph.inputs:

@@ -93,7 +93,7 @@ class ShapesByBatch:
 def shapes_by_batch(graph: Graph) -> ShapesByBatch:
     """Infers the graph's shapes at two batch sizes; dimensions that the file leaves open are 256 at
     the first and 384 at the second. Raises UnsupportedError for a node that gossamer computes at no
-    batch size, such as an op in a dtype that it lacks."""
+    batch size, such as an op in a dtype for which gossamer has no arithmetic."""
     data_dependent = _data_dependent(graph)
     batches = (2, 3) if graph.fixed_batch is None else (graph.fixed_batch, graph.fixed_batch + 1)
     states: list[InferenceState] = []

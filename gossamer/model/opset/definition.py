@@ -34,7 +34,8 @@ FactsRule = Callable[[StaticGraph, Node, Sequence[ValueFacts]], list[ValueFacts]
 class OpDef:
     """The definition of an op of the graph.
 
-    No field has a default, so that none is forgotten: a wrong field may give wrong results.
+    No field has a default, so that no definition can leave one out: a wrong field may give wrong
+    results.
 
     name: the `op` of the op's nodes.
     text: the inputs in order ("[x]" may be absent), a semicolon, and the attributes.
@@ -46,11 +47,12 @@ class OpDef:
     passes_values: whether each element of an output is an element of the inputs, or a function of a
     few elements. A sign after the node then depends on how each input is rounded, so that a batch
     norm before the node is not folded into weights.
-    jumps: whether a small change of an input may make a node's result jump, as a sign does;
-    `never_jumps` where it cannot.
+    jumps: function that returns whether a small change of an input may make a node's result jump,
+    as a sign does; `never_jumps` for an op whose results never jump.
     facts: the rule that derives the value facts of the outputs.
     float_only: whether the op is computed in float32 only, so that other dtypes are refused.
-    attribute_inputs: attributes that may be given as inputs after the first, in this order.
+    attribute_inputs: attributes that a node may have as its second and further inputs, in this
+    order.
 
     An op that resolve() always turns into other ops has `resolved` as evaluate, mixes and facts.
     """

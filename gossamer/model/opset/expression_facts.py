@@ -23,8 +23,8 @@ def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,
                      integer: bool = False) -> list[ValueFacts]:
     """Returns the facts of an expression's outputs.
 
-    integer: whether the arithmetic is in integers, which wraps round and truncates. Only values
-    that stay exact in float32 then have facts.
+    integer: whether the arithmetic is on integers, where results wrap round and quotients are
+    truncated. Only values that stay exact in float32 then have facts.
     """
     values = _values(expression, operands, integer=integer)
     results = [values[index] for index in expression.outputs]
@@ -43,7 +43,7 @@ def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: 
             given: tuple[int, ValueFacts] | None = None) -> list[ValueFacts]:
     """Returns the facts of all values of an expression: of the operands and of each step's result.
 
-    given: the index of a value, and facts that are assumed of it.
+    given: the index of a value, and facts that are assumed of this value.
     """
     values: list[ValueFacts] = []
     for index in range(expression.inputs + len(expression.steps)):
@@ -139,7 +139,7 @@ def _is_equal(x: ValueFacts, y: ValueFacts) -> ValueFacts:
 
 
 def _is_true(x: ValueFacts) -> ValueFacts:
-    """Returns the facts of the truth of a number, which is true unless it is 0."""
+    """Returns the facts of a number's truth value, which is 0 where the number is 0, else 1."""
     return _opposite(_is_equal(x, _ZERO))
 
 

@@ -1,5 +1,5 @@
 """Definitions of ops that repeat, choose or replace elements at places that do not depend on the
-data. resolve() turns these ops into copies."""
+data. resolve() turns these ops into ops that copy elements."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def _known_places(state: InferenceState, node: Node) -> np.ndarray:
 
 def _positive(state: InferenceState, node: Node, indices: np.ndarray, size: int,
               axis: int) -> np.ndarray:
-    """Returns indices along an axis of a size, with negative ones counted from the end. Raises
-    ModelError for an index outside of the axis."""
+    """Returns the indices along an axis of `size` elements, with negative indices, which count from
+    the end, replaced by indices from 0 on. Raises ModelError for an index outside of the axis."""
     if indices.size and (indices.min() < -size or indices.max() >= size):
         wrong = indices.min() if indices.min() < -size else indices.max()
         raise state.error(node, f"index {wrong} is outside dimension {axis} of shape "

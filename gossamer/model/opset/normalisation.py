@@ -1,5 +1,5 @@
-"""Definitions of batch norm by stored statistics, which resolve() turns into element-wise
-arithmetic, of batch norm by the statistics of the batch, and of layer norm."""
+"""Definitions of layer norm and of two kinds of batch norm. Batch norm by stored statistics becomes
+element-wise arithmetic in resolve(); batch norm by the statistics of the batch stays a node."""
 
 from __future__ import annotations
 

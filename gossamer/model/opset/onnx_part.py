@@ -17,7 +17,7 @@ from gossamer.model.opset.images import Images
 from gossamer.model.opset.state import InferenceState
 
 _MOST_PARAMETERS = 1024
-"""Elements of the largest known value that is given to ONNX's shape inference. Values that decide
+"""The most elements of a known value that is given to ONNX's shape inference. Values that decide
 shapes, such as axes and repeats, have fewer elements."""
 
 

@@ -43,7 +43,7 @@ _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
 """Types whose elements take eight bytes."""
 _MOST_RANK = 32
 _MOST_PARAMETERS = 1024
-"""Elements of the largest constant that is given to ONNX's shape inference. Constants that decide
+"""The most elements of a constant that is given to ONNX's shape inference. Constants that decide
 shapes, such as axes and repeats, have fewer elements."""
 
 

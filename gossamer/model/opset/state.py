@@ -92,12 +92,13 @@ class InferenceState:
         return outputs[0]
 
     def new_name(self, node: Node, role: str) -> str:
-        """Returns an unused name for a new value, which begins with the node's first output."""
+        """Returns an unused name for a new value. The name begins with the name of the node's first
+        output."""
         return unused_name(self._names, f"{node.outputs[0]}.{role}")
 
     def check_size(self, node: Node, shape: Sequence[int], dtype: str) -> int:
         """Returns the bytes of a value. Raises ModelError for more bytes than gossamer.io.limits
-        allows: a file that asks for so many is probably wrong or malicious."""
+        allows: a file that asks for more is probably wrong or malicious."""
         if min(shape, default=0) < 0:
             raise self.error(node, f"makes a value of shape {list(shape)}; expected sizes of 0 or "
                                    "more")
@@ -138,7 +139,8 @@ class InferenceState:
     def reshape(self, node: Node, shape: Sequence[int], x: str | None = None,
                 outputs: Sequence[str] | None = None) -> str:
         """Emits a reshape of x, by default the node's first input, and returns the output's name.
-        Where x and outputs are left out and the input has the shape already, it makes an alias."""
+        Where x and outputs are left out and the input has the shape already, makes an alias
+        instead."""
         if x is None and outputs is None and self.shapes[node.inputs[0]] == tuple(shape):
             self.alias(node)
             return node.outputs[0]

@@ -25,7 +25,7 @@ class _Chain:
 
     nodes: the nodes from the last to the first; nodes outside of the chain read results of the last
     node only.
-    steps: number of steps of all their expressions together.
+    steps: number of steps in the expressions of all nodes together.
     """
 
     nodes: list[Node]

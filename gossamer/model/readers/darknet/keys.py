@@ -80,7 +80,7 @@ KEYS: dict[str, frozenset[str]] = {kind: _words(keys) for kind, keys in {
         scale_x_y show_details sim_thresh track_ciou_norm track_history_size truth_thresh
         uc_normalizer""",
 }.items()}
-"""The options of each section, beside the common ones."""
+"""The options of each section, beside the options in COMMON."""
 
 ALEXEYAB_ONLY = _words("""
     antialiasing beta_nms cls_normalizer counters_per_class cutmix group_id iou_loss

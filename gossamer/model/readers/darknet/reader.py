@@ -37,7 +37,7 @@ def load_darknet(cfg: Path, weights: Path, names: Path | None = None) -> Graph:
     metadata say how boxes are decoded. The output of another network is its last layer.
 
     names: file with the names of the classes, one a line; by default the file beside the .cfg with
-    the suffix .names, which may be absent.
+    the suffix .names. The default file may be absent.
 
     Raises InputError where a file cannot be read, ModelError where a file is damaged or the files
     do not fit each other, and UnsupportedError for a section or option that gossamer does not

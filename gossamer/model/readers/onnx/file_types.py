@@ -32,7 +32,7 @@ class FileTypes:
 
     @cached_property
     def _inferred(self) -> dict[str, onnx.TypeProto]:
-        """The type of each value of the file for which ONNX's inference finds one."""
+        """The type of each value of the file for which ONNX's inference finds a type."""
         graph = helper.make_graph([], "types", list(self.model.graph.input), [])
         given = {info.name for info in graph.input}
         for name, tensor in self.initializers.items():

@@ -69,9 +69,9 @@ class Scaled:
 Requantise = Callable[[OnnxNode, np.ndarray, np.ndarray, str], Centred]
 """A function that adds the node that rounds a float value to integers, in place of a
 QuantizeLinear, and returns the integers. Its arguments are the QuantizeLinear, the scale and the
-zero point (one number each), and the dtype of the integers. The function rounds as ONNX Runtime
-does in an operator on integers into which ONNX Runtime fuses a layer and the nodes that quantise
-beside it."""
+zero point (one number each), and the dtype of the integers. ONNX Runtime fuses a layer, the nodes
+that dequantise its inputs and the node that quantises its result into one operator on integers; the
+function rounds as this operator does."""
 
 
 class Integers:

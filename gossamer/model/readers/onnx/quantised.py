@@ -1,8 +1,8 @@
 """Converters of ONNX's operators on quantised values, and of layers of floats between
 DequantizeLinear and QuantizeLinear.
 
-Sums are computed of integers, without rounding. All arithmetic on these sums is in float32, in the
-order of ONNX Runtime, so that the results are the same integers.
+Sums are computed from integers, without rounding. All arithmetic on these sums is in float32, in
+the order of ONNX Runtime, so that the results are the same integers as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ def _quantise_dynamically(node: OnnxNode, integers: Integers) -> None:
 
 
 def _cast(node: OnnxNode, integers: Integers) -> None:
-    """Converts Cast. A cast of integers to float32 is the float32 value that stands for them."""
+    """Converts Cast. A cast of quantised integers to float32 is computed from the float32 value
+    that stands for the integers."""
     known = integers.centred.get(node.input(0))
     if known is None or TYPES.get(node.attribute("to", 0)) != "float32":
         ELEMENTWISE["Cast"](node)

@@ -32,7 +32,7 @@ from gossamer.model.readers.onnx.layers import LAYERS, bias_of, convolution_attr
 from gossamer.model.readers.onnx.node import OnnxNode
 
 IntegerConverter = Callable[[OnnxNode, Integers], None]
-"""A converter that also reads and updates `Integers`, the facts known of quantised values."""
+"""A converter that also reads and updates `Integers`, the quantised values of the file."""
 
 NO_ZERO = np.zeros((), np.float32)
 """The zero point of integers that have none."""
@@ -48,7 +48,7 @@ def _is_one_a_row(scale: np.ndarray, weight: np.ndarray) -> bool:
 
 def _per_channel(array: np.ndarray, rank: int) -> np.ndarray:
     """Returns an array of one number, or one number a channel, in a shape that broadcasts to images
-    of a rank."""
+    of `rank` dimensions."""
     return array.reshape(-1, *[1] * (rank - 2)) if array.size > 1 else array.reshape(())
 
 

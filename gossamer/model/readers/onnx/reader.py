@@ -59,7 +59,7 @@ _QUANTISED = ("QLinear", "QAttention", "MatMulIntegerToFloat", "DynamicQuantize"
 
 
 def _without_integers(converter: Converter) -> IntegerConverter:
-    """Returns a converter that ignores `Integers`, the facts known of quantised values."""
+    """Returns a converter that ignores `Integers`, the quantised values of the file."""
     return lambda node, integers: converter(node)
 
 
@@ -364,7 +364,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
             try:
                 _convert(node, converter, integers)
                 if (entry.domain, entry.op_type) in QONNX:
-                    # where the op quantises weights, they are computed now
+                    # where the op quantises weights, the quantised weights are computed now
                     folder.fold_last(graph)
             except UnsupportedError as error:
                 if parts is None:
