@@ -46,11 +46,11 @@ class Detector:
         network has 80 classes.
     threshold : float, optional
         Least score of a box, from 0 to 1; by default the network's own threshold, which is 0.25
-        unless its metadata state another one.
+        unless the network's metadata state another threshold.
     nms : float, optional
         Limit, from 0 to 1, of the overlap (intersection over union) of two boxes of a class. Where
         they overlap more, the box of lower score is dropped. By default the network's own limit,
-        which is 0.45 unless its metadata state another one.
+        which is 0.45 unless the network's metadata state another limit.
     resize : {"stretch", "letterbox"}, optional
         How photos are brought to the size of the network's input; by default as the network's
         metadata say, else "letterbox".
@@ -111,7 +111,7 @@ class Detector:
         Returns
         -------
         list of Box
-            The objects, those of highest score first.
+            The objects, in the order of falling scores.
 
         Raises
         ------
@@ -131,7 +131,7 @@ class Detector:
         Returns
         -------
         list of list of Box
-            The objects of each photo, those of highest score first.
+            The objects of each photo, in the order of falling scores.
 
         Raises
         ------
@@ -203,7 +203,7 @@ class Detector:
         Returns
         -------
         list of list of Box
-            The objects of each photo, those of highest score first.
+            The objects of each photo, in the order of falling scores.
         """
         # a network may have its raw heads as further outputs, behind the decoded boxes
         outputs = [np.asarray(output, np.float32)

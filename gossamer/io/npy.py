@@ -117,7 +117,7 @@ class Archive:
 
 
 def reason(error: Exception) -> str:
-    """Returns what an error of Python or NumPy says, in a few words."""
+    """Returns the text of an error of Python or NumPy, cut to one short line."""
     return cut(one_line(" ".join(str(error).split()))) or type(error).__name__
 
 

@@ -82,7 +82,7 @@ def _fitted(text: str, width: int, right: bool) -> str:
 
 def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Sequence[str],
             available: int) -> dict[str, int]:
-    """Returns the widths of the columns that are shown, which stand two characters apart.
+    """Returns the widths of the columns that are shown, which have two characters between them.
 
     The widest column that may be cut is cut first: among the spare columns, or among all columns
     where no spare column is left. (rich would cut all columns by the same number of characters.)

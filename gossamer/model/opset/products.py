@@ -248,8 +248,8 @@ DEFINITIONS = (
            passes_values=False, jumps=never_jumps, facts=_conv_transpose2d_facts, float_only=True,
            attribute_inputs=()),
     # the attribute alpha of ONNX's Gemm is multiplied into b where b is constant, else into the
-    # epilogue; ONNX's beta is multiplied into the bias c where c is constant, else a node of its
-    # own multiplies c
+    # epilogue; ONNX's beta is multiplied into c where c is constant, else the node that adds c
+    # multiplies c by beta
     define("gemm",
            text="a, b[, epilogue operands], matrices of which none need be constant (where b is, "
                 "and a is not transposed, a may have more dimensions, of which the last is summed "

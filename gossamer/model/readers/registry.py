@@ -29,7 +29,7 @@ class FurtherFile:
 
 @dataclass(frozen=True)
 class Reader:
-    """A kind of model file, and what can be done with it.
+    """A kind of model file, with the functions that read it.
 
     kind: name of the kind with its article, for messages: "an ONNX file".
     suffixes: ends of the names of such files, in small letters.

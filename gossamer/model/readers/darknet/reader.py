@@ -83,8 +83,8 @@ def _metadata(graph: Graph, network: DarknetNetwork, sections: list[Section],
         return ModelMetadata(names, preprocessing=preprocessing, anchors=anchors,
                              detector=detector)
     last = network.layers[-1]
-    # a network of 1000 classes without names would get ImageNet's names, whose order may be another
-    # one than the network's
+    # a network of 1000 classes without names would get ImageNet's names, in an order that may
+    # differ from the network's
     names = _names(graph, names_path, last.size) or (
         tuple(f"class {index}" for index in range(last.size)) if last.flat else ())
     return ModelMetadata(names, preprocessing=preprocessing)
@@ -101,9 +101,9 @@ def _preprocessing(network: DarknetNetwork) -> Preprocessing | None:
 
 
 def _letterboxes(network: DarknetNetwork, sections: list[Section]) -> bool:
-    """Returns whether photos keep their proportions. The option letter_box of [net] decides this.
-    Without the option, photos keep their proportions unless the files show that the network was
-    made for AlexeyAB's fork."""
+    """Returns whether photos keep their proportions. The option letter_box of [net] decides whether
+    they do. Without the option, photos keep their proportions unless the files show that the
+    network was made for AlexeyAB's fork."""
     if "letter_box" in sections[0].options:
         return sections[0].flag("letter_box")
     return network.weights.revision == 0 and not any(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 class Clusters:
-    """Groups of steps; each group can be computed as one.
+    """Groups of steps; each group can be computed as one step.
 
     Steps are added in an order in which they can be computed. A group is connected, and no path
     leads from a group through steps outside of it back into the group.

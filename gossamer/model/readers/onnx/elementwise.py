@@ -1,4 +1,4 @@
-"""Converters of ONNX's element-wise ops, each of which becomes one elementwise node."""
+"""Converters of ONNX's element-wise ops. Most of these ops become one elementwise node."""
 
 from __future__ import annotations
 
