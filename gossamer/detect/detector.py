@@ -111,7 +111,7 @@ class Detector:
         Returns
         -------
         list of Box
-            The objects, in the order of falling scores.
+            The objects, in descending order of score.
 
         Raises
         ------
@@ -131,7 +131,7 @@ class Detector:
         Returns
         -------
         list of list of Box
-            The objects of each photo, in the order of falling scores.
+            The objects of each photo, in descending order of score.
 
         Raises
         ------
@@ -203,7 +203,7 @@ class Detector:
         Returns
         -------
         list of list of Box
-            The objects of each photo, in the order of falling scores.
+            The objects of each photo, in descending order of score.
         """
         # a network may have its raw heads as further outputs, behind the decoded boxes
         outputs = [np.asarray(output, np.float32)

@@ -13,7 +13,7 @@ step."""
 
 def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
              beta: float = 0.6) -> np.ndarray:
-    """Returns the indices of the boxes that stay, in the order of falling scores.
+    """Returns the indices of the boxes that stay, in descending order of score.
 
     limit: where two boxes of a class overlap more than this, the box of lower score is dropped.
     kind: how overlap is measured. "greedynms" takes the intersection over union. "diounms" takes

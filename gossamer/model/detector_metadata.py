@@ -21,8 +21,8 @@ class DetectionHead:
     (N, anchors * cells, 5 + classes), with boxes in pixels, is the head of YOLOv5 and YOLOv7.
     "yolov8" (N, 4 + classes, cells) is the head of YOLOv8.
     mask: indices of the network's anchors that the boxes of each cell adjust, in order.
-    scale_x_y: factor s of the offset of a box's centre from the centre of its cell: the offset is s
-    * (sigmoid(v) - 0.5) cells for an output v.
+    scale_x_y: factor s of the offset of a box's centre from the centre of its cell: for an output
+    v, the offset is (sigmoid(v) - 0.5) * s cells.
     new_coords: whether the network computes all sigmoids itself, and the size of a box is
     (2 * v)^2 times its anchor for an output v, instead of exp(v) times its anchor.
     softmax: whether the classes of a region head share a softmax; else each has a sigmoid.

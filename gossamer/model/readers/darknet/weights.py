@@ -32,8 +32,8 @@ class WeightsFile:
 
     path: path of the file.
     revision: 0 in files of the original Darknet, more in files of AlexeyAB's fork.
-    transposed: whether matrices of connected layers are stored as (inputs, outputs). They are in
-    very old files, whose version is above 1000.
+    transposed: whether matrices of connected layers are stored as (inputs, outputs), as in very old
+    files, whose version is above 1000.
     """
 
     def __init__(self, path: Path) -> None:
