@@ -1,2 +1,2 @@
-"""Object detection: preparing photos for a network, making boxes of its outputs, non-maximum
-suppression, and drawing."""
+"""Object detection: preparing photos for a network, making boxes from the network's outputs,
+non-maximum suppression, and drawing."""

@@ -54,7 +54,7 @@ def decode(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float
     head: how the output encodes boxes.
     output: the head's output for the photo.
     """
-    # boxes with NaN or infinite edges are left out below, so that no warning is wanted
+    # boxes with NaN or infinite edges are left out below, so that NumPy's warnings are of no use
     with np.errstate(all="ignore"):
         centres, sizes, objectness, probabilities = _DECODERS[head.kind](head, output, grid,
                                                                          threshold)

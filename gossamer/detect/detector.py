@@ -46,11 +46,11 @@ class Detector:
         network has 80 classes.
     threshold : float, optional
         Least score of a box, from 0 to 1; by default the network's own threshold, which is 0.25
-        unless its metadata state another one.
+        unless the network's metadata state another threshold.
     nms : float, optional
         Limit, from 0 to 1, of the overlap (intersection over union) of two boxes of a class. Where
         they overlap more, the box of lower score is dropped. By default the network's own limit,
-        which is 0.45 unless its metadata state another one.
+        which is 0.45 unless the network's metadata state another limit.
     resize : {"stretch", "letterbox"}, optional
         How photos are brought to the size of the network's input; by default as the network's
         metadata say, else "letterbox".
@@ -111,12 +111,12 @@ class Detector:
         Returns
         -------
         list of Box
-            The objects, those of highest score first.
+            The objects, in descending order of score.
 
         Raises
         ------
         InputError
-            If the file cannot be read, or the array has another form.
+            If the file cannot be read, or the array has another dtype or shape.
         """
         return self.detect([load_image(image) if isinstance(image, str | Path) else image])[0]
 
@@ -131,12 +131,12 @@ class Detector:
         Returns
         -------
         list of list of Box
-            The objects of each photo, those of highest score first.
+            The objects of each photo, in descending order of score.
 
         Raises
         ------
         InputError
-            If an array has another form.
+            If an array has another dtype or shape.
         """
         if not images:
             return []
@@ -156,14 +156,15 @@ class Detector:
         -------
         batch : array
             The input: float32 of shape (N, channels, height, width), or the format that a plan with
-            an InputFormat takes. Bytes are the rounded numbers of the resized photo.
+            an InputFormat takes. Where the plan takes uint8, the numbers of the resized photo are
+            rounded.
         placements : list of Placement
             Where each photo lies in the input, for `decode`.
 
         Raises
         ------
         InputError
-            If an array has another form.
+            If an array has another dtype or shape.
         """
         batch, placements = [], []
         for image in images:
@@ -202,7 +203,7 @@ class Detector:
         Returns
         -------
         list of list of Box
-            The objects of each photo, those of highest score first.
+            The objects of each photo, in descending order of score.
         """
         # a network may have its raw heads as further outputs, behind the decoded boxes
         outputs = [np.asarray(output, np.float32)

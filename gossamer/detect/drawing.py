@@ -12,12 +12,12 @@ from gossamer.detect.box import Box
 from gossamer.detect.label_places import Area, places
 
 _GOLDEN = 0.618034
-"""The step of the hue, from 0 to 1, from each class to the next. It is the golden ratio less 1, by
-which the hues of a few neighbouring classes are far apart."""
+"""The step of the hue, which goes from 0 to 1, from each class to the next. The step is the golden
+ratio less 1, so that classes with neighbouring numbers have very different hues."""
 
 
 def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
-    """Draw boxes with labels, which are the name of the class and the score.
+    """Draw boxes with labels. A label is the name of the class and the score of its box.
 
     No label hides another one, unless the photo has no room.
 
@@ -57,7 +57,7 @@ def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
 def _inside(box: Box, width: int, height: int) -> Area:
     """Return the part of a box that lies on a photo of a width and height.
 
-    It is never empty: a box beyond the photo's edge becomes a line or a pixel at the edge.
+    The part is never empty: a box beyond the photo's edge becomes a line or a pixel at the edge.
     """
     left, right = (float(np.clip(edge, 0, width - 1)) for edge in (box.left, box.right))
     top, bottom = (float(np.clip(edge, 0, height - 1)) for edge in (box.top, box.bottom))

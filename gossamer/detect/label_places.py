@@ -28,10 +28,10 @@ def places(boxes: Sequence[Area], sizes: Sequence[tuple[float, float]], width: f
     """Returns the area of each box's label on a photo.
 
     A label takes the first free place at a corner of its box, outside or inside. A place is free
-    where it overlaps no label of an earlier box. Where all these places are taken, the label takes
-    the nearest free place of a grid over the photo. Where the grid has no free place either, the
-    label takes the place at which it hides the fewest pixels of other labels. A place that would
-    reach beyond the photo is moved into it.
+    where it overlaps no label of an earlier box. Where none of these places is free, the label
+    takes the nearest free place of a grid over the photo. Where the grid has no free place either,
+    the label takes the place at which it hides the fewest pixels of other labels. A place that
+    would reach beyond the photo is moved into the photo.
 
     boxes: the boxes, most important first.
     sizes: width and height of each label.

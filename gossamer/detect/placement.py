@@ -78,8 +78,9 @@ def place(photo: tuple[int, int], size: tuple[int, int], resize: str, style: Sty
 
 def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
            style: Style) -> np.ndarray:
-    """Returns the network's input with a resized photo in its place, in float32. It has the shape
-    (height, width, channels), or (height, width) for a photo without channels.
+    """Returns the network's input, with the resized photo in the rectangle of its placement, in
+    float32. The input has the shape (height, width, channels), or (height, width) for a photo
+    without channels.
 
     Each pixel of the input is interpolated between four pixels of the photo. No other pixels are
     read, so that a large photo takes no more memory than a small one.
@@ -104,8 +105,9 @@ def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
 
 def _neighbours(length: int, new_length: int,
                 corners_meet: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns three arrays over the pixels of a resized line: the two pixels of the original line
-    between which each is interpolated, and the share of the second one."""
+    """Returns three arrays with an element for each pixel of a resized line: the indices of the two
+    pixels of the original line between which the pixel is interpolated, and the weight of the
+    second of them."""
     steps = np.arange(new_length)
     if corners_meet:
         places = steps * ((length - 1) / max(new_length - 1, 1))

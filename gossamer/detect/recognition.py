@@ -23,9 +23,10 @@ def recognise(graph: Graph) -> tuple[DetectorMetadata, Preprocessing]:
     """Returns how boxes are decoded, and how photos are prepared.
 
     A network without metadata of a detector is recognised by the shapes of its outputs, as YOLOX,
-    YOLOv5, YOLOv6 or YOLOv8. YOLOX and YOLOv6 have equal shapes; the functions with which the graph
-    makes boxes tell them apart. YOLOv5 may have its raw heads as further outputs. Raises
-    UnsupportedError for a network that is not recognised, and for metadata that do not fit it.
+    YOLOv5, YOLOv6 or YOLOv8. Outputs of YOLOX and YOLOv6 have equal shapes; the functions by which
+    the graph computes the boxes show which of the two the network is. YOLOv5 may have its raw heads
+    as further outputs. Raises UnsupportedError for a network that is not recognised, and for
+    metadata that do not fit the network.
     """
     static = resolve(graph, graph.fixed_batch or 1)
     shapes = [static.shapes[info.name] for info in graph.outputs]
@@ -46,12 +47,13 @@ _PREPROCESSING = {
     "yolov8": PRESETS["unit"],
     "yolox": Preprocessing(channels="bgr"), "yolox_decoded": Preprocessing(channels="bgr"),
 }
-"""How photos are prepared, by the kind of the heads, where the network's metadata do not say so."""
+"""How photos are prepared for a network whose metadata do not state it, by the kind of its
+heads."""
 
 
 def _input_size(graph: Graph) -> tuple[int, int]:
-    """Returns height and width of the input. Raises UnsupportedError where the network has another
-    input than one photo."""
+    """Returns height and width of the input. Raises UnsupportedError where the network takes
+    anything but one photo."""
     shape = graph.inputs[0].shape
     if len(graph.inputs) != 1 or len(shape) != 4 or shape[1] not in (1, 3):
         shapes = ", ".join(shape_text(info.shape) for info in graph.inputs)
@@ -88,10 +90,10 @@ def _is_raw_head(shape: Shape) -> bool:
 
 
 def _kind_of_cells(graph: Graph) -> str:
-    """Returns the kind of a head with one box a cell, by the functions that follow the last
+    """Returns the kind of a head with one box for each cell, by the functions that follow the last
     convolutions. YOLOX computes an exponential where its graph decodes boxes. YOLOv6 computes only
-    products or quotients; its boxes are decoded as those of YOLOv5. YOLOX without decoding computes
-    neither."""
+    products or quotients; its boxes are decoded like boxes of YOLOv5. YOLOX without decoding
+    computes none of these functions."""
     functions = _last_functions(graph)
     return ("yolox_decoded" if "exp" in functions else
             "yolov5" if functions & {"mul", "div"} else "yolox")

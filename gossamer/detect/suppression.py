@@ -7,19 +7,20 @@ import numpy as np
 from gossamer.detect.decoding import Candidates
 
 _BLOCK = 64
-"""The number of boxes of highest score that are compared with all lower boxes in one step."""
+"""The number of boxes of highest score that are compared with all boxes of lower score in one
+step."""
 
 
 def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
              beta: float = 0.6) -> np.ndarray:
-    """Returns the indices of the boxes that stay, those of highest score first.
+    """Returns the indices of the boxes that stay, in descending order of score.
 
     limit: where two boxes of a class overlap more than this, the box of lower score is dropped.
     kind: how overlap is measured. "greedynms" takes the intersection over union. "diounms" takes
     the intersection over union less a penalty. The penalty is the squared distance of the centres,
-    divided by the squared diagonal of the smallest box around both, to the power beta (Z. Zheng et
-    al., "Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression", AAAI 2020; the
-    power is Darknet's).
+    divided by the squared diagonal of the smallest box around both boxes, to the power beta (Z.
+    Zheng et al., "Distance-IoU Loss: Faster and Better Learning for Bounding Box Regression", AAAI
+    2020; the power is Darknet's).
     """
     def are_apart(one: np.ndarray, others: np.ndarray) -> np.ndarray:
         boxes = candidates.boxes[one][..., None, :], candidates.boxes[others]
@@ -45,7 +46,7 @@ def suppress(candidates: Candidates, limit: float, kind: str = "greedynms",
 
 def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     """Returns the intersection over union of one box (4,), or of each of several boxes (M, 1, 4),
-    with other boxes (K, 4); 0 where both are empty."""
+    with other boxes (K, 4); 0 for two empty boxes."""
     low, high = np.maximum(box[..., :2], boxes[:, :2]), np.minimum(box[..., 2:], boxes[:, 2:])
     sides = np.maximum(high - low, 0)
     common = sides[..., 0] * sides[..., 1]
@@ -55,7 +56,7 @@ def overlap(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
 
 def _distance(box: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     """Returns the squared distance of the centres, divided by the squared diagonal of the smallest
-    box around both."""
+    box around both boxes. The arguments have the shapes that overlap() takes."""
     around = np.maximum(box[..., 2:], boxes[:, 2:]) - np.minimum(box[..., :2], boxes[:, :2])
     diagonal = (around**2).sum(axis=-1)
     twice_between = (box[..., :2] + box[..., 2:]) - (boxes[:, :2] + boxes[:, 2:])

@@ -12,7 +12,8 @@ from gossamer.io import npy
 
 def read_arrays(file: str, option: str) -> dict[str, np.ndarray]:
     """Returns the one array of a .npy file under the name "", or the arrays of a .npz file by
-    their names. option: the option that named the file, for messages. Raises InputError."""
+    their names. option: the option that named the file, for messages. Raises InputError where the
+    file cannot be read."""
     path = Path(file)
     try:
         with path.open("rb") as stream:

@@ -15,8 +15,9 @@ PARTIAL = ".partial-"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yields a file open for writing. The file replaces `path` when the body ends, and is removed
-    when the body or the writing fails. Raises OSError."""
+    """Yields a file open for writing. The file replaces `path` when the body of the with statement
+    ends, and is removed when the body or the writing fails. Raises OSError where a file operation
+    fails."""
     partial = path.with_name(f"{PARTIAL}{secrets.token_hex(8)}")
     try:
         with open(partial, "xb") as file:

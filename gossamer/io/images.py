@@ -1,7 +1,7 @@
 """Reads image files and prepares them for a network.
 
-Pillow is imported only when the first photo is read, so that a network whose metadata name a
-preprocessing loads faster.
+Pillow is imported only when the first photo is read: the metadata of a network need this module,
+but loading a network needs no Pillow.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ ROUNDINGS = ("none", "signed8", "sign")
 LONGEST = 16384
 """The longest side, in pixels, that a photo is scaled to."""
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
-"""The formats of photos that are read, as Pillow calls them."""
+"""The formats of photos that are read, by Pillow's names."""
 MOST_PIXELS = 2**26
-"""The most pixels of a photo that is read: memory holds several copies, with 4 bytes a pixel."""
+"""The most pixels of a photo that is read: memory holds several copies of a photo at once, with 4
+bytes a pixel."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Steps that turn a photo into a network's input: y = (v * scale - mean) / std, for v in 0 to
-    255.
+    """Steps that turn a photo into a network's input: y = (v * scale - mean) / std, for numbers v
+    of the photo from 0 to 255.
 
     size: (height, width) of the result; None keeps the size that `resize` gives.
     resize: length that the short side is scaled to before the centre is cropped to `size`; None
@@ -85,9 +86,10 @@ class Preprocessing:
     def fitted(self, shape: Sequence[int | None]) -> Preprocessing:
         """Returns this preprocessing with the size that a network's input shape asks for.
 
-        shape: (N, C, H, W), or (N, C * H * W) for a network that takes flat photos, which are
-        square unless the present size fits. Where dimensions are open, the size stays as it is.
-        `resize`, the length of the short side, keeps its proportion to the size.
+        shape: (N, C, H, W), or (N, C * H * W) for a network that takes a photo as one row of
+        numbers. Such photos are square, unless the present size has this number of pixels. Where
+        dimensions are open, the size stays as it is. `resize`, the length of the short side, keeps
+        its proportion to the size.
         """
         channels = 1 if self.channels == "grey" else 3
         size = None
@@ -111,7 +113,7 @@ class Preprocessing:
 
     def pixels(self, image: np.ndarray | Image.Image) -> np.ndarray:
         """Returns one photo scaled and cropped but not normalised, uint8 of (height, width,
-        channels) in the order of `channels`. image: as for a call."""
+        channels) in the order of `channels`. image: as for __call__()."""
         values = np.asarray(self._sized(image))
         values = values[:, :, None] if values.ndim == 2 else values
         return np.ascontiguousarray(values[:, :, ::-1] if self.channels == "bgr" else values)
@@ -133,17 +135,17 @@ class Preprocessing:
         return np.ascontiguousarray(values.transpose(2, 0, 1), dtype=np.float32)
 
     def batch(self, images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
-        """Returns the prepared photos, (N, channels, height, width). Raises InputError where they
-        have different sizes."""
+        """Returns the prepared photos, (N, channels, height, width). Raises InputError where the
+        photos have different sizes."""
         return _stacked([self(image) for image in images])
 
     def pixel_batch(self, images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
         """Returns the photos as pixels() does, (N, height, width, channels). Raises InputError
-        where they have different sizes."""
+        where the photos have different sizes."""
         return _stacked([self.pixels(image) for image in images])
 
     def _sized(self, photo: np.ndarray | Image.Image) -> Image.Image:
-        """Returns the photo scaled and cropped, in grey where that is asked for."""
+        """Returns the photo scaled and cropped, in grey where `channels` is "grey"."""
         from PIL import Image
 
         image = Image.fromarray(photo) if isinstance(photo, np.ndarray) else photo
@@ -184,14 +186,13 @@ PRESETS = {
 
 
 def load_image(path: str | Path) -> np.ndarray:
-    """Returns a photo as (height, width, 3) uint8 in RGB; see open_image(), whose errors it
-    raises."""
+    """Returns a photo as (height, width, 3) uint8 in RGB. Raises the errors of open_image()."""
     return np.asarray(open_image(path))
 
 
 def open_image(path: str | Path) -> Image.Image:
-    """Returns a photo in RGB, turned upright as its EXIF orientation says. The result is Pillow's
-    image: an array would be copied back to an image where the photo is scaled next.
+    """Returns a photo in RGB, turned upright as its EXIF orientation says. The result is an image
+    of Pillow and no array: to scale an array, Pillow would have to copy it to an image again.
 
     Grey and palette images are expanded, transparency is laid on white, 16 bits are scaled to 8.
     Raises InputError for a file that is missing, is no image of FORMATS, is damaged or has more
@@ -237,7 +238,8 @@ def _read(source: Path | io.BytesIO, name: str) -> Image.Image:
 def _opened(source: Path | io.BytesIO, name: str) -> Image.Image:
     from PIL import Image, ImageOps
 
-    # without a list Pillow takes any format that it knows, and runs other programs for some formats
+    # without a list of formats Pillow takes any format that it knows, and runs other programs for
+    # some formats
     with Image.open(source, formats=FORMATS) as file:
         width, height = file.size
         if width * height > MOST_PIXELS:

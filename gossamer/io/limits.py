@@ -17,15 +17,18 @@ VARIABLE = "GOSSAMER_MAX_BYTES"
 LEAST = 2**28
 """Bytes that every file may ask for, however small it is."""
 MOST_RATIO = 32
-"""How many times its own size a packed file may unpack to."""
+"""The most bytes that a packed file may unpack to, as a multiple of the bytes of the file
+itself."""
 MOST_GROWTH = 128
-"""How many times the size of a network's inputs a value inside the network may have."""
+"""The most bytes that a value inside a network may have, as a multiple of the bytes of the
+network's inputs."""
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def set_limit() -> int | None:
-    """Returns the number of bytes in GOSSAMER_MAX_BYTES, such as 8G; None where it is not set.
-    Raises InputError where the variable states no number of bytes."""
+    """Returns the number of bytes that the variable GOSSAMER_MAX_BYTES states, such as 2**33 for
+    8G; None where the variable is not set. Raises InputError where the variable states no number of
+    bytes."""
     text = os.environ.get(VARIABLE, "").strip()
     return bytes_of(text, VARIABLE) if text else None
 
@@ -47,7 +50,7 @@ def most_unpacked(packed: int) -> int:
 
 def check_unpacked(what: str, unpacked: int, packed: int) -> None:
     """Raises InputError where a packed file unpacks to too many bytes. what: name of the file, for
-    the message. unpacked, packed: bytes of its content and of the file itself."""
+    the message. unpacked, packed: bytes of the file's content and of the file itself."""
     limit = most_unpacked(packed)
     if unpacked > limit:
         raise InputError(f"{what}: unpacks to more than {bytes_text(limit)}, the limit for "
@@ -58,8 +61,8 @@ def most_value_bytes(inputs: int, batch: int = 0) -> int:
     """Returns the most bytes that a value inside a network may have, and that all constants made by
     its nodes may have together.
 
-    inputs: bytes of the network's inputs. batch: the number of images that the user asked for, 0
-    where the file fixes it.
+    inputs: bytes of the network's inputs. batch: the number of images that the user asked for; 0
+    where the file fixes the number of images.
     """
     of_file = min(max(LEAST, MOST_GROWTH * inputs), host_memory() // 2)
     return set_limit() or max(of_file, LEAST // 4 * batch)

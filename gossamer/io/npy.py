@@ -1,7 +1,7 @@
 """Reads arrays in NumPy's format, from .npy files and from the entries of .npz files.
 
 A header is believed only where it fits the number of bytes that follow it, so that no memory is
-taken for an array that is not there. Python objects are never read.
+taken for an array that the file does not hold. Python objects are never read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _DAMAGED = (EOFError, LookupError, MemoryError, NotImplementedError, OverflowErr
 
 
 class BadArray(ValueError):
-    """An array that cannot be read; the message says why, in a few words after the file's name."""
+    """An array that cannot be read; the message is the reason, in a few words that follow the
+    file's name."""
 
 
 class PickledObjects(BadArray):
@@ -40,7 +41,7 @@ class PickledObjects(BadArray):
 
 def read_array(stream: IO[bytes], size: int) -> np.ndarray:
     """Returns the array of a stream in NumPy's format. size: bytes of the whole stream. Raises
-    BadArray."""
+    BadArray where the array cannot be read."""
     try:
         if stream.read(len(MAGIC)) != MAGIC:
             raise BadArray("is no .npy file")
@@ -71,8 +72,8 @@ def read_array(stream: IO[bytes], size: int) -> np.ndarray:
 
 def read_archive(file: Path | io.BytesIO, name: str) -> Archive:
     """Opens a .npz file. Raises BadArray where the file is no .npz file, OSError where it cannot be
-    read, and InputError, which begins with `name`, where its arrays unpack to more bytes than
-    gossamer.io.limits allows."""
+    read, and InputError, whose message begins with `name`, where its arrays unpack to more bytes
+    than gossamer.io.limits allows."""
     try:
         archive = zipfile.ZipFile(file)
     except _DAMAGED as error:
@@ -104,7 +105,7 @@ class Archive:
         self._archive.close()
 
     def read(self, name: str) -> np.ndarray:
-        """Returns an array by its name. Raises BadArray."""
+        """Returns an array by its name. Raises BadArray where the array cannot be read."""
         try:
             info = self._archive.getinfo(name + SUFFIX)
             with self._archive.open(info) as stream:
@@ -116,7 +117,7 @@ class Archive:
 
 
 def reason(error: Exception) -> str:
-    """Returns what an error of Python or NumPy says, in a few words."""
+    """Returns the text of an error of Python or NumPy, cut to one short line."""
     return cut(one_line(" ".join(str(error).split()))) or type(error).__name__
 
 

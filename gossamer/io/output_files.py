@@ -1,5 +1,5 @@
-"""Output files that options name: checked before the work, and written whole after it or not at
-all."""
+"""Output files that options name: they are checked before the work, and after the work they are
+written whole or not at all."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def write(path: Path, name: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 @contextmanager
 def replacing(path: Path, option_text: str = "") -> Iterator[IO[bytes]]:
-    """Yields a new file, which replaces the file at the path when the body ends and is removed when
-    the body fails. option_text: the option and its value, with which messages begin instead of the
-    path. Raises InputError where the file cannot be written."""
+    """Yields a new file, which replaces the file at the path when the body of the with statement
+    ends and is removed when the body fails. option_text: the option and its value, with which
+    messages begin instead of the path. Raises InputError where the file cannot be written."""
     try:
         with atomic.replacing(path) as file:
             yield file

@@ -14,10 +14,11 @@ from gossamer.errors import GossamerError, InputError
 from gossamer.io.limits import check_unpacked, most_unpacked
 
 _CHUNK = 2**20
-"""Bytes that are unpacked before their number is compared with the limit again."""
+"""Number of bytes that are unpacked at a time. After each such chunk the total is compared with the
+limit."""
 _GZIP = b"\x1f\x8b"
 _LONGEST_LINE = 2**24
-"""Most characters of a line of text: a few million numbers."""
+"""The most characters of a line of text, enough for a few million numbers."""
 
 
 @contextmanager
@@ -90,7 +91,7 @@ def _lines(path: Path, text: IO[str]) -> Iterator[str]:
 
 def _check(what: str, file: IO[bytes]) -> None:
     """Raises InputError where a packed file unpacks to too many bytes. The file is unpacked once to
-    count them, without keeping them, since the size that a file states may be wrong."""
+    count the bytes, without keeping them, since the size that a file states may be wrong."""
     packed = file.seek(0, io.SEEK_END)
     limit, unpacked = most_unpacked(packed), 0
     file.seek(0)

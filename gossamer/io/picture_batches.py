@@ -1,8 +1,9 @@
-"""Pictures of files, which are read ahead, in batches of one size.
+"""Reads pictures from files ahead of their use, and gives them in batches of one size.
 
-Threads read the pictures. Where there are many files and processors, other processes read them.
-These write the pictures to shared memory, in the form that a network takes, and answer once for
-several files, so that reading does not hold Python's lock (the GIL) in the process that computes.
+Threads read the pictures. Where there are many files and processors, other processes read the
+pictures instead. They write the pictures to shared memory, in the shape and dtype that a network
+takes, and answer once for several files. Reading then hardly holds Python's lock (the GIL) in the
+process that computes.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ from gossamer.io.shared_blocks import SharedBlocks
 
 _PROCESSORS, _FILES = 8, 2000
 """The least numbers of processors and of files with which other processes read instead of threads.
-On the host of an H200 one thread reads 212 pictures a second. There 16 threads read 1,200, since
-they wait for Python's lock. Processes take a second to start."""
+On the host of an H200 one thread reads 212 pictures a second, but 16 threads read only 1,200 a
+second, because they wait for Python's lock. Processes take a second to start."""
 _GROUP = 16
-"""The most files of a group, for which a process answers at once. Sending a group and taking its
-answer takes this process about as long as reading a small picture."""
+"""The most files of a group. A process sends one answer for all files of a group. Sending a group
+and taking its answer takes this process about as long as reading a small picture."""
 
 _MOST_PROCESSES = 64
-"""The most processes that read. Each takes three file descriptors of this process, and each block
-of shared memory takes one."""
+"""The most processes that read. Each process takes three file descriptors of this process, and each
+block of shared memory takes one more."""
 _AHEAD_BYTES = 2**29
-"""The most bytes of pictures that are read ahead, except one picture for each process."""
+"""The most bytes of pictures that are read ahead. One picture for each process is read ahead even
+if these pictures take more bytes."""
 
 Form = tuple[tuple[int, ...], np.dtype]
 """Shape and dtype of a picture."""
@@ -43,8 +45,8 @@ why it cannot be read. Pictures that were written to shared memory are left out.
 
 
 class PictureReader(Protocol):
-    """Reads a picture in the form that a network takes. A reader can be pickled, so that other
-    processes can read."""
+    """Reads a picture as an array that a network takes. A reader can be pickled, so that other
+    processes can read with it."""
 
     def form(self) -> Form | None:
         """Returns the shape and dtype that all pictures have; None where their sizes differ."""
@@ -85,11 +87,12 @@ class _Block:
 class _Pool:
     """The threads or processes that read groups of files.
 
-    submit: function that has a group of files read. Its second argument is the byte of shared
-    memory at which the pictures of the group begin; None where the answer contains the pictures.
+    submit: function that gives a group of files to a thread or process, and returns the future of
+    the answer. Its second argument is the byte of shared memory at which the pictures of the group
+    begin; None where the answer contains the pictures.
     group: the most files of a group.
-    ahead: number of files that are submitted after a block before the pictures of the block are
-    taken.
+    ahead: the number of files after a block that must have been submitted before this process waits
+    for the pictures of the block.
     """
 
     submit: Callable[[Sequence[str], int | None], Future[Answer]]
@@ -128,7 +131,7 @@ def _by_threads(reader: PictureReader, files: Sequence[str], threads: int, form:
 
 def _by_processes(reader: PictureReader, files: Sequence[str], count: int, form: Form | None,
                   size: int) -> Generator[PictureBatch, None, None]:
-    # more processes than processors, since a process that has answered waits for this one
+    # more processes than processors, since a process that has answered waits for this process
     count = min(count + count // 2, _MOST_PROCESSES)
     ahead = max(count, min(2 * count * _GROUP, _AHEAD_BYTES // max(1, _nbytes(form))))
     with (closing(SharedBlocks(size * _nbytes(form))) as shared,
@@ -181,7 +184,7 @@ def _read(reader: PictureReader, blocks: Iterable[_Block], pool: _Pool) -> Itera
             oldest = waiting.popleft()
             files -= len(oldest.files)
             yield from _taken(reader, oldest)
-            # memory must not be kept while other blocks are waited for
+            # the memory of a block must not be kept while this function waits for other blocks
             del oldest
         del block
     while waiting:
@@ -189,7 +192,8 @@ def _read(reader: PictureReader, blocks: Iterable[_Block], pool: _Pool) -> Itera
 
 
 def _taken(reader: PictureReader, block: _Block) -> Iterator[PictureBatch]:
-    """Waits for a block, and yields its pictures together, or each alone where sizes may differ."""
+    """Waits for a block, and yields its pictures together, or each picture alone where the sizes of
+    pictures may differ."""
     left: Answer = {}
     start = 0
     for group, future in block.answers:
@@ -232,7 +236,8 @@ def _moved(memory: np.ndarray, left: Answer) -> np.ndarray:
 def read_group(reader: PictureReader, files: Sequence[str],
                target: tuple[int, int] | None = None) -> Answer:
     """Reads a group of files and returns the answer. target: the descriptor of shared memory, and
-    the byte at which the pictures are written there; None where all pictures are returned."""
+    the byte of this memory from which on the pictures are written; None where all pictures are
+    returned."""
     left: Answer = {}
     for number, file in enumerate(files):
         picture = reader(file)
@@ -260,7 +265,7 @@ def _in_batches(parts: Iterable[PictureBatch], batch: int) -> Iterator[PictureBa
             errors.append(error)
         if part.pictures is not None:
             arrays.append(part.pictures[start:row])
-        # memory must not be kept while other parts are waited for
+        # the memory of a part must not be kept while this function waits for other parts
         del part
     if errors:
         yield _joined(errors, arrays)

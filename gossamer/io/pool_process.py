@@ -58,8 +58,8 @@ def _done(task: bytes, more: tuple[Callable[[], Any], ...]) -> tuple[str, object
     """Does a task, and returns the kind and the value of the reply. more: further arguments of the
     task's function."""
     try:
-        # pickled apart from its message, so that the reply for a task that cannot be imported here
-        # is an error
+        # the message holds the task as pickled bytes: where the task cannot be imported here, only
+        # the task fails, and the error becomes its reply
         function, arguments = pickle.loads(task)
     except Exception as error:
         return "failed", NoProcessError(f"another process cannot import a task: {error}")

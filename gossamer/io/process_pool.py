@@ -71,9 +71,10 @@ class ProcessPool:
     """Processes that call functions, each one function at a time.
 
     The processes start immediately, each served by a thread of this process. They end with `close`,
-    with the end of a `with` block, or with this process, even where it is killed. A process that
-    has ended is replaced. The processes import the modules of the functions, never the user's
-    program. Their output goes to a file, whose last line the error of an ended process quotes.
+    with the end of a `with` block, or with this process, even where this process is killed. A
+    process that has ended is replaced. The processes import the modules of the functions, never the
+    user's program. Their output goes to a file; the error of an ended process quotes the last line
+    of this file.
 
     count: number of processes.
     kind: words for one process, such as "process that builds candidates".
@@ -111,15 +112,16 @@ class ProcessPool:
                on_demand: object = None, then: Callable[[Any], Any] | None = None) -> Future[Any]:
         """Returns the future of a call in another process, which has to import the function.
 
-        Functions are called in the order in which they are submitted. The future of a function that
-        waits can be cancelled. The exception of the future is the function's exception;
-        NoProcessError where no process calls the function; or ProcessEndedError where the process
-        ended during the call.
+        Functions are called in the order in which they are submitted. A future can be cancelled
+        while its function waits for a process. The exception of the future is the function's
+        exception; NoProcessError where no process calls the function; or ProcessEndedError where
+        the process ended during the call.
 
         what: words for the work, such as "compiled a kernel", for the error of an ended process.
         on_demand: a value that takes long to send. Where it is given, the function gets one more
         argument, the last: a function that fetches the value.
-        then: function of the call's result, run in this process, that returns the future's result.
+        then: function that is called in this process with the result of the call, and returns the
+        result of the future.
         """
         task = _Task(b"", what, on_demand, then)
         try:
@@ -206,11 +208,11 @@ class ProcessPool:
             task.future.set_exception(error)
 
     def _stop_serving(self, problem: str) -> None:
-        """Notes that a thread ends. After the last thread, the tasks that wait fail."""
+        """Notes that a thread ends. When the last thread ends, all tasks that wait fail."""
         with self._condition:
             self._serving -= 1
             self._problem = self._problem or problem
-            # this thread may have been woken for a task that another one has to do now
+            # this thread may have been woken for a task that another thread has to do now
             self._condition.notify_all()
             if self._serving:
                 return

@@ -1,4 +1,4 @@
-"""Blocks of shared memory, which other processes that this one starts fill."""
+"""Blocks of shared memory. Processes that this process has started write to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 class SharedBlocks:
     """Blocks of one size, which other processes write through a file descriptor.
 
-    A block is used again when no array over it is left. The memory has no name in a folder. It is
+    A block is used again when no array lies in it any more. The memory has no file name. It is
     freed with the last process that has the descriptor or an array, even where that process is
     killed. On systems without such memory (memfd) blocks lie in memory of this process alone.
 
@@ -32,8 +32,8 @@ class SharedBlocks:
             self.descriptors = (os.memfd_create("gossamer"),)
 
     def take(self) -> tuple[np.ndarray, int | None]:
-        """Returns a block, and the byte at which it begins in the descriptor's file; None where it
-        lies in memory of this process alone."""
+        """Returns a block, and the byte at which it begins in the descriptor's file; None where the
+        block lies in memory of this process alone."""
         try:
             offset, mapping = self._free.pop()
         except IndexError:
@@ -50,8 +50,8 @@ class SharedBlocks:
         return np.frombuffer(memoryview(memory), np.uint8), offset
 
     def close(self) -> None:
-        """Ends this process's use of the descriptor. Blocks that are in use stay until the last
-        array over each is gone."""
+        """Ends this process's use of the descriptor. A block that is in use stays until no array
+        lies in it any more."""
         self._free.clear()
         for descriptor in self.descriptors:
             os.close(descriptor)
@@ -60,7 +60,7 @@ class SharedBlocks:
 
 def write(descriptor: int, offset: int, array: np.ndarray) -> bool:
     """Writes a contiguous array at an offset of the descriptor's file; any process that has the
-    descriptor may call this. Returns whether the system had room for the array."""
+    descriptor may call this function. Returns whether the system had room for the array."""
     try:
         return os.pwrite(descriptor, array.data, offset) == array.nbytes
     except OSError:

@@ -41,9 +41,9 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
     right-aligned.
 
     Where a terminal is too narrow, the texts of the column `below` follow the table, each on a line
-    after the text of its row's first column. Then cells of spare columns are cut. Where that is not
-    enough, spare columns are left out, in their order, and named below the table. Last, cells of
-    other columns are cut."""
+    after the text of its row's first column. Where the table is still too wide, cells of spare
+    columns are cut. Where cuts are not enough, spare columns are left out, in their order, and
+    named below the table. Last, cells of other columns are cut."""
     lines = [{key: one_line(_cell(row.get(key))) for key in columns} for row in rows]
     # a pipe has no width: lines must not be cut to the 80 columns that rich would assume
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
@@ -61,7 +61,7 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
 
     console.print(Text(joined(columns), style="bold"), soft_wrap=True)
     for line in lines:
-        # not by rich, which takes half a millisecond a row: there may be thousands of rows
+        # rich would take half a millisecond a row, and there may be thousands of rows
         print(joined(line))
     first = next(iter(columns))
     for line in lines:
@@ -82,7 +82,7 @@ def _fitted(text: str, width: int, right: bool) -> str:
 
 def _widths(full_widths: Mapping[str, int], may_cut: Collection[str], spare: Sequence[str],
             available: int) -> dict[str, int]:
-    """Returns the widths of the columns that are shown, which stand two characters apart.
+    """Returns the widths of the columns that are shown, which have two characters between them.
 
     The widest column that may be cut is cut first: among the spare columns, or among all columns
     where no spare column is left. (rich would cut all columns by the same number of characters.)

@@ -8,7 +8,8 @@ from gossamer.model.infer.images_apart import images_apart
 from gossamer.model.infer.resolve import resolve
 
 _PROBES = (7, 5)
-"""Batch sizes that no network has by chance in its other dimensions."""
+"""Batch sizes at which the network is resolved. Hardly any other dimension of a network has these
+sizes by chance, so that a dimension of these sizes follows the batch."""
 
 
 def mixing_node(graph: Graph, batch: int) -> str | None:
@@ -25,9 +26,10 @@ def mixing_node(graph: Graph, batch: int) -> str | None:
 
 
 def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
-    """Returns a node that mixes the rows of a batch, as text, and no names. Where no node mixes
-    rows, returns None and the names of the outputs that have one or several rows for each input.
-    The other outputs do not depend on the batch."""
+    """Returns two values. The first is the reason why rows of a batch may depend on each other, as
+    text; None where every row depends on its own input only. The second is the names of the outputs
+    that have one or several rows for each input; empty where the first value is text. The other
+    outputs do not depend on the batch."""
     if graph.tail is not None:
         return "the end of the network, which ONNX Runtime computes, may mix a batch", set()
     statics: list[StaticGraph] = []

@@ -15,9 +15,9 @@ Margins = tuple[int, int, int, int]
 class GraphBuilder(NodeBuilder):
     """Make a graph layer by layer.
 
-    Each method that adds a layer returns the name of its result, which further layers take. Its
-    arguments are the attributes of the op, which `gossamer.model.opset` describes; ops without a
-    method here are added by `add`.
+    Each method that adds a layer returns the name of its result, which further layers take. The
+    method's arguments are the attributes of the op, which `gossamer.model.opset` describes. Ops
+    without a method here are added by `add`.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class GraphBuilder(NodeBuilder):
         x, weight, bias : str
             Input (N, C, H, W), weight (M, C/groups, R, S) and optional bias (M,).
         strides, dilations : pair of int
-            Steps of the window and of its elements, down and to the right.
+            Steps of the window and of its elements, vertical and horizontal.
         pads : tuple of 4 int
             Zeros round the input: top, left, bottom, right.
         groups : int
@@ -148,7 +148,7 @@ class GraphBuilder(NodeBuilder):
         *inputs : str
             The function's arguments, which are broadcast against each other.
         constants : sequence of float, optional
-            The function's arguments that are known now, such as the limits of "clip".
+            The function's arguments that are plain numbers, such as the limits of "clip".
         **names
             As in `NodeNames`.
 
@@ -162,7 +162,7 @@ class GraphBuilder(NodeBuilder):
     def pool(self, x: str, kind: str, kernel: Pair, *, strides: Pair = (1, 1),
              pads: Margins = (0, 0, 0, 0), dilations: Pair = (1, 1), ceil_mode: bool = False,
              count_include_pad: bool = False, **names: Unpack[NodeNames]) -> str:
-        """Add a pool.
+        """Add a pooling layer.
 
         Parameters
         ----------
@@ -221,7 +221,7 @@ class GraphBuilder(NodeBuilder):
         Parameters
         ----------
         xs : sequence of str
-            The inputs, which differ in this dimension alone.
+            The inputs, whose sizes may differ in this dimension only.
         axis : int
             The dimension.
         **names
@@ -242,7 +242,8 @@ class GraphBuilder(NodeBuilder):
         x : str
             The input.
         shape : sequence of int
-            The new sizes: 0 keeps the input's, and one may be -1 for what remains.
+            The new sizes. 0 keeps the input's size. One size may be -1: it becomes the size that
+            keeps the number of elements.
         **names
             As in `NodeNames`.
 
@@ -289,8 +290,8 @@ class GraphBuilder(NodeBuilder):
         mode : {"nearest", "linear"}
             How pixels between the pixels of the input are computed.
         coordinates, nearest_mode : str
-            Where a pixel of the result lies in the input, and which pixel of the input is nearest,
-            by the names that ONNX has for them.
+            ONNX's names of the rules that tell where a pixel of the result lies in the input, and
+            which pixel of the input is nearest.
         **names
             As in `NodeNames`.
 
@@ -331,5 +332,5 @@ def _present(value: str) -> list[str]:
 
 
 def _sum_with(bias: str) -> Expression:
-    """Return the epilogue that adds a bias, if one is given."""
+    """Return the epilogue that adds a bias, or an empty epilogue where the layer has no bias."""
     return apply("add") if bias else identity()

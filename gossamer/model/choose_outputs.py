@@ -12,7 +12,8 @@ from gossamer.model.infer.resolve import live_nodes
 
 
 def chosen(infos: Sequence[Any], names: Sequence[str] | None, file: str) -> list[Any]:
-    """Returns the outputs with these names, in the order of `names`; all where `names` is None.
+    """Returns the outputs with these names, in the order of `names`; all outputs where `names` is
+    None.
 
     infos: all outputs, as objects that have a `name`. Raises InputError for a name that no output
     has or that comes twice, and where `names` is empty.

@@ -12,8 +12,8 @@ from gossamer.expression import Expression, ExpressionStep
 class Composer:
     """Builds an expression step by step.
 
-    Each value has a number: steps count up from 0, operands down from -1. Equal steps are made
-    once.
+    Each value has a number: steps count up from 0, operands down from -1. A step that equals an
+    earlier step gets the number of the earlier step.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Composer:
 
     def inline(self, expression: Expression, arguments: Sequence[int]) -> list[int]:
         """Adds the steps of another expression, and returns the numbers of its outputs.
-        arguments: numbers of the values that are its inputs."""
+        arguments: numbers of the values that become the other expression's inputs."""
         values = list(arguments)
         for step in expression.steps:
             values.append(self.apply(step.function, *[values[a] for a in step.arguments],

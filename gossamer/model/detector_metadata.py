@@ -21,9 +21,10 @@ class DetectionHead:
     (N, anchors * cells, 5 + classes), with boxes in pixels, is the head of YOLOv5 and YOLOv7.
     "yolov8" (N, 4 + classes, cells) is the head of YOLOv8.
     mask: indices of the network's anchors that the boxes of each cell adjust, in order.
-    scale_x_y: factor by which the sigmoid of a box's centre is widened about 0.5.
+    scale_x_y: factor s of the offset of a box's centre from the centre of its cell: for an output
+    v, the offset is (sigmoid(v) - 0.5) * s cells.
     new_coords: whether the network computes all sigmoids itself, and the size of a box is
-    (2 * v)^2 times its anchor for an output v, instead of exp(v) times.
+    (2 * v)^2 times its anchor for an output v, instead of exp(v) times its anchor.
     softmax: whether the classes of a region head share a softmax; else each has a sigmoid.
     """
 
@@ -38,13 +39,13 @@ class DetectionHead:
 class DetectorMetadata:
     """How the outputs of a network that detects objects are read.
 
-    heads: one for each output, in their order.
+    heads: the head of each output, in the order of the outputs.
     classes: number of classes.
     resize: how a photo comes to the input's size: "stretch", or "letterbox", which keeps the
     proportions and fills the rest with grey.
     threshold: least score of a box.
-    nms: overlap (intersection over union) above which, of two boxes of a class, the box with the
-    lower score is dropped.
+    nms: limit of the overlap (intersection over union) of two boxes of a class; above the limit,
+    the box with the lower score is dropped.
     nms_kind: "greedynms", or "diounms", which subtracts (d^2 / c^2)^beta_nms from the overlap: d is
     the distance of the two centres, and c the diagonal of the smallest box round both boxes.
     """
@@ -62,8 +63,8 @@ def detector_of(value: Any, anchors: int) -> DetectorMetadata:
     """Returns the metadata that a JSON object describes. Fields that have a default may be left out
     of the object.
 
-    anchors: number of anchors that the network has. Raises ValueError where the fields have
-    another form.
+    anchors: number of anchors that the network has. Raises ValueError where a field is absent,
+    unknown or has a wrong value.
     """
     wrong = ValueError(f"{value!r} does not tell how boxes are decoded")
     if not _has_fields(value, DetectorMetadata):
@@ -85,7 +86,7 @@ def detector_of(value: Any, anchors: int) -> DetectorMetadata:
 
 
 def _has_fields(value: Any, of: type[DetectorMetadata] | type[DetectionHead]) -> bool:
-    """Returns whether a JSON value is an object that has every field of the class without a
+    """Returns whether a JSON value is an object that has all fields of the class which have no
     default, and no field that the class lacks."""
     if not isinstance(value, Mapping):
         return False

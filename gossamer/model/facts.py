@@ -9,8 +9,8 @@ from gossamer.model.opset.registry import OPSET
 
 
 def derive(static: StaticGraph) -> dict[str, ValueFacts]:
-    """Returns the facts of every input, constant and value of a graph by its name, by the rules of
-    its ops. gossamer.facts says for which algorithms facts hold."""
+    """Returns the facts of every input, constant and value of a graph by its name. The facts rules
+    of the ops derive these facts. gossamer.facts says for which algorithms facts hold."""
     facts = {info.name: dtype_facts(info.dtype) for info in static.graph.inputs}
     facts.update({name: of_array(array) for name, array in static.constants.items()})
     for node in static.nodes:

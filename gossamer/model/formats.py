@@ -1,4 +1,4 @@
-"""with_formats: the graph with the forms in which callers give its inputs and get its outputs."""
+"""with_formats: the graph with the formats in which callers give its inputs and get its outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from gossamer.model.graph import RETURNED, Graph, ValueInfo
 from gossamer.model.input_format import InputFormat
 
 PHOTOS = "photos"
-"""The word for bytes of photos that are normalised as the network's metadata says."""
+"""The value of `inputs` that stands for photos of uint8, which the plan normalises as the network's
+metadata says."""
 
 
 def with_formats(graph: Graph, inputs: InputFormat | Mapping[str, InputFormat] | str | None,

@@ -1,9 +1,10 @@
 """Graph and Node: a network, whatever kind of file it was read from.
 
 The ops of a graph, with their inputs and attributes, are defined in gossamer.model.opset. A Graph
-serves every batch size: its shapes may be computed by nodes, and attributes may be given in forms
-that depend on the batch. resolve() (gossamer.model.infer.resolve) makes the StaticGraph of one
-batch size. A static graph has no shape arithmetic, and concrete attributes: an axis counts from 0.
+serves every batch size: its shapes may be computed by nodes, and attributes may depend on the batch
+or on the rank of an input. resolve() (gossamer.model.infer.resolve) makes the StaticGraph of one
+batch size. A static graph has no shape arithmetic, and its attributes are concrete: an axis counts
+from 0, for example.
 
 The attribute `epilogue` of a conv2d or gemm is an Expression. Its input 0 is the op's result. Its
 further inputs are the node's inputs after the weight: each is a constant of one value a channel, or
@@ -47,7 +48,8 @@ class ValueInfo:
 
     shape: sizes of the dimensions. The first is None where the batch is free, others are None
     where the file leaves them open.
-    labels: the file's name of each dimension, for messages; empty where it has none.
+    labels: the file's name of each dimension, for messages; empty where the file names no
+    dimensions.
     given: the format in which callers give an input, where it differs from shape and dtype.
     returned_dtype: the dtype in which callers get an output, where it differs from `dtype`.
     """
@@ -95,9 +97,11 @@ class Graph:
     file: path of the file from which the network was read, for messages.
     notes: sentences on changes of the network, for reports.
     fixed_batch: the only batch size for which the file was written, or None. The inputs' first
-    dimensions are None even then, and resolve() rewrites the shapes that contain this batch size.
-    tail: the end of the network, where the nodes do not make all its outputs, else None. With a
-    tail, the graph's outputs are the outputs that nodes make and the values that the tail reads.
+    dimensions are None even with a fixed batch, and resolve() rewrites the shapes that contain this
+    batch size.
+    tail: the end of the network that ONNX Runtime computes; None where the nodes make all outputs
+    of the network. With a tail, the graph's outputs are the outputs that nodes make and the values
+    that the tail reads.
     """
 
     name: str
@@ -156,7 +160,7 @@ def as_called(graph: Graph) -> Graph:
 
 
 def add_constant(graph: Graph, names: set[str], name: str, array: np.ndarray) -> str:
-    """Adds a constant under this name, or a longer name where the graph uses this one already, and
+    """Adds a constant under this name, or a longer name where the graph uses this name already, and
     returns the constant's name. names: the names of all values of the graph, to which the
     constant's name is added."""
     name = new_name(names, name)
@@ -181,7 +185,8 @@ class UniqueNames:
         """Returns the name, or name_2, name_3 and so on where it is taken already."""
         result = name
         while result in self._taken:
-            # the search goes on from the last number of this name, which many nodes may have
+            # the search goes on from the last number that was given to this name, because many
+            # nodes may have the same name
             self._counts[name] = self._counts.get(name, 1) + 1
             result = f"{name}_{self._counts[name]}"
         self._taken.add(result)

@@ -1,4 +1,4 @@
-"""InputFormat: the form in which callers give an input, and how its values are normalised to the
+"""InputFormat: the format in which callers give an input, and how its values are normalised to the
 numbers that the network takes."""
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ LAYOUTS = ("NCHW", "NHWC")
 
 @dataclass(frozen=True)
 class InputFormat:
-    """The form in which a plan takes an input.
+    """The format in which a plan takes an input.
 
-    The network's input is `(x * scale - mean) / std` for the values x that are given. The device
-    computes this input in the first layer's kernel where possible, else in a kernel of its own.
+    The network's input is `(x * scale - mean) / std` for the values x that the caller gives. The
+    device computes the network's input in the first layer's kernel where possible, else in a
+    separate kernel.
 
     Parameters
     ----------
     dtype : {"float32", "float16", "bfloat16", "uint8"}, default "float32"
-        The dtype of the arrays that the plan takes. Arrays of bfloat16 may also hold its bits as
-        uint16, as NumPy has no such dtype.
+        The dtype of the arrays that the plan takes. An array of bfloat16 may also be a uint16 array
+        of the same bits, because NumPy has no bfloat16.
     layout : {"NCHW", "NHWC"}, default "NCHW"
         The order of the axes of an input with four axes: (N, channels, height, width), or
         (N, height, width, channels) as photos are decoded.
@@ -97,8 +98,8 @@ class InputFormat:
             are prepared; or the `preprocessing` of such metadata; or the mapping that
             `timm.data.resolve_data_config` returns, whose mean and std are for numbers from 0 to 1.
         dtype, layout : str
-            As for InputFormat; by default those of decoded photos. The channels have the network's
-            order, which may be BGR.
+            As for InputFormat; by default the dtype and layout of decoded photos. The channels have
+            the network's order, which may be BGR.
 
         Returns
         -------
@@ -132,7 +133,7 @@ class InputFormat:
     @cached_property
     def shifts(self) -> tuple[float, ...]:
         """The number that is added to each channel after the multiplication by its factor, in
-        float32; one number where all channels have the same."""
+        float32; one number where all channels have the same number."""
         return self._float32(lambda scale, mean, std: -mean / std)
 
     @property
@@ -147,7 +148,7 @@ class InputFormat:
 
     @property
     def array_dtype(self) -> str:
-        """The dtype of the arrays as NumPy has it."""
+        """The NumPy dtype of the arrays that callers give."""
         return "uint16" if self.dtype == BFLOAT16 else self.dtype
 
     def format(self, rank: int) -> Format:
@@ -186,7 +187,7 @@ class InputFormat:
         return np.ascontiguousarray(array, self.dtype)
 
     def check(self, name: str, shape: Sequence[int | None], dtype: str) -> None:
-        """Raise InputError unless an input of a name, shape and dtype may have this format."""
+        """Raise InputError unless an input with this name, shape and dtype may have this format."""
         if dtype != "float32":
             raise InputError(f"inputs: input {quoted(name)} takes {dtype}, and formats are those "
                              "of float32 inputs, such as pictures; leave its format out")
@@ -214,7 +215,7 @@ class InputFormat:
 
     def _float32(self, of: Any) -> tuple[float, ...]:
         """Return the results of a function of scale, mean and std, computed in float64 and rounded
-        to float32; one number where all are equal."""
+        to float32; one number where all results are equal."""
         with np.errstate(all="ignore"):
             numbers = np.atleast_1d(of(*(np.asarray(each, np.float64)
                                          for each in map(self._of, ("scale", "mean", "std")))))

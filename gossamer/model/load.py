@@ -23,20 +23,21 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     model : str, Path, bytes, file object, onnx.ModelProto or Graph
         A model file, whose suffix tells its kind: an ONNX file (.onnx or .onnx.gz), or a Darknet
         network (.cfg). Or the name of a network of the zoo. Or an ONNX model in memory: its bytes,
-        a binary file that is open for reading, or the model as onnx.load returns it. Of a graph,
-        only the outputs are changed.
+        a binary file that is open for reading, or the model as onnx.load returns it. Or a Graph,
+        which is returned with the outputs that `outputs` names.
     *more_files : str or Path
         The other files of a model that consists of several files, such as its weights. A file that
-        is left out is looked for beside the first file, under the name of the first file.
+        is left out is looked for beside the first file, under the first file's name with another
+        suffix.
     weights : str or Path, optional
         The file of the weights of a Darknet network; it may also be given in `more_files`.
     outputs : sequence of str, optional
         Names of the outputs that are wanted, in this order; by default all. Nodes that only other
         outputs need are not computed.
     precision : {"fp32", "tf32", "fp16"}, optional
-        The precision that `compile` will be given. Where it is given, float64 in an ONNX file
-        becomes float32, with a warning. By default ONNX Runtime, where it is installed, computes
-        float64 on the host.
+        The precision that `compile` will be given. With a precision, float64 in an ONNX file
+        becomes float32, with a warning. Without a precision, ONNX Runtime, if it is installed,
+        computes float64 on the host.
 
     Returns
     -------
@@ -152,7 +153,8 @@ def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
 
 
 def _hint(name: str) -> str:
-    """Return advice for a file that is no model but belongs to one; empty for other files."""
+    """Return advice for the file of a saved plan, or a file that a model needs beside its first
+    file; empty for other files."""
     if name.lower().endswith(".plan"):
         return "; a plan is loaded by `gossamer run FILE.plan` or gossamer.Plan.load"
     for reader in registry.READERS:

@@ -1,4 +1,4 @@
-"""ModelMetadata: what the numbers of a network mean, whatever file the network came from."""
+"""ModelMetadata: the meaning of a network's numbers, the same for all kinds of files."""
 
 from __future__ import annotations
 
@@ -32,22 +32,23 @@ class Column:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """The meaning of a network's numbers, where its file tells it.
+    """The meaning of a network's numbers, as far as its file states it.
 
-    classes: name of the class of each column of the first output, or of each class that a detector
-    tells apart.
+    classes: name of the class of each column of the first output, or of each class of objects that
+    a detector finds.
     independent_scores: whether the first output holds a score for each class that does not depend
     on the other classes; else it holds probabilities, or numbers that softmax turns into
     probabilities.
     picture: height and width of the grey picture that a row of the first input holds, with
     numbers from 0 (black) to 255 (white).
-    brightness: mean of the pictures that the network was trained on.
-    preprocessing: how photos are prepared for the first input; None where that is unknown.
+    brightness: mean of all pixels of the pictures that the network was trained on.
+    preprocessing: how photos are prepared for the first input; None where the preparation is
+    unknown.
     anchors: width and height of each anchor of a detecting network, in pixels of the input.
     detector: how boxes are decoded from the outputs; None for a network that detects no objects, or
     whose file does not say how.
-    columns: the columns of the table that the network was trained on, in the order of its inputs;
-    empty where that is unknown.
+    columns: the columns of the table that the network was trained on, in the order of the network's
+    inputs; empty where the columns are unknown.
     """
 
     classes: tuple[str, ...] = ()
@@ -61,13 +62,14 @@ class ModelMetadata:
 
 
 def fields_of(metadata: ModelMetadata) -> dict[str, Any]:
-    """Returns the metadata as values for JSON, which metadata_of() turns back."""
+    """Returns the metadata as values for JSON, from which metadata_of() makes the metadata
+    again."""
     return asdict(metadata)
 
 
 def metadata_of(fields: Mapping[str, Any]) -> ModelMetadata:
     """Returns the metadata that fields_of() turned into JSON values. Raises KeyError for an absent
-    field, and TypeError or ValueError for a field of a wrong form."""
+    field, and TypeError or ValueError for a field with a wrong type or value."""
     picture, preprocessing = fields["picture"], fields["preprocessing"]
     anchors, detector = anchors_of(fields["anchors"]), fields["detector"]
     return ModelMetadata(
@@ -97,8 +99,8 @@ def preprocessing_of(fields: Any) -> Preprocessing:
 
 
 def anchors_of(value: Any) -> tuple[tuple[float, float], ...]:
-    """Returns the anchors of JSON values. Raises ValueError where the values are no list of pairs
-    of numbers."""
+    """Returns the anchors that a JSON value lists. Raises ValueError where the value is no list of
+    pairs of numbers."""
     if not isinstance(value, list | tuple) or not all(
             _is_numbers(pair) and len(pair) == 2 for pair in value):
         raise ValueError(f"anchors {quoted(value)}: expected pairs of width and height")
@@ -106,7 +108,7 @@ def anchors_of(value: Any) -> tuple[tuple[float, float], ...]:
 
 
 def columns_of(value: Any) -> tuple[Column, ...]:
-    """Returns the columns of JSON values. Raises ValueError where the values are no list of
+    """Returns the columns that a JSON value lists. Raises ValueError where the value is no list of
     columns, each with a name, and optionally a number for empty cells and a list of texts."""
     if not isinstance(value, list | tuple):
         raise ValueError(f"{quoted(value)} are no columns")
@@ -125,7 +127,7 @@ def columns_of(value: Any) -> tuple[Column, ...]:
 
 def is_number(value: Any) -> TypeGuard[float]:
     """Returns whether a JSON value is a finite number that a float can hold."""
-    # unlike math.isfinite, a comparison takes integers that no float can hold
+    # math.isfinite raises OverflowError for integers that no float can hold; a comparison does not
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
@@ -143,5 +145,5 @@ _PREPROCESSING_FORMS: dict[str, Callable[[Any], bool]] = {
     "std": _is_numbers,
     "rounding": lambda value: isinstance(value, str),
 }
-"""For each field of a preprocessing, a function that returns whether a value has the field's
-form."""
+"""For each field of a preprocessing, a function that returns whether a value has a type that the
+field takes."""

@@ -63,16 +63,16 @@ class NodeBuilder:
         name : str
             Name of the input.
         shape : sequence of int or None
-            Sizes of the input's dimensions; None for an open one, such as the batch.
+            Sizes of the input's dimensions; None for an open size, such as the batch.
         dtype : str, default "float32"
-            Type of its numbers.
+            Dtype of the input's numbers.
         labels : sequence of str, optional
             Names of the dimensions in the file, for messages.
 
         Returns
         -------
         str
-            The name.
+            Name of the input.
         """
         self.graph.inputs.append(ValueInfo(name, tuple(shape), dtype, tuple(labels)))
         return name
@@ -135,9 +135,9 @@ class NodeBuilder:
         value : str
             Name of the value.
         shape : sequence of int or None
-            Sizes of its dimensions; None where they are open.
+            Sizes of the value's dimensions; None for an open size.
         dtype : str, default "float32"
-            Type of its numbers.
+            Dtype of the value's numbers.
         """
         self.graph.outputs.append(ValueInfo(value, tuple(shape), dtype))
 
@@ -153,7 +153,8 @@ class NodeBuilder:
         ------
         ModelError
             If the graph has no output, if a value is made more than once (by an input, a constant
-            or a node), or if a node or an output reads a value that is not made before.
+            or a node), or if a node or an output reads a value that no input, constant or earlier
+            node makes.
         """
         graph = self.graph
         makers: dict[str, str] = {}

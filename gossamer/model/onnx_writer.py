@@ -1,5 +1,5 @@
-"""Writes graphs as ONNX, for programs that take ONNX. The graphs are networks of the zoo, of
-training, of benchmarks, and networks that were read from other kinds of files."""
+"""Writes graphs as ONNX, for programs that take ONNX. The graphs are networks of the zoo, trained
+networks, networks of benchmarks, and networks that were read from other kinds of files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPSET = 17
 def to_onnx(graph: Graph) -> onnx.ModelProto:
     """Returns an ONNX model with the graph's metadata and its nodes, none of them folded or fused.
 
-    Raises UnsupportedError that names the first node for which _RULES has no ONNX form.
+    Raises UnsupportedError where _RULES cannot write a node; the message names the first such node.
     """
     nodes = []
     constants = {name: numpy_helper.from_array(array, name)
@@ -62,7 +62,8 @@ def _batch_norm_training(node: Node, constants: dict[str, Any]) -> list[onnx.Nod
 
 
 def _elementwise(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
-    """Returns one ONNX node for each step of the expression."""
+    """Returns the ONNX nodes that compute the steps of the expression; an empty list where a step
+    has no ONNX operator in the tables below, or the expression does not end in its only output."""
     expression = node.attributes["expression"]
     last = expression.inputs + len(expression.steps) - 1
     if not expression.steps or expression.outputs != (last,):
@@ -121,7 +122,7 @@ def _pool(node: Node, constants: dict[str, Any]) -> list[onnx.NodeProto]:
         return [helper.make_node("MaxPool", node.inputs, node.outputs, **window,
                                  dilations=a["dilations"])]
     if a["dilations"] != (1, 1):
-        return []  # AveragePool has dilations since opset 19 only
+        return []  # AveragePool has dilations from opset 19 on only
     return [helper.make_node("AveragePool", node.inputs, node.outputs, **window,
                              count_include_pad=int(a["count_include_pad"]))]
 

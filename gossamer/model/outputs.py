@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 _MOST_SEARCHED = 32
-"""Up to this many best classes are found by one search each: in 1000 scores a search takes 0.3 us,
-and sorting all scores takes 50 us."""
+"""The most classes that are each found by one search for the greatest score; for more classes, all
+scores are sorted. In 1000 scores a search takes 0.3 us, and a sort takes 50 us."""
 
 
 def is_class_scores(output: np.ndarray, rows: int) -> bool:
@@ -31,9 +31,10 @@ def best_classes_of_each(scores: np.ndarray, count: int, names: Sequence[str] | 
     """Returns the `count` classes of highest score of each input, best first; among equal scores
     the first class comes first.
 
-    Each class is a dict of its number ("class"), its "name" and its "probability", which is the
-    softmax of the scores unless they are probabilities already; or its "score" where the scores
-    are independent of each other.
+    Each class is a dict of its number ("class"), its "name" and its "probability". The probability
+    is the softmax of the scores, or the score itself where the scores are probabilities already.
+    Where the scores are independent of each other, the dict has the "score" in place of a
+    probability.
 
     scores: (inputs, classes[, 1, 1]).
     """
@@ -79,12 +80,13 @@ def ranks(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
     scores = scores.reshape(len(scores), -1)
     of_right = scores[np.arange(len(scores)), right][:, None]
     before = np.arange(scores.shape[1]) < right[:, None]
-    # a class comes before the right one unless it is surely worse: NaN gives no good rank
+    # a class comes before the right class unless it is surely worse, so that a score of NaN gives
+    # the right class a bad rank
     return (~(scores < of_right) & ~((scores == of_right) & ~before)).sum(axis=1)
 
 
 def summary(output: np.ndarray) -> dict[str, Any]:
-    """Returns an output's shape, dtype, and least and greatest number (None where it has no
+    """Returns an output's shape, dtype, and least and greatest number (None where the output has no
     numbers)."""
     has_numbers = output.size and output.dtype != np.bool_
     return {"shape": list(output.shape), "dtype": str(output.dtype),

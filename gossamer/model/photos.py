@@ -1,4 +1,4 @@
-"""Photos as a network takes them: as bytes that the device normalises, or as numbers."""
+"""Photos as arrays for a network's input: uint8 that the device normalises, or prepared numbers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
-    """Returns the graph with an input of bytes that the device normalises, where an InputFormat can
+    """Returns the graph with an input of uint8 that the device normalises, where an InputFormat can
     give the same numbers as `prepare`; else the graph as it is."""
-    # where a brightness is known, the prepared numbers decide whether a picture is a negative
+    # where the metadata has a brightness, callers need the prepared numbers to recognise negatives
     if len(graph.inputs[0].shape) != 4 or graph.metadata.brightness is not None:
         return graph
     try:
@@ -33,18 +33,18 @@ def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
 
 def as_taken(prepare: Preprocessing, info: ValueInfo,
              image: np.ndarray | Image.Image) -> np.ndarray:
-    """Returns one photo as an input takes it, without the batch. image: the photo as open_image()
-    or load_image() returns it."""
+    """Returns one photo as an array for the input, without the batch axis. image: the photo as
+    open_image() or load_image() returns it."""
     return batch_as_taken(prepare, info, [image])[0]
 
 
 def batch_as_taken(prepare: Preprocessing, info: ValueInfo,
                    images: Sequence[np.ndarray | Image.Image]) -> np.ndarray:
-    """Returns a batch of photos as an input takes them; as_taken() returns one photo. Raises
-    InputError where the photos have different sizes."""
+    """Returns a batch of photos as an array for the input. Raises InputError where the photos have
+    different sizes."""
     given = info.given
     if given is not None and (given.changes_values or given.dtype == "uint8"):
-        # the device normalises
+        # the device normalises the pixels
         photos = prepare.pixel_batch(images).transpose(0, 3, 1, 2)
     else:
         photos = prepare.batch(images)
@@ -55,10 +55,10 @@ def batch_as_taken(prepare: Preprocessing, info: ValueInfo,
 
 @dataclass(frozen=True)
 class PhotoReader:
-    """Reads a file as a network's input takes it, without the batch.
+    """Reads the photo in a file as an array for a network's input, without the batch axis.
 
     prepare: how photos are prepared.
-    info: the input.
+    info: the network's input.
     """
 
     prepare: Preprocessing

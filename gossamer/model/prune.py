@@ -34,8 +34,8 @@ _FIELDS: dict[int, str] = {
     TensorProto.FLOAT: "float_data", TensorProto.DOUBLE: "double_data",
     TensorProto.FLOAT16: "int32_data", TensorProto.BFLOAT16: "int32_data",
 }
-"""Field in which a tensor of each type keeps its numbers unless it has raw data; other types are
-not pruned."""
+"""For each type of tensor that can be pruned, the field with the tensor's numbers where the tensor
+has no raw data."""
 
 _Readers = dict[str, list[tuple[onnx.NodeProto, int]]]
 """For each value the nodes that read it, each with the index of the input, or -1 where the body
@@ -69,7 +69,7 @@ class _PrunableLayer:
     """A layer while it is pruned.
 
     tensor: the stored weights; None where they are no dense constant.
-    values: the weights as numbers.
+    values: the weights as an array of floats.
     before: number of nonzero weights at the beginning.
     kept: reason why the weights stay as they are; empty where they can be pruned.
     depthwise: whether the layer is a convolution with one input channel a group.
@@ -95,7 +95,8 @@ class _PrunableLayer:
 
 
 def check_sparsity(sparsity: float) -> str | None:
-    """Returns the reason why a fraction of zeros is wrong, in a few words, or None."""
+    """Returns the reason why a fraction of zeros is wrong, in a few words; None where it is
+    right."""
     if 0 <= sparsity < 1:
         return None
     hint = f"; {sparsity:g}% is {sparsity / 100:g}" if 1 < sparsity < 100 else ""
@@ -106,8 +107,8 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
           per_layer: Mapping[str, float] | None = None, *, scope: str = "global",
           depthwise: bool = False, pattern: str = "unstructured",
           keep: Sequence[str] = ()) -> list[PrunedLayer]:
-    """Sets the smallest weights of the model's convolutions and matrix products to zero, in place,
-    and returns every such layer in the file's order.
+    """Sets the smallest weights of the model's convolutions and matrix products to zero, in place.
+    Returns these layers and the layers that were left as they are, in the file's order.
 
     sparsity: the fraction of zeros, in all layers together (scope "global") or in each layer (scope
     "layer"). It is rounded to whole weights, and at least one weight stays. None leaves the layers
@@ -116,13 +117,13 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     `sparsity` as the fraction of each layer's output channels; the biases of these channels become
     zero too, where no other node reads them, so that the channels can be left out.
     keep: names of layers or of their weights that stay as they are.
-    per_layer: fractions by the names of layers or of their weights; these layers do not take part
-    in `sparsity`.
-    depthwise: whether `sparsity` holds for convolutions with one input channel a group too.
+    per_layer: fractions by the names of layers or of their weights; `sparsity` does not apply to
+    these layers.
+    depthwise: whether `sparsity` also applies to convolutions with one input channel a group.
     per_layer may name such convolutions in either case.
 
-    Among weights of equal magnitude the first in the file's order become zero; a NaN counts as
-    the largest. Weights that are zero already count as zeros, and stay zero.
+    Among weights of equal magnitude the first in the file's order become zero. A NaN counts as the
+    largest magnitude. Weights that are zero already count as zeros, and stay zero.
 
     Raises InputError for an unknown pattern, for a fraction outside of [0, 1), for a fraction that
     the pattern does not allow, for a name that no layer has and for a named layer that cannot be
@@ -261,7 +262,7 @@ def _close(name: str, names: Iterable[str]) -> str:
 
 def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
     """Returns the convolutions and matrix products of the file in the file's order. A layer that
-    cannot be pruned has the reason."""
+    cannot be pruned has the reason in its field `kept`."""
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
@@ -279,7 +280,7 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
             continue
         source = _stored_weights(node.input[1], tensors, producers)
         if source not in tensors and node.op_type == "MatMul":
-            continue  # a product of two values that the data decides
+            continue  # a product of two run-time values
         layer = _PrunableLayer(names.unique(_name(node)), node.op_type)
         layers.append(layer)
         if source not in tensors:
@@ -303,11 +304,11 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
 def _stored_weights(name: str, tensors: dict[str, TensorProto],
                     producers: dict[str, onnx.NodeProto]) -> str:
     """Follows a value back through transparent ops. Returns the name of the stored tensor from
-    which it is made, or of the first value on the way that another op makes."""
+    which the value is made, or of the first value on the way that another op makes."""
     passed: set[str] = set()
     while name not in tensors and name not in passed and name in producers and (
             producers[name].op_type in _TRANSPARENT) and producers[name].input:
-        passed.add(name)  # a damaged file may go round in a circle
+        passed.add(name)  # the nodes of a damaged file may form a cycle
         name = producers[name].input[0]
     return name
 

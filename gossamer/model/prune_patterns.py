@@ -1,4 +1,4 @@
-"""Which weights of a layer become zero by a pattern: any, two of every four, or whole channels."""
+"""The choice of the weights that become zero, by pattern: any, two of every four, or channels."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import numpy as np
 
 PATTERNS = ("unstructured", "2:4", "channels")
 """unstructured: the smallest weights. 2:4: of every four weights along the input channels, the two
-smallest, as the sparse tensor cores of NVIDIA GPUs (sm_80 on) take them. channels: the filters of
-least norm, so that output channels depend on no input."""
+smallest, as the sparse tensor cores of NVIDIA GPUs (sm_80 on) need. channels: all weights of the
+filters of least norm, so that their output channels depend on no input."""
 
 
 def smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
-    """Returns a mask of the `count` smallest magnitudes; of equal magnitudes it has the first."""
+    """Returns a mask of the `count` smallest magnitudes; of equal magnitudes, the mask has the
+    first."""
     if count == 0:
         return np.zeros(magnitudes.size, bool)
     threshold = np.partition(magnitudes, count - 1)[count - 1]
@@ -23,7 +24,7 @@ def smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
 
 def two_of_four(magnitudes: np.ndarray, axis: int) -> np.ndarray:
     """Returns a mask of the two smallest of every four magnitudes along an axis whose length is a
-    multiple of 4; of equal magnitudes it has the first."""
+    multiple of 4; of equal magnitudes, the mask has the first."""
     moved = np.moveaxis(magnitudes, axis, -1)
     fours = moved.reshape(*moved.shape[:-1], -1, 4)
     ranks = np.argsort(np.argsort(fours, axis=-1, kind="stable"), axis=-1, kind="stable")

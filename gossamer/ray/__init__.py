@@ -1,6 +1,6 @@
 """Networks on the machines of a Ray cluster: plans over the blocks of a data set.
 
-Ray schedules, moves the blocks, and does the work of a lost worker again. gossamer gives each
+Ray schedules the work, moves the blocks, and repeats the work of a lost worker. gossamer gives each
 worker its plan once, and copies the measurements of one worker to the other workers with the same
 kind of device.
 """

@@ -81,8 +81,8 @@ class Workers:
         Returns
         -------
         Workers
-            The workers. They leave one processor to Ray, which reads data with it and hangs without
-            one.
+            The workers. They leave one processor to Ray, which needs it to read data, and hangs
+            without it.
 
         Raises
         ------
@@ -119,7 +119,7 @@ def shared_out(work: Callable[..., Any], pieces: Sequence[Any], shared: Any,
     Returns
     -------
     list
-        The results in the order of the pieces. A piece whose worker is lost is done again.
+        The results in the order of the pieces. A piece whose worker is lost is computed again.
 
     Raises
     ------

@@ -29,7 +29,7 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
     Parameters
     ----------
     dataset : ray.data.Dataset
-        A data set with a column for each input of the network, which has the input's name; each row
+        A data set with a column for each input of the network, under the input's name; each row
         holds one sample, without a batch dimension. Other columns stay.
     model : Plan, Graph, str, Path or bytes
         The network, or a plan, which is sent to each worker.
@@ -39,8 +39,8 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
         The device of each worker, such as "cuda" or "host"; by default the plan's device, or for
         another model the best device of this machine.
     workers : int, optional
-        The most workers; by default one for each GPU of the cluster, or one for each processor but
-        the last, which Ray needs.
+        The most workers; by default one for each GPU of the cluster, or one for each processor
+        except one, which Ray needs.
     effort : str, optional
         How much is measured before a plan is chosen, once for each kind of device.
 
@@ -99,7 +99,7 @@ def map_pictures(dataset: Any, model: Any, prepare: Preprocessing, *, batch: int
 
 @dataclass(frozen=True)
 class _Mapping:
-    """How a data set is mapped.
+    """The settings with which a data set is mapped.
 
     worker: class of the workers.
     batch: number of rows in a block.

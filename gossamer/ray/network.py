@@ -19,14 +19,14 @@ from gossamer.plan.store import plan_file
 from gossamer.plan.store.tuning_cache import exported, take
 
 _LEASE_S = 900.0
-"""Seconds after which a worker that measures is taken to be lost, so that another one measures."""
+"""Seconds after which a worker that measures counts as lost, so that another worker measures."""
 _POLL_S = 0.5
 """Seconds between two requests for the measurements of another worker."""
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """A network in the form in which it is sent to the workers.
+    """A network as it is sent to the workers.
 
     network: name of a network of the zoo, bytes of an ONNX file or of a saved plan, or a graph.
     is_plan: whether `network` is a saved plan.
@@ -41,7 +41,7 @@ class Shipped:
 
     @staticmethod
     def of(model: Any, device: str | None, effort: str | None) -> Shipped:
-        """Return a network in the form in which it is sent.
+        """Return a network as it is sent to the workers.
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class Shipped:
         return Shipped(model, is_plan, device or find().name, effort)
 
     def opened(self, measured: Any, batch: int) -> Plan:
-        """Return the plan of a worker, which measures or takes another worker's measurements.
+        """Return the plan of a worker. The worker measures, or takes another worker's measurements.
 
         Parameters
         ----------

@@ -1,1 +1,2 @@
-"""Names of classes: the reader of label files, and the names of ImageNet's classes."""
+"""Names of classes: the reader of label files, and the names of the classes of ImageNet and
+COCO."""

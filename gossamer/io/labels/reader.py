@@ -15,9 +15,9 @@ def class_names(path: Path | None, classes: int,
                 network_names: Sequence[str] = ()) -> Sequence[str] | None:
     """Returns one name a class, from a text file with one name a line.
 
-    Where path is None, returns the network's own names if there is one for each class; else the
-    names of ImageNet if the network has 1000 classes; else None. Raises InputError where the file
-    cannot be read or does not have one name for each class.
+    Where path is None, returns the network's own names if the network has a name for each class;
+    else the names of ImageNet if the network has 1000 classes; else None. Raises InputError where
+    the file cannot be read or does not have one name for each class.
     """
     if path is None and len(network_names) == classes:
         return network_names
@@ -46,6 +46,7 @@ def read_names(path: Path, option: str = "--labels") -> list[str]:
 
 
 def without_blanks(names: Sequence[str], classes: int) -> list[str]:
-    """Returns the names without empty ones, if that leaves one name a class; else all names."""
+    """Returns the names without empty ones, if one name for each class is left then; else all
+    names."""
     filled = [name for name in names if name]
     return filled if len(filled) == classes else list(names)

@@ -1,4 +1,5 @@
-"""Shows that a network treats the images of a batch apart, or says which node does not."""
+"""Shows that a network computes each image of a batch independently of the other images, or names a
+node or an output for which this is not shown."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from gossamer.model.opset.registry import OPSET
 def images_apart(static: StaticGraph, other: StaticGraph) -> tuple[str | None, set[str]]:
     """Compares the static graphs of a graph at two batch sizes, node by node.
 
-    Returns two values. The first is text that starts with a node that mixes images, or that is not
-    shown to do the same at both batch sizes; None where there is no such node. The second is the
-    names of the outputs that have one or several rows for each image, and empty where the first is
-    text. The other outputs do not depend on the images.
+    Returns two values. The first is the reason why images may depend on each other or on the batch
+    size, as text that starts with a node or an output; None where no reason is found. The second is
+    the names of the outputs that have one or several rows for each image; empty where the first
+    value is text. The other outputs do not depend on the images.
     """
     images = Images(static, other)
     for info in static.graph.inputs:
@@ -39,10 +40,11 @@ _DIFFERS = "does something else at another batch size"
 
 
 def _mixing(images: Images, node: Node, twin: Node | None) -> str | None:
-    """Returns how a node mixes images; None where it does not, and then records the axis of the
-    images in each of its outputs.
+    """Returns the reason why a node may mix images, or differ between the batch sizes, as text that
+    follows the node's name. Where no reason is found, records the axis of the images in each of the
+    node's outputs, and returns None.
 
-    twin: the node that makes its outputs at the other batch size.
+    twin: the node that makes the same outputs at the other batch size.
     """
     for name in node.inputs:
         if name in images.static.constants and not images.add_constant(name):

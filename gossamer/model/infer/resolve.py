@@ -19,12 +19,14 @@ def resolve(graph: Graph, batch: int,
             overrides: Mapping[str, Sequence[int]] | None = None) -> StaticGraph:
     """Returns the graph of one batch size, which may be 0, with the shape and dtype of every value.
 
-    A graph whose inputs have no batch keeps its own shapes whatever `batch` is. A file written
-    for one batch size runs at another if every node is shown to treat images apart.
+    A graph whose inputs have no batch keeps its own shapes whatever `batch` is. A file that was
+    written for one batch size runs at another batch size if every node is shown to compute each
+    image independently of the others.
 
     overrides: shapes of inputs by name, without the batch, where the file leaves dimensions open.
     Raises InputError for open dimensions and impossible overrides; ModelError for shapes that
-    do not fit each other and for a file that cannot leave its own batch size.
+    do not fit each other and for a file that is not shown to run at another batch size than its
+    own.
     """
     if batch < 0:
         raise InputError(f"batch is {batch}, expected 0 or more")
@@ -45,7 +47,8 @@ def resolve(graph: Graph, batch: int,
 
 def _at_another_batch(graph: Graph, written: int, batch: int) -> StaticGraph:
     """Returns the graph of a batch size for which its file was not written. Raises ModelError where
-    a node is not shown to treat every image alone, as it does at the file's batch size."""
+    a node is not shown to compute every image independently of the others, and in the same way as
+    at the file's batch size."""
     advice = (f"the file is written for batch {written} and does not run at {batch}: run it at "
               f"batch {written}, or export it with a free batch dimension")
     own = InferenceState(graph, written)
@@ -63,7 +66,7 @@ def _at_another_batch(graph: Graph, written: int, batch: int) -> StaticGraph:
 def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
     """Returns the graph with the open dimensions of some inputs set.
 
-    overrides: shapes of inputs by name, without the batch where the input has one. Raises
+    overrides: shapes of inputs by name, without the batch where the input has a batch. Raises
     InputError for an unknown input or a shape that contradicts the file.
     """
     inputs = {info.name: info for info in graph.inputs}
@@ -117,7 +120,7 @@ def _run(state: InferenceState) -> StaticGraph:
                              f"{info.dtype}, its node makes {made}; export the model again")
         if info.name in state.aliases:
             source = state.aliases.pop(info.name)
-            # dtypes without arithmetic are copied too, by an expansion
+            # a value of a dtype without arithmetic is copied by an expansion
             op, attributes = ("elementwise", {"expression": Expression(1)}) if (
                 made in COMPUTED) else (
                     "expand", {"shape": state.shapes[info.name]})

@@ -21,7 +21,7 @@ class ShapesByBatch:
     Shapes are linear in the batch (and in open dimensions), so that two shapes that are equal at
     two sizes are equal at all sizes. Nothing is known where the graph cannot be resolved.
 
-    states: finished inference of the graph, one at each batch size.
+    states: the finished shape inference of the graph at each batch size.
     data_dependent: names of the values that depend on the data, not on shapes alone.
     inputs: inputs of the graph.
     """
@@ -37,8 +37,8 @@ class ShapesByBatch:
         None for other values.
 
         Returns None for every value where dimensions other than the batch are open. A value that is
-        the same at both tried sizes, such as the padding of a size to a multiple of 32, may differ
-        at the size that is set later.
+        the same at both sizes that are tried for an open dimension, such as the padding of a size
+        to a multiple of 32, may differ at the size that the user sets later.
         """
         values = [state.known.get(name) for state in self._states]
         if not values or any(None in info.shape[1:] for info in self._inputs):
@@ -91,9 +91,9 @@ class ShapesByBatch:
 
 
 def shapes_by_batch(graph: Graph) -> ShapesByBatch:
-    """Infers the graph's shapes at two batch sizes; dimensions that the file leaves open are 256 in
-    the first and 384 in the second. Raises UnsupportedError for a node that gossamer computes at no
-    batch size, such as an op in a dtype that it lacks."""
+    """Infers the graph's shapes at two batch sizes; dimensions that the file leaves open are 256 at
+    the first and 384 at the second. Raises UnsupportedError for a node that gossamer computes at no
+    batch size, such as an op in a dtype for which gossamer has no arithmetic."""
     data_dependent = _data_dependent(graph)
     batches = (2, 3) if graph.fixed_batch is None else (graph.fixed_batch, graph.fixed_batch + 1)
     states: list[InferenceState] = []

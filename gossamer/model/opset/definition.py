@@ -14,8 +14,8 @@ from gossamer.model.opset.images import Images
 from gossamer.model.opset.state import InferenceState
 
 ShapeRule = Callable[[InferenceState, Node], None]
-"""A function that checks a node, makes its attributes concrete and emits it, or nodes in its place,
-into the state."""
+"""A function that checks a node, makes its attributes concrete and adds the node, or nodes that
+replace it, to the state."""
 
 Evaluation = Callable[[dict[str, Any], Sequence[np.ndarray]], list[np.ndarray]]
 """A function of a node's concrete attributes and inputs that computes its outputs with NumPy."""
@@ -23,8 +23,8 @@ Evaluation = Callable[[dict[str, Any], Sequence[np.ndarray]], list[np.ndarray]]
 MixingRule = Callable[[Images, Node], str | None]
 """A function of (images, node) that returns how the node mixes images, as text that follows the
 node's name. It returns None where image i of the outputs is a function of image i of the inputs,
-the same for every i. The images of an output lie along the only axis that grows with the batch. The
-rule is called where an input has images, or where an output grows with the batch."""
+with the same function for every i. The images of an output lie along the only axis that grows with
+the batch. The rule is called where an input has images, or where an output grows with the batch."""
 
 FactsRule = Callable[[StaticGraph, Node, Sequence[ValueFacts]], list[ValueFacts]]
 """A function of (static graph, node, facts of its inputs) that returns the facts of its outputs."""
@@ -34,23 +34,25 @@ FactsRule = Callable[[StaticGraph, Node, Sequence[ValueFacts]], list[ValueFacts]
 class OpDef:
     """The definition of an op of the graph.
 
-    No field has a default, so that none is forgotten: a wrong field may give wrong results.
+    No field has a default, so that no definition can leave one out: a wrong field may give wrong
+    results.
 
     name: the `op` of the op's nodes.
     text: the inputs in order ("[x]" may be absent), a semicolon, and the attributes.
     shape: the shape rule.
     evaluate: the evaluation with NumPy, by which shape arithmetic and constants are computed, or
     `not_evaluated`.
-    mixes: the mixing rule; gossamer.model.opset.mixing has common rules. It decides whether a batch
-    may be run in parts, and whether a file may be run at another batch size than its own.
-    passes_values: whether outputs are the inputs' values, or functions of a few of them. A sign
-    after the node then depends on how each input is rounded, so that a batch norm before the node
-    is not folded into weights.
-    jumps: whether a small change of an input may make a node's result jump, as a sign does;
-    `never_jumps` where it cannot.
+    mixes: the mixing rule; gossamer.model.opset.mixing has common rules. The rule decides whether a
+    batch may be run in parts, and whether a file may be run at another batch size than its own.
+    passes_values: whether each element of an output is an element of the inputs, or a function of a
+    few elements. A sign after the node then depends on how each input is rounded, so that a batch
+    norm before the node is not folded into weights.
+    jumps: function that returns whether a small change of an input may make a node's result jump,
+    as a sign does; `never_jumps` for an op whose results never jump.
     facts: the rule that derives the value facts of the outputs.
     float_only: whether the op is computed in float32 only, so that other dtypes are refused.
-    attribute_inputs: attributes that may be given as inputs after the first, in this order.
+    attribute_inputs: attributes that a node may have as its second and further inputs, in this
+    order.
 
     An op that resolve() always turns into other ops has `resolved` as evaluate, mixes and facts.
     """
@@ -73,8 +75,8 @@ class OpDef:
 
 
 def define(name: str, **parts: Any) -> OpDef:
-    """Returns the definition of an op. Raises TypeError that names the op and its missing or
-    unknown fields."""
+    """Returns the definition of an op. Raises TypeError where fields are missing or unknown; the
+    message names the op and the fields."""
     expected = [field.name for field in fields(OpDef) if field.name != "name"]
     missing = [part for part in expected if part not in parts]
     if missing:
@@ -91,7 +93,7 @@ def define(name: str, **parts: Any) -> OpDef:
 
 def resolved(*arguments: Any) -> NoReturn:
     """Stands for `evaluate`, `mixes` and `facts` of an op that resolve() turns into other ops, so
-    that no static graph has it."""
+    that no static graph has the op."""
     raise AssertionError("an op that resolve() turns into others is in a static graph")
 
 
@@ -113,5 +115,5 @@ def first_input(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) ->
 
 def nothing_known(static: StaticGraph, node: Node,
                   facts: Sequence[ValueFacts]) -> list[ValueFacts]:
-    """The facts rule of an op of whose results nothing is known."""
+    """The facts rule of an op that states nothing about its results."""
     return [ValueFacts()] * len(node.outputs)

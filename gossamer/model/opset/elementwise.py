@@ -39,8 +39,8 @@ def _check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> N
 
 
 def _elementwise_shape(state: InferenceState, node: Node) -> None:
-    """Casts operands of several dtypes to the one dtype that holds the numbers of all; truth values
-    and conditions of `where` are cast to this dtype too."""
+    """Casts operands of several dtypes to the one dtype that holds the numbers of all operands;
+    truth values and conditions of `where` are cast to this dtype too."""
     shapes = [state.shapes[name] for name in node.inputs]
     try:
         shape = np.broadcast_shapes(*shapes)
@@ -141,7 +141,7 @@ def _cast_facts(static: StaticGraph, node: Node, facts: Sequence[ValueFacts]) ->
 
 def _stored(whole: ValueFacts, dtype: str) -> ValueFacts:
     """Returns the facts of integers that are stored in a dtype. Integers that do not fit may become
-    any value of the dtype: they wrap round, and devices differ in the way."""
+    any value of the dtype: they wrap round, and devices differ in how they wrap."""
     allowed = dtype_facts(dtype)
     fits = whole.count is not None and allowed.low <= whole.low and whole.high <= allowed.high
     return whole if fits else allowed

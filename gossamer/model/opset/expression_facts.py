@@ -14,16 +14,17 @@ _TRUTH = integers(0, 1)
 _ZERO, _ONE, _MINUS_ONE = point(0.0), point(1.0), point(-1.0)
 _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal"})
 _MOST_LIMITS, _MOST_COMPARED = 8, 4
-"""Results are derived case by case for values that are compared with at most this many numbers, and
-for at most so many values of an expression."""
+"""Limits on the time that facts take: the facts of results are derived case by case for a value
+that is compared with at most _MOST_LIMITS numbers, and for at most _MOST_COMPARED values of an
+expression."""
 
 
 def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,
                      integer: bool = False) -> list[ValueFacts]:
     """Returns the facts of an expression's outputs.
 
-    integer: whether the arithmetic is in integers, which wraps round and truncates. Only values
-    that stay exact in float32 then have facts.
+    integer: whether the arithmetic is on integers, where results wrap round and quotients are
+    truncated. Only values that stay exact in float32 then have facts.
     """
     values = _values(expression, operands, integer=integer)
     results = [values[index] for index in expression.outputs]
@@ -42,7 +43,7 @@ def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: 
             given: tuple[int, ValueFacts] | None = None) -> list[ValueFacts]:
     """Returns the facts of all values of an expression: of the operands and of each step's result.
 
-    given: the index of a value, and facts that are assumed of it.
+    given: the index of a value, and facts that are assumed of this value.
     """
     values: list[ValueFacts] = []
     for index in range(expression.inputs + len(expression.steps)):
@@ -61,9 +62,9 @@ def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: 
 def _compared(expression: Expression,
               values: Sequence[ValueFacts]) -> list[tuple[int, list[float]]]:
     """Returns the index of each value whose sign is taken or that is compared with numbers, and
-    these numbers (0 for a sign). Below, at and above such a number, more is known of the values
-    that depend on the value. A last step that is the only output is left out: nothing depends on
-    it."""
+    these numbers (0 for a sign). Where a value is assumed to be below, at or above such a number,
+    more is known of the results that depend on the value. A last step that is the only output is
+    left out, because nothing depends on its result."""
     limits: dict[int, set[float]] = {}
     last = expression.inputs + len(expression.steps) - 1
     for step in expression.steps[:-1] if expression.outputs == (last,) else expression.steps:
@@ -138,7 +139,7 @@ def _is_equal(x: ValueFacts, y: ValueFacts) -> ValueFacts:
 
 
 def _is_true(x: ValueFacts) -> ValueFacts:
-    """Returns the facts of the truth of a number, which is true unless it is 0."""
+    """Returns the facts of a number's truth value, which is 0 where the number is 0, else 1."""
     return _opposite(_is_equal(x, _ZERO))
 
 

@@ -12,14 +12,15 @@ from gossamer.model.opset.state import Shape
 
 @dataclass
 class Images:
-    """Where the images lie in a graph's values, by its static graphs at two batch sizes.
+    """The axis along which the images of a batch lie in each value of a graph, found by a
+    comparison of the graph's static graphs at two batch sizes.
 
-    Sizes tell the axis along which the images of a value may lie: the only axis that grows with the
-    batch. The rules of the ops show whether the images lie along this axis, and are not mixed.
+    The images of a value can only lie along the one axis whose size grows with the batch. The
+    mixing rules of the ops show whether the images do lie along this axis, and are not mixed.
 
     static, other: the graph at two batch sizes.
-    axes: the axis along which the images lie, by the name of the value; only values for which this
-    was shown.
+    axes: the axis along which the images lie, by the name of the value, for each value for which
+    this axis was shown.
     """
 
     static: StaticGraph
@@ -28,7 +29,7 @@ class Images:
 
     def growing_axis(self, name: str) -> int | None:
         """Returns the only axis of a value that grows with the batch; None where no axis grows with
-        it, or where another axis changes too."""
+        the batch, or where another axis changes too."""
         return self._growing_axis(self.static.shapes[name], self.other.shapes.get(name, ()))
 
     def is_fixed(self, name: str) -> bool:

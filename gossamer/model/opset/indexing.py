@@ -1,5 +1,5 @@
 """Definitions of ops that repeat, choose or replace elements at places that do not depend on the
-data. resolve() turns these ops into copies."""
+data. resolve() turns these ops into ops that copy elements."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def _triangle_shape(state: InferenceState, node: Node) -> None:
 
 
 def _known_places(state: InferenceState, node: Node) -> np.ndarray:
-    """Returns the indices of a node, its second input. Raises UnsupportedError where the data
-    decide them."""
+    """Returns the indices that a node reads as its second input. Raises UnsupportedError where the
+    data decide the indices."""
     name = node.inputs[1]
     if name not in state.known:
         raise state.unsupported(node, f"takes indices from {name!r}, which the data decide; "
@@ -77,8 +77,8 @@ def _known_places(state: InferenceState, node: Node) -> np.ndarray:
 
 def _positive(state: InferenceState, node: Node, indices: np.ndarray, size: int,
               axis: int) -> np.ndarray:
-    """Returns indices along an axis of a size, with negative ones counted from the end. Raises
-    ModelError for an index outside of the axis."""
+    """Returns the indices along an axis of `size` elements, with negative indices, which count from
+    the end, replaced by indices from 0 on. Raises ModelError for an index outside of the axis."""
     if indices.size and (indices.min() < -size or indices.max() >= size):
         wrong = indices.min() if indices.min() < -size else indices.max()
         raise state.error(node, f"index {wrong} is outside dimension {axis} of shape "
@@ -89,7 +89,7 @@ def _positive(state: InferenceState, node: Node, indices: np.ndarray, size: int,
 def _places_of_slices(state: InferenceState, node: Node, batch_dims: int
                       ) -> tuple[np.ndarray, Shape]:
     """Returns the places of slices in the flat order of the leading dimensions of the first input,
-    and the sizes of these dimensions. The last axis of the indices holds one place for each leading
+    and the sizes of these dimensions. The last axis of the indices holds one index for each leading
     dimension after the first `batch_dims`."""
     shape, indices = state.shapes[node.inputs[0]], _known_places(state, node)
     count = batch_dims + (indices.shape[-1] if indices.ndim else len(shape) + 1)
@@ -108,8 +108,9 @@ def _places_of_slices(state: InferenceState, node: Node, batch_dims: int
 
 
 def _places_of_elements(state: InferenceState, node: Node) -> np.ndarray:
-    """Returns the places of elements in the flat order of the first input. The value of an index is
-    the place along the node's axis; along other axes, its own place among the indices counts."""
+    """Returns, for each index, the place of its element in the flat order of the first input. Along
+    the node's axis, the value of the index is the element's coordinate. Along every other axis, the
+    element has the coordinate that the index itself has in the array of indices."""
     shape, indices = state.shapes[node.inputs[0]], _known_places(state, node)
     axis = state.axis(node, node.attributes["axis"], len(shape))
     if indices.ndim != len(shape) or any(
@@ -128,7 +129,7 @@ def _places_of_elements(state: InferenceState, node: Node) -> np.ndarray:
 
 def _gather_flat(state: InferenceState, node: Node, x: str, places: np.ndarray, rest: Shape
                  ) -> None:
-    """Emits the choice of slices, of shape `rest`, from the first axis of x."""
+    """Emits a gather of slices along the first axis of x; each slice has the shape `rest`."""
     state.check_constant(node, places.shape, "int64")
     name = state.know(state.new_name(node, "places"), places)
     state.emit(node, (*places.shape, *rest), op="gather", inputs=[x, name], axis=0)
@@ -160,8 +161,9 @@ def _scatter_elements_shape(state: InferenceState, node: Node) -> None:
 
 
 def _know(state: InferenceState, node: Node, result: np.ndarray) -> None:
-    """Records the result of a node whose inputs are known. Emitted steps would become constants as
-    well, and large ones would exceed the memory that a file may ask for."""
+    """Records the result of a node whose inputs are known. If the node emitted steps instead, their
+    results would become constants as well, and large ones would exceed the memory that a file may
+    ask for."""
     state.check_constant(node, result.shape, result.dtype.name)
     state.know(node.outputs[0], result)
 

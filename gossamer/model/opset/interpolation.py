@@ -18,10 +18,10 @@ def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any])
 
     scale: ratio of output to input.
     rule: attributes of ONNX's Resize by name: "mode", which is "cubic" or "linear"; "coordinates",
-    as ResizeProblem has them; "antialias", whether weights reach further where a vector shrinks;
-    "cubic_coefficient"; and "exclude_outside", whether positions outside of the vector get no
-    weight, and the other weights are scaled to the sum 1. Without "exclude_outside", the first and
-    the last element get the weights of the positions beyond them.
+    one of the names that ResizeProblem lists; "antialias", whether weights reach further where a
+    vector shrinks; "cubic_coefficient"; and "exclude_outside", whether positions outside of the
+    vector get no weight, and the other weights are scaled to the sum 1. Without "exclude_outside",
+    the first and the last element get the weights of the positions beyond them.
     """
     x = np.arange(length, dtype=np.float64)
     if rule["coordinates"] == "asymmetric":

@@ -1,6 +1,6 @@
-"""Definitions of ops that are products with constant matrices, and of the reshape that products of
-several dimensions need. The matrices follow from shapes and attributes; resolve() turns the ops
-into matrix products."""
+"""Definitions of ops that are products with constant matrices, and of a reshape to sizes that are
+products of sizes of other values. The matrices follow from shapes and attributes. resolve() turns
+these ops into matrix products and other ops."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def _reshape_by_shape(state: InferenceState, node: Node) -> None:
 
 
 def _sums_up_to_shape(state: InferenceState, node: Node) -> None:
-    """Multiplies by a triangular matrix. Integers are multiplied element by element and summed up,
-    since matrix products compute floats only."""
+    """Emits cumulative sums as a product with a triangular matrix. Integers are multiplied element
+    by element and summed up, since matrix products compute floats only."""
     x = node.inputs[0]
     shape, dtype = state.shapes[x], state.dtypes[x]
     axis = state.axis(node, node.attributes["axis"], len(shape))

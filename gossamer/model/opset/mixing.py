@@ -9,12 +9,13 @@ from gossamer.model.opset.images import Images
 
 
 def moves_images(images: Images, node: Node) -> None:
-    """The mixing rule of an op that gives values another order, but never within an axis."""
+    """The mixing rule of an op that only changes the order of axes. Values keep their order along
+    each axis, so that no images are mixed."""
 
 
 def keeps_images_apart(images: Images, node: Node) -> str | None:
-    """The mixing rule of an op that treats each image alone where its first input has the images
-    along axis 0, and its other inputs have no images."""
+    """The mixing rule of an op that computes each image independently of the others if the images
+    of its first input lie along axis 0, and its other inputs have no images."""
     if any(name in images.axes for name in node.inputs[1:]):
         return "takes other inputs than its first from the batch"
     axis = images.axes.get(node.inputs[0], 0)
@@ -35,8 +36,8 @@ def broadcasts_across_images(images: Images, node: Node) -> str | None:
 
 
 def mixing_operands(images: Images, node: Node, names: Sequence[str]) -> str | None:
-    """Returns how inputs that broadcast to the output's shape mix images; None where they keep
-    images apart."""
+    """Returns how inputs that broadcast to the output's shape mix images; None where they mix no
+    images."""
     output = node.outputs[0]
     axis = images.growing_axis(output)
     if axis is None:

@@ -1,5 +1,5 @@
-"""Definitions of batch norm by stored statistics, which resolve() turns into element-wise
-arithmetic, of batch norm by the statistics of the batch, and of layer norm."""
+"""Definitions of layer norm and of two kinds of batch norm. Batch norm by stored statistics becomes
+element-wise arithmetic in resolve(); batch norm by the statistics of the batch stays a node."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _layer_norm_shape(state: InferenceState, node: Node) -> None:
     for role, name in zip(("scale", "bias"), node.inputs[1:], strict=True):
         array = state.known[name]
         if array.shape != sizes:
-            extra = max(array.ndim - len(sizes), 0)  # leading axes, which may have size 1
+            extra = max(array.ndim - len(sizes), 0)  # leading axes, each of size 1
             try:
                 array = np.broadcast_to(array.reshape(array.shape[extra:]), sizes)
             except ValueError:

@@ -1,4 +1,4 @@
-"""Definition of the op that stands for nodes of an ONNX file, which ONNX Runtime computes."""
+"""Definition of the op that stands for nodes of an ONNX file that ONNX Runtime computes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gossamer.model.opset.images import Images
 from gossamer.model.opset.state import InferenceState
 
 _MOST_PARAMETERS = 1024
-"""Elements of the largest known value that is given to ONNX's shape inference. Values that decide
-shapes, such as axes and repeats, have fewer."""
+"""The most elements of a known value that is given to ONNX's shape inference. Values that decide
+shapes, such as axes and repeats, have fewer elements."""
 
 
 NODES = "nodes"
@@ -27,9 +27,9 @@ them, each with the reason why gossamer does not compute it."""
 
 
 def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
-    """Returns the file's nodes in a part, as messages name them, each with the reason why gossamer
-    does not compute it. model: the bytes of the part's model. Raises ValueError where the model
-    does not name the nodes."""
+    """Returns the nodes of the file that a part computes, as messages name them, each with the
+    reason why gossamer does not compute it. model: the bytes of the part's model. Raises ValueError
+    where the model does not name the nodes."""
     proto = _parsed(model)
     texts = [entry.value for entry in proto.metadata_props if entry.key == NODES]
     return tuple((str(source), str(reason)) for source, reason in json.loads("".join(texts)))

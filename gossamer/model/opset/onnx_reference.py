@@ -1,5 +1,6 @@
-"""Nodes of ONNX files that ONNX's reference implementation computes, since their inputs do not
-depend on the data: nodes that read constants only, and the op of nodes that read shapes too."""
+"""Computes nodes of ONNX files by ONNX's reference implementation, where the inputs of a node do
+not depend on the data. A node that reads constants only is computed when its file is read. A node
+that also reads values that follow from shapes becomes the op onnx_known, which is defined here."""
 
 from __future__ import annotations
 
@@ -33,17 +34,17 @@ FOLDED = frozenset((
     "Slice", "Softmax", "Softplus", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile",
     "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"))
 """Ops whose results are computed where all their inputs are constants. Other ops of ONNX's
-reference are left out on purpose: no file may ask for loops, pictures to decode or patterns to
-match."""
+reference are left out on purpose, so that no file makes gossamer run loops, decode pictures or
+match patterns."""
 _SHRINKING = frozenset(("Compress", "NonZero"))
 """Folded ops whose results have a shape that the values decide, within bounds that the input's
 shape sets."""
 _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
-"""Types of eight bytes."""
+"""Types whose elements take eight bytes."""
 _MOST_RANK = 32
 _MOST_PARAMETERS = 1024
-"""Elements of the largest constant that is given to ONNX's shape inference. Constants that decide
-shapes, such as axes and repeats, have fewer."""
+"""The most elements of a constant that is given to ONNX's shape inference. Constants that decide
+shapes, such as axes and repeats, have fewer elements."""
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
@@ -81,8 +82,8 @@ def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: in
 
 
 def _bytes_of(inferred: onnx.TypeProto) -> float:
-    """Returns the bytes of a result, four or eight for each element; infinity where its shape is
-    not known."""
+    """Returns the bytes of a result, four or eight for each element; infinity where the result's
+    shape is not known."""
     tensor = inferred.tensor_type
     item = 8 if tensor.elem_type in _LONG else 4
     sizes = [dim.dim_value if dim.HasField("dim_value") else math.inf for dim in tensor.shape.dim]

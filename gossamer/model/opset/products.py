@@ -133,7 +133,7 @@ def _gemm_mixes(images: Images, node: Node) -> str | None:
 
 
 def _matmul_mixes(images: Images, node: Node) -> str | None:
-    """Returns how a product mixes the images of a batch; None where it keeps them apart. Axes are
+    """Returns how a product mixes the images of a batch; None where it does not mix them. Axes are
     counted from the last, as they broadcast: -1 and -2 are the axes of the matrices."""
     shapes = [images.static.shapes[name] for name in node.inputs]
     axes = [images.axes[name] - len(shape) if name in images.axes else None
@@ -185,7 +185,8 @@ def _epilogue_facts(static: StaticGraph, node: Node, x: ValueFacts, rows: np.nda
 def _conv_transpose2d_facts(static: StaticGraph, node: Node,
                             facts: Sequence[ValueFacts]) -> list[ValueFacts]:
     """Returns the facts of a transposed convolution. Each output sums only some of its channel's
-    products; in the other products the input counts as 0."""
+    products. The facts cover this because the input may also be 0: then the other products add
+    nothing."""
     weight = static.constants.get(node.inputs[1])
     if weight is None:
         return [REAL]
@@ -246,8 +247,9 @@ DEFINITIONS = (
            shape=_conv_transpose2d_shape, evaluate=not_evaluated, mixes=_conv_mixes,
            passes_values=False, jumps=never_jumps, facts=_conv_transpose2d_facts, float_only=True,
            attribute_inputs=()),
-    # a file's alpha is multiplied into b where b is constant, else it goes into the epilogue; beta
-    # is multiplied into c where c is constant, else it becomes a node of its own
+    # the attribute alpha of ONNX's Gemm is multiplied into b where b is constant, else into the
+    # epilogue; ONNX's beta is multiplied into c where c is constant, else the node that adds c
+    # multiplies c by beta
     define("gemm",
            text="a, b[, epilogue operands], matrices of which none need be constant (where b is, "
                 "and a is not transposed, a may have more dimensions, of which the last is summed "

@@ -1,4 +1,4 @@
-"""Definitions of the ops that give all values of a tensor another shape or order."""
+"""Definitions of the ops that change the shape of a tensor, or the order of its axes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _unsqueeze_shape(state: InferenceState, node: Node) -> None:
 def _reshape_shape(state: InferenceState, node: Node) -> None:
     """Works out the sizes 0 and -1 of a new shape. A file written for one batch size has this size
     as a number in its shapes. Where the input's first dimension follows the batch, such a number in
-    the output's first dimension is replaced."""
+    the output's first dimension is replaced by the size at this state's batch."""
     old = state.shapes[node.inputs[0]]
     new = list(node.attributes["shape"])
     mismatch = state.error(node, f"cannot reshape {list(old)} to {new}")
@@ -147,8 +147,8 @@ def _space_to_depth_shape(state: InferenceState, node: Node) -> None:
 
 
 def _image_shape(state: InferenceState, node: Node) -> tuple[int, int, int, int]:
-    """Returns the shape of a node's input, images. Raises ModelError where the input has another
-    rank, or the block is less than 1."""
+    """Returns the shape of a node's input, which has to be images. Raises ModelError where the
+    input has another rank, or the block is less than 1."""
     shape = state.shapes[node.inputs[0]]
     if len(shape) != 4 or node.attributes["block"] < 1:
         raise state.error(node, f"has input shape {list(shape)} and a block of "
@@ -179,8 +179,8 @@ def _expand(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np
 
 
 def _reshape_mixes(images: Images, node: Node) -> str | None:
-    """The mixing rule of a reshape: images stay apart where the axes before the batch have the same
-    product of sizes in the input and in the output."""
+    """The mixing rule of a reshape: no images are mixed where the axes before the images' axis have
+    the same product of sizes in the input and in the output."""
     old, new = images.axes.get(node.inputs[0]), images.growing_axis(node.outputs[0])
     if old is None or new is None:
         return "moves the batch into other axes"

@@ -1,4 +1,5 @@
-"""Products of signs: which weights are signs, and which signs of sums are never 0.
+"""Products of signs: tells which weights are plus or minus one number in each channel, and which
+sums have a sign that is never 0.
 
 For example, a sum of an odd number of products of 1 and -1 is odd, so that it is not 0. A sum of
 integers never equals a threshold that lies between two integers.
@@ -14,7 +15,7 @@ from gossamer.expression import FUNCTIONS, Expression, ExpressionStep
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts
 
 _MOST_PRODUCTS = 2**16
-"""Products of the longest sum for which every possible value is tried."""
+"""The most products in a sum for which every possible value is tried."""
 _AT_ONCE = 2**16
 """Number of sums that are tried at once, so that they stay in cache."""
 _ROUNDING, _ROUNDING_OF_SUMS, _SMALLEST = 2.0**-20, 2.0**-23, 2.0**-126
@@ -47,7 +48,7 @@ def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray
     weight: the weights (M, ...).
     operands: for each further input of the expression an array with one value for each channel;
     None for an input that is known at run time only.
-    exact: whether the sums are computed without rounding, in whatever order.
+    exact: whether the sums are computed without rounding, in any order.
     """
     rows = np.abs(weight.reshape(len(weight), -1).astype(np.float64))
     depth = rows.shape[1]
@@ -141,7 +142,7 @@ def _prelu(step: ExpressionStep, x: _Interval, slope: _Interval) -> _Interval:
 
 
 def _rising(step: ExpressionStep, x: _Interval) -> _Interval:
-    """Returns the interval of a function that never falls."""
+    """Returns the interval of the results of a function that never falls."""
     low, high = (FUNCTIONS[step.function].numpy(bound, *step.constants) for bound in x)
     return low, high
 

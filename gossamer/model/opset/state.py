@@ -25,15 +25,17 @@ class InferenceState:
     """State of the shape inference of a graph at one batch size.
 
     Nodes are visited in order (gossamer.model.infer.visit). The shape rule of a node's op checks
-    the node, makes its attributes concrete and emits it, or nodes in its place, into this state.
+    the node, makes its attributes concrete and adds the node, or nodes that replace it, to this
+    state.
 
-    other_batch: the finished state of the same graph at another batch size, by which rules see what
-    depends on the batch; or None.
+    other_batch: the finished state of the same graph at another batch size, from which rules see
+    which sizes depend on the batch; or None.
     nodes: the nodes that were emitted.
     known: arrays of the values that do not depend on the data, by name.
-    shapes, dtypes: shape and dtype of every value so far, by name.
+    shapes, dtypes: shape and dtype of every value that was made so far, by name.
     aliases: the value for which another name stands, by this other name.
-    most_bytes: the most bytes of a value, and of all constants together that nodes make.
+    most_bytes: the most bytes that one value may take, and that all constants made by nodes may
+    take together.
     """
 
     def __init__(self, graph: Graph, batch: int, other_batch: InferenceState | None = None) -> None:
@@ -90,12 +92,13 @@ class InferenceState:
         return outputs[0]
 
     def new_name(self, node: Node, role: str) -> str:
-        """Returns an unused name for a new value, which begins with the node's first output."""
+        """Returns an unused name for a new value. The name begins with the name of the node's first
+        output."""
         return unused_name(self._names, f"{node.outputs[0]}.{role}")
 
     def check_size(self, node: Node, shape: Sequence[int], dtype: str) -> int:
         """Returns the bytes of a value. Raises ModelError for more bytes than gossamer.io.limits
-        allows: a file that asks for so many is probably wrong or malicious."""
+        allows: a file that asks for more is probably wrong or malicious."""
         if min(shape, default=0) < 0:
             raise self.error(node, f"makes a value of shape {list(shape)}; expected sizes of 0 or "
                                    "more")
@@ -107,7 +110,8 @@ class InferenceState:
         return size
 
     def check_constant(self, node: Node, shape: Sequence[int], dtype: str) -> None:
-        """Raises ModelError where all constants that nodes make together become too large."""
+        """Counts the bytes of a constant that a node makes. Raises ModelError where all such
+        constants together become too large."""
         self._constant_bytes += self.check_size(node, shape, dtype)
         if self._constant_bytes > self.most_bytes:
             raise self.error(node, f"makes a constant of shape {list(shape)}, with which all such "
@@ -135,7 +139,8 @@ class InferenceState:
     def reshape(self, node: Node, shape: Sequence[int], x: str | None = None,
                 outputs: Sequence[str] | None = None) -> str:
         """Emits a reshape of x, by default the node's first input, and returns the output's name.
-        Where x and outputs are left out and the input has the shape already, it makes an alias."""
+        Where x and outputs are left out and the input has the shape already, makes an alias
+        instead."""
         if x is None and outputs is None and self.shapes[node.inputs[0]] == tuple(shape):
             self.alias(node)
             return node.outputs[0]

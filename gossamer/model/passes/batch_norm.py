@@ -1,9 +1,9 @@
 """Batch norms: folded into the convolution or matrix product before them, or made element-wise.
 
-A batch norm on which a sign depends, with no convolution or product between, is never folded:
-the rounding of the folded weights would flip bits. Weights that are plus or minus one number a
-channel stay so: a batch norm that would end this is not folded, since algorithms on bits could not
-compute the layer any more."""
+A batch norm is not folded where a sign depends on its result with no convolution or product between
+them: the rounding of the folded weights would flip bits. A batch norm is not folded either where
+each channel's weights are plus or minus one number and would not be so after the folding:
+algorithms on bits could not compute the layer any more."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gossamer.model.opset.signs import are_scaled_signs
 
 
 def readers(graph: Graph) -> dict[str, list[Node]]:
-    """Returns the nodes that read each value, each node once. An output of the graph is read by a
-    node with the op "output"."""
+    """Returns the nodes that read each value, each node once. A node with the op "output", which is
+    not in the graph, counts as a reader of each output of the graph."""
     nodes: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in dict.fromkeys(node.inputs):
@@ -43,6 +43,7 @@ def fold_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
         if layer is None or not _foldable(graph, layer, graph.constants[norm.inputs[1]].size):
             continue
         # the channels of a batch norm are along axis 1, the channels of a product along the last
+        # axis
         if layer.op == "gemm" and (shapes.rank(norm.inputs[0]) or 2) > 2:
             continue
         if _ends_signs(graph, layer, norm):
@@ -92,8 +93,8 @@ def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
 
 
 def _ends_signs(graph: Graph, layer: Node, norm: Node) -> bool:
-    """Returns whether the weights of each channel are plus or minus one number, and would not be so
-    with a batch norm folded into them, such as one with a scale of 0."""
+    """Returns whether the weights of each channel are plus or minus one number, and a batch norm
+    folded into them would make such a number 0 or infinite."""
     rows = output_rows(graph, layer)
     if rows is None or not are_scaled_signs(rows):
         return False
@@ -105,7 +106,8 @@ def _ends_signs(graph: Graph, layer: Node, norm: Node) -> bool:
 
 
 def feeds_sign(name: str, users: dict[str, list[Node]]) -> bool:
-    """Returns whether a function that jumps, such as sign, depends on the rounding of a value."""
+    """Returns whether the rounding of a value may change the result of a function that jumps, such
+    as sign."""
     seen, pending = set(), [name]
     while pending:
         name = pending.pop()
@@ -146,8 +148,9 @@ def _fold(graph: Graph, names: set[str], layer: Node, norm: Node) -> None:
 
 
 def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turns batch norms that were not folded into (x - mean) * scale + shift, in this order, where
-    shape inference has checked their channels; resolve() does the same with all others."""
+    """Replaces batch norms that were not folded by (x - mean) * scale + shift, computed in this
+    order, where shape inference has checked their channels. resolve() replaces all other batch
+    norms."""
     names = names_of(graph)
     for node in graph.nodes:
         if node.op != "batch_norm" or not shapes.shapes(node.outputs[0]):

@@ -1,6 +1,6 @@
-"""Makes a shuffle of channels one gather, which needs no layout of its own: the exporters write it
-as a reshape of the channels to two dimensions, the transposition of these, and a reshape back
-(ShuffleNet, Zhang et al., 2018)."""
+"""Replaces each shuffle of channels (ShuffleNet, Zhang et al., 2018) by one gather, which can work
+in the layout of the layers around it. Exporters write a shuffle as a reshape of the channels to two
+dimensions, a transposition of these two dimensions, and a reshape back."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 
 
 def gather_shuffled_channels(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Replaces shuffles of the channels of images by gathers, and the parts of their results by a
-    gather each. Returns whether it changed the graph; nodes that no output needs any more are still
-    in it."""
+    """Replaces shuffles of the channels of images by gathers. Splits and slices of shuffled
+    channels also become gathers, one for each output. Returns whether the graph was changed; nodes
+    that no output needs any more stay in the graph."""
     producers = {name: node for node in graph.nodes for name in node.outputs}
     names = names_of(graph)
     shuffles: dict[str, tuple[str, np.ndarray]] = {}
@@ -44,8 +44,8 @@ def _gather(graph: Graph, names: set[str], node: Node, output: str, source: str,
 
 def _shuffle(node: Node, producers: dict[str, Node], shapes: ShapesByBatch
              ) -> tuple[str, np.ndarray] | None:
-    """Returns the value whose channels the node and the two nodes before it shuffle, and for each
-    channel of the result the channel of that value; None for other nodes."""
+    """Returns the value whose channels are shuffled by the node and the two nodes before it, and
+    for each channel of the result its channel in that value; None for other nodes."""
     turned = producers.get(node.inputs[0]) if node.op == "reshape" else None
     parted = producers.get(turned.inputs[0]) if turned and turned.op == "transpose" else None
     if turned is None or parted is None or parted.op != "reshape":
@@ -64,8 +64,9 @@ def _shuffle(node: Node, producers: dict[str, Node], shapes: ShapesByBatch
 
 
 def _parts(node: Node, order: np.ndarray, shapes: ShapesByBatch) -> list[np.ndarray] | None:
-    """Returns the channels that each output of a split or slice takes of an image with channels in
-    this order; None for other nodes, and for slices along other axes."""
+    """Returns, for each output of a split or slice of shuffled channels, the entries of `order`
+    that it takes; None for other nodes, and for splits and slices along other axes. order: for each
+    shuffled channel, its channel before the shuffle."""
     if node.op not in ("split", "slice") or (concrete := shapes.with_attributes(node)) is None:
         return None
     attributes = concrete.attributes

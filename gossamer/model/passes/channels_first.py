@@ -1,6 +1,6 @@
-"""Lets layers that work on images with their channels last, between transpositions, work on images
-with their channels first. The transpositions before and after them then cancel each other; in
-memory the channels may still be last, as a plan decides for each value."""
+"""Makes layers that work on channels-last images, between transpositions, work on channels-first
+images. The transpositions before and after them then cancel each other. In memory the channels may
+still be last, because a plan decides the layout of each value."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _LAST = (0, 2, 3, 1)
 
 
 def move_channels_first(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Rewrites layers of images with the channels last, where fewer transpositions remain then.
-    Returns whether it changed the graph."""
+    """Rewrites layers of channels-last images, if fewer transpositions remain afterwards. Returns
+    whether the graph was changed."""
     rewriting = _Rewriting(graph, shapes)
     for node in graph.nodes:
         rewriting.add(node)
@@ -40,8 +40,8 @@ def _transpositions(nodes: list[Node]) -> int:
 
 class _Rewriting:
     """The nodes of a graph, in which layers of channels-last images are replaced by the same layers
-    of channels-first images. A transposition after each such layer makes the channels-last value;
-    where no node reads that value, the transposition is still to be removed.
+    of channels-first images. A transposition after each such layer makes the channels-last value.
+    Where no node reads that value, the caller still has to remove the transposition.
 
     nodes: the nodes in order.
     constants: new constants by name.
@@ -106,7 +106,8 @@ class _Rewriting:
         return name
 
     def _read_images(self, node: Node) -> bool:
-        """Lets a node read the images of its inputs. Returns whether all its inputs have one."""
+        """Makes a node read the channels-first image of each input. Returns whether every input has
+        a channels-first image."""
         images = [self._images.get(name, "") for name in node.inputs]
         node.inputs = images
         return all(images)
@@ -157,7 +158,8 @@ class _Rewriting:
         return bool(node.attributes["keepdims"]) or kept == sorted(kept)
 
     def along_axis(self, node: Node) -> bool:
-        """Turns the axis of a concatenation, a split or a softmax."""
+        """Changes the axis of a concatenation, a split or a softmax to the axis of channels-first
+        images."""
         axis = node.attributes.get("axis", 0)
         if node.attributes.get("flatten") or not -len(_LAST) <= axis < len(_LAST):
             return False
@@ -166,7 +168,7 @@ class _Rewriting:
 
 
 def _axes(axes: object) -> tuple[int, ...] | None:
-    """Returns the dimensions of an image that an attribute names, from 0 and in their order; None
+    """Returns the dimensions of an image that an attribute names, counted from 0 and sorted; None
     where they are not known. A single number stands for the axis and all axes after it."""
     rank = len(_LAST)
     if isinstance(axes, int) and -rank <= axes < rank:
@@ -182,5 +184,5 @@ _CONVERTERS: dict[str, Callable[[_Rewriting, Node], bool]] = {
     "reduce": _Rewriting.reduce, "softmax": _Rewriting.along_axis,
     "split": _Rewriting.along_axis,
 }
-"""For each op the function that lets a node compute on channels-first images, and that returns
-whether the node can."""
+"""For each op, a function that makes a node compute on channels-first images, and returns whether
+this is possible."""

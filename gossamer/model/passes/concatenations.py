@@ -10,11 +10,11 @@ from gossamer.model.graph import Graph, Node, names_of, new_name
 from gossamer.model.passes.batch_norm import readers
 
 _COMPUTING = ("elementwise", "conv2d", "conv_transpose2d", "gemm")
-"""Ops that can also compute an element-wise node that reads their result."""
+"""Ops with which an element-wise node that reads their result can be fused."""
 
 Wholes = defaultdict[tuple[str, int], list[tuple[Sequence[str], str]]]
-"""Values that consist of other values side by side: pairs of the parts and the whole, by the first
-part and the axis."""
+"""Values (wholes) that consist of other values (parts), joined along an axis. The keys are the
+first part and the axis; under each key are pairs of all parts and the whole."""
 
 
 def nest_concatenations(graph: Graph) -> None:
@@ -36,8 +36,8 @@ def nest_concatenations(graph: Graph) -> None:
 
 
 def _nested(node: Node, wholes: Wholes) -> list[str]:
-    """Returns the inputs of a concatenation, with parts replaced by the whole where `wholes` has
-    it."""
+    """Returns the inputs of a concatenation, with parts replaced by their whole where `wholes` has
+    them."""
     inputs, result, start = node.inputs, list[str](), 0
     while start < len(inputs):
         fitting = [(parts, whole) for parts, whole in wholes[inputs[start],
@@ -52,9 +52,10 @@ def _nested(node: Node, wholes: Wholes) -> list[str]:
 
 
 def move_above_concatenations(graph: Graph) -> None:
-    """Moves an element-wise node after a concatenation, such as a rounding to integers, to each
-    input of the concatenation, where no other node reads these values. The layers that make the
-    inputs can then compute it."""
+    """Replaces an element-wise node that reads the result of a concatenation, such as a rounding to
+    integers, by such a node for each input of the concatenation, if no other node reads these
+    values. The layers that make the inputs can then compute the element-wise nodes in their
+    epilogues."""
     makers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     gone: set[int] = set()
@@ -78,7 +79,8 @@ def move_above_concatenations(graph: Graph) -> None:
 
 def _follower(join: Node, users: dict[str, list[Node]], makers: dict[str, Node]) -> Node | None:
     """Returns the element-wise node that is the only reader of a concatenation and reads no other
-    value, where the concatenation is the only reader of each of its inputs; else None."""
+    value, where an op of _COMPUTING makes each input of the concatenation, and the concatenation is
+    the only reader of each; else None."""
     following = users.get(join.outputs[0], [])
     if len(following) != 1 or following[0].op != "elementwise" or (
             len(following[0].inputs) != 1 or len(following[0].outputs) != 1):

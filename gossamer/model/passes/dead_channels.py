@@ -1,8 +1,9 @@
 """Removes channels without effect: channels whose filter is zero, and channels that no layer reads.
 
 The output of a filter of zeros is the same number at every pixel: the result of the layer's
-epilogue for 0. Its effect goes into the biases of the layers that read the channel. Where such a
-layer pads its input with zeros, the channel is removed only if the number is 0.
+epilogue for 0. The effect of this number goes into the biases of the layers that read the channel.
+Where a layer that reads the channel pads its input with zeros, the channel is removed only if the
+number is 0.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.passes.batch_norm import feeds_sign, output_rows, readers
 
 _MULTIPLE = 8
-"""The number of channels that kernels read at a time. A layer with a multiple of this number of
-channels keeps such a multiple."""
+"""The number of channels that kernels read at a time. A layer whose number of channels is a
+multiple of 8 keeps a multiple of 8 channels."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class _Chain:
 
     layer: the layer whose output channels may be removed.
     depthwise: the depthwise convolutions that follow the layer, one after another.
-    readers: the layers that read the last result.
+    readers: the layers that read the result of the last depthwise convolution, or of `layer` where
+    no depthwise convolution follows it.
     """
 
     layer: Node
@@ -44,7 +46,8 @@ def drop_dead_channels(graph: Graph) -> None:
     while changed:
         changed = False
         users = readers(graph)
-        # backwards, since a channel that nobody reads may be the only reader of earlier channels
+        # from the last layer to the first: once a channel without readers is removed, channels of
+        # earlier layers may have no reader left
         for layer in reversed(graph.nodes):
             chain = _chain(graph, layer, users)
             if chain is None:
@@ -63,7 +66,7 @@ def drop_dead_channels(graph: Graph) -> None:
 
 def _chain(graph: Graph, layer: Node, users: dict[str, list[Node]]) -> _Chain | None:
     """Returns the chain that begins with a layer; None where nodes of another kind read its
-    channels, or where a run-time value has an element for each channel."""
+    channels, or where an epilogue reads a run-time value."""
     if not _has_constants(graph, layer) or _groups(layer) != 1:
         return None
     depthwise: list[Node] = []
@@ -121,8 +124,9 @@ def _without_effect(graph: Graph, chain: _Chain,
     is_constant &= np.isfinite(constants)
     if any(map(_is_padded, chain.readers)) or any(
             _has_jump(node) or feeds_sign(node.outputs[0], users) for node in chain.readers):
-        # a bias would be wrong where padding is read, and would change how sums are rounded, which
-        # matters where the reader's epilogue is not continuous
+        # a bias cannot replace these constants: where a window reaches into the padding, the sum
+        # has zeros in their place; and a bias changes how sums are rounded, which can change the
+        # results of epilogues that are not continuous
         is_constant &= constants == 0
     gone = is_constant | ~is_read
     live = int((~gone).sum())

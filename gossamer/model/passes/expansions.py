@@ -13,8 +13,8 @@ from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 
 
 def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Lets element-wise nodes read a value in place of its expansion, where their results keep
-    their shapes. The expansion stays for other readers."""
+    """Lets element-wise nodes read a value in place of its expansion, where the results of the
+    nodes keep their shapes. The expansion stays for other readers."""
     # the value that an expansion repeats, by the name of the expansion
     repeated: dict[str, str] = {}
     names = names_of(graph)

@@ -14,7 +14,7 @@ from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.passes.batch_norm import channel_count, readers
 
 MOST_STEPS = 256
-"""The most steps of an expression into which nodes are merged. Every step is code of one kernel,
+"""The most steps of an expression into which nodes are merged. Every step adds code to one kernel,
 and a longer expression brings no further gain."""
 _LAYERS = ("conv2d", "conv_transpose2d", "gemm")
 
@@ -23,8 +23,9 @@ _LAYERS = ("conv2d", "conv_transpose2d", "gemm")
 class _Chain:
     """Element-wise nodes that become one node.
 
-    nodes: the nodes from the last to the first; only results of the last node are read outside.
-    steps: number of steps of all their expressions together.
+    nodes: the nodes from the last to the first; nodes outside of the chain read results of the last
+    node only.
+    steps: number of steps in the expressions of all nodes together.
     """
 
     nodes: list[Node]
@@ -35,9 +36,9 @@ def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
     """Merges chains of element-wise nodes of the same shape. Other nodes read only the last node of
     a chain, so that nothing is computed twice. No merged expression is longer than MOST_STEPS.
 
-    A node that rounds the result of a layer joins no chain that also reads other values. Such a
-    chain goes into the epilogue of another layer, and the node's own layer would write its sums,
-    which take more memory than rounded values.
+    A node that rounds the result of a layer joins no chain that also reads other values. The chain
+    may go into the epilogue of another layer. The rounding node's layer would then have to store
+    its sums, which take more memory than the rounded values.
     """
     users, layers = readers(graph), _layers_of_values(graph, shapes)
     chains: dict[int, _Chain] = {}
@@ -61,8 +62,8 @@ def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _layers_of_values(graph: Graph, shapes: ShapesByBatch) -> dict[str, str]:
-    """Returns for each value that is computed from the result of a single convolution or product
-    by element-wise nodes alone the name of this result."""
+    """Returns the name of a convolution's or product's result for each value that element-wise
+    nodes alone compute from this single result."""
     layers: dict[str, str] = {}
     for node in graph.nodes:
         if node.op in ("conv2d", "gemm"):
@@ -84,8 +85,8 @@ def _rounds(node: Node) -> bool:
 
 def _chain_of_readers(node: Node, users: dict[str, list[Node]], chains: dict[int, _Chain],
                       shapes: ShapesByBatch) -> _Chain | None:
-    """Returns the chain to which all readers of a node's result belong, where the node may join it;
-    else None."""
+    """Returns the chain to which all readers of a node's result belong, where the node may join
+    this chain; else None."""
     if len(node.outputs) != 1:
         return None
     (name,) = node.outputs
@@ -170,8 +171,8 @@ def _absorbed(graph: Graph, shapes: ShapesByBatch, layer: Node, users: dict[str,
 
 def _channel_operands(graph: Graph, shapes: ShapesByBatch, layer: Node,
                       node: Node) -> dict[str, np.ndarray] | None:
-    """Returns the operands of an element-wise node that are constants of one value a channel of the
-    layer's result; None where some operand fits no epilogue."""
+    """Returns, by name, the operands of an element-wise node that are constants with one value for
+    each channel of the layer's result; None where an epilogue cannot read one of the operands."""
     result = layer.outputs[0]
     weight = graph.constants.get(layer.inputs[1])
     channels = channel_count(layer, weight) if weight is not None else None

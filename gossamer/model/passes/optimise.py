@@ -35,9 +35,9 @@ def optimise(graph: Graph, *, channels_first: bool = False) -> Graph:
     """Returns a graph with the same results, in which constants and batch norms are folded and
     element-wise nodes are fused into convolutions, products and each other.
 
-    channels_first: whether layers of images with the channels last become layers of images with
-    the channels first where that saves transpositions. It helps where each layer's kernel may
-    choose the order of its tensors in memory, as ONNX Runtime's kernels cannot.
+    channels_first: whether layers of channels-last images become layers of channels-first images
+    where fewer transpositions remain then. Channels-first images help only if each kernel can work
+    in several layouts, which ONNX Runtime's kernels cannot.
     """
     graph = _copy(graph)
     drop_identities(graph)
@@ -85,7 +85,7 @@ def _copy(graph: Graph) -> Graph:
 
 
 def drop_identities(graph: Graph) -> None:
-    """Removes identities, except one between two values that must both keep their names."""
+    """Removes identities, except an identity between two values that must both keep their names."""
     fixed = {info.name for info in graph.outputs}
     produced = {name for node in graph.nodes for name in node.outputs}
     names: dict[str, str] = {}
@@ -217,8 +217,8 @@ def fold_zero_pads(graph: Graph, shapes: ShapesByBatch) -> None:
 
 def _image_pads(node: Node, shapes: ShapesByBatch) -> Sequence[int] | None:
     """Returns the pads of a node that only puts zeros round the height and width of images; None
-    for another node. The pads may be computed from the image's size, as exporters write them, since
-    this size does not depend on the batch."""
+    for another node. Pads that exporters compute from the image's size are known here, because this
+    size does not depend on the batch."""
     concrete = shapes.with_attributes(node)
     if concrete is None:
         return None

@@ -1,6 +1,6 @@
 """Turns matrix products whose results become images of one pixel, such as the gates of a
-squeeze-and-excite layer, into 1x1 convolutions. A layer then has one form, whichever way a file
-writes it."""
+squeeze-and-excite layer, into 1x1 convolutions. A layer then becomes the same nodes, whichever way
+a file writes it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
 
 def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
     """Keeps images of one pixel as images where they become matrices and then images again: means
-    of images keep their dimensions, and products with constant matrices become convolutions. The
-    values between must not have other readers. Returns whether the graph was changed."""
+    of images keep their dimensions, and products with constant matrices become convolutions. No
+    value between these images may have other readers. Returns whether the graph was changed."""
     producers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     replaced: set[int] = set()

@@ -1,4 +1,4 @@
-"""Rewrites that make layers products of signs: the weights of a channel are plus or minus one
+"""Rewrites that turn layers into products of signs: the weights of a channel are plus or minus one
 number, and the inputs are -1, 0 or 1."""
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from gossamer.model.opset.signs import are_scaled_signs
 from gossamer.model.passes.batch_norm import output_rows, readers
 
 _LARGEST_DIFFERENCE = 2.0**-18
-"""Largest relative difference of two magnitudes of a channel that count as the same number."""
+"""Largest relative difference between magnitudes of a channel that count as the same number: 64
+times the relative rounding error of float32."""
 _SELECTING = frozenset({"reshape", "flatten", "squeeze", "unsqueeze", "transpose", "identity",
                         "expand", "slice", "split"})
 """Ops whose outputs hold values of their first input only. For pool and pad, _selects() decides."""
@@ -25,8 +26,8 @@ def round_scaled_signs(graph: Graph) -> None:
     """Rounds weights whose magnitudes are nearly equal in each channel, so that the weights of a
     channel are plus or minus one number.
 
-    A file holds alpha * sign(w) - w + w in place of alpha * sign(w) where the straight-through
-    estimator of training was computed before the file was written.
+    Where the straight-through estimator of training was computed before the file was written, the
+    file holds the rounded numbers (a * sign(w) - w) + w in place of a * sign(w) for a number a.
     """
     names = names_of(graph)
     rounded: dict[tuple[str, bool], str] = {}
@@ -64,7 +65,7 @@ def move_scales_into_weights(graph: Graph) -> None:
     scaled signs, by -1, 0 and 1, and multiplies the weights of these layers by a. Other readers get
     the values as they are."""
     users, names = readers(graph), names_of(graph)
-    # the number a, by the names of the values -a, 0 and a that stay
+    # the number a by name, for each value whose elements -a, 0 and a stay as they are
     scales: dict[str, float] = {}
     nodes = []
     for node in graph.nodes:
@@ -89,8 +90,8 @@ def move_scales_into_weights(graph: Graph) -> None:
 
 
 def _with_signs(name: str, taken: Sequence[Node], names: set[str], source: str) -> list[Node]:
-    """Lets the nodes in `taken` read the signs of a value in place of the value, and returns the
-    node that makes the signs."""
+    """Makes the nodes in `taken` read the signs of a value in place of the value. Returns a list of
+    the node that makes the signs; an empty list where `taken` is empty."""
     if not taken:
         return []
     signs = new_name(names, f"{name}.signs")
@@ -106,8 +107,8 @@ def _scale(node: Node) -> float | None:
         return None
     expression = node.attributes["expression"]
     functions = [step.function for step in expression.steps]
-    # without a discontinuous function there are more values, and where such a function is the last
-    # step the values have no scale
+    # without a discontinuous function a result has more than three values; where such a function is
+    # the last step, a is 1
     if not DISCONTINUOUS.intersection(functions[:-1]):
         return None
     (known,) = expression_facts(expression, [REAL] * expression.inputs)
@@ -129,8 +130,9 @@ def _selects(node: Node, scale: float) -> bool:
 
 def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, name: str,
              scale: float) -> list[Node] | None:
-    """Follows a value that a node reads to the layers of scaled signs at the ends of its paths.
-    Returns these layers, with the paddings on the way; None where a path ends elsewhere."""
+    """Returns the layers of scaled signs that a value reaches through one of its readers, which may
+    be the layer itself or a node that only selects values. The list also has the paddings on the
+    way. Returns None where the value reaches another node."""
     found = []
     pending = [(reader, name)]
     while pending:
@@ -163,7 +165,8 @@ def _stay_scaled_signs(rows: np.ndarray, scale: float) -> bool:
 
 
 def _multiply(graph: Graph, names: set[str], layer: Node, scale: float) -> None:
-    """Multiplies the weights of a layer by a scale, or divides the value of a padding by it."""
+    """Multiplies the weights of a layer by a scale, or divides the value of a padding by the
+    scale."""
     if layer.op == "pad":
         layer.attributes["value"] = float(np.sign(layer.attributes.get("value") or 0))
         return

@@ -1,4 +1,4 @@
-"""Takes the straight-through estimators of training out of expressions.
+"""Removes the straight-through estimators of training from expressions.
 
 Frameworks write the sign q of x as (q - x) + x, so that its gradient is the gradient of x, and
 exporters keep these sums. The sums equal q but for rounding.
@@ -18,7 +18,7 @@ from gossamer.model.opset.expression_facts import expression_facts
 
 def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
     """Replaces (q - x) + x, x + (q - x), x - (x - q), (q + x) - x and q + (x - x) in expressions by
-    q, where q has few possible values and x has more than one."""
+    q, where q has few possible values and x has more than one possible value."""
     for node in graph.nodes:
         if node.op != "elementwise" or shapes.dtype(node.outputs[0]) != "float32":
             continue
@@ -37,8 +37,8 @@ def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _estimated(expression: Expression) -> dict[int, int]:
-    """Returns the index of the quantised value by the index of each value that is a
-    straight-through estimator of it."""
+    """Returns, by the index of each value that is a straight-through estimator, the index of the
+    quantised value that the estimator equals."""
     values = range(expression.inputs + len(expression.steps))
     found = {index: pair for index in values if (pair := _parts(expression, index)) is not None}
     if not found:

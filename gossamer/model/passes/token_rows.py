@@ -1,5 +1,6 @@
-"""Transposes images before they become rows of tokens, and rows of tokens after they have become
-images: in NHWC, in which convolutions are fast, such a transposition leaves memory as it is."""
+"""Makes a network transpose images instead of rows of tokens, where images become rows of tokens or
+rows become images. An image that lies in NHWC, the layout in which convolutions are fast, already
+has the memory order of the rows, so that its transposition copies nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
 def transpose_images_for_tokens(graph: Graph, shapes: ShapesByBatch) -> bool:
     """Rewrites the transposition of an image (N, C, H * W) to (N, H * W, C) as the transposition of
     the image (N, C, H, W) before it is reshaped, and likewise from tokens back to an image. Returns
-    whether it changed the graph; nodes that no output needs any more are still in it."""
+    whether the graph was changed; nodes that no output needs any more stay in the graph."""
     producers = {name: node for node in graph.nodes for name in node.outputs}
     names = names_of(graph)
     nodes: list[Node] = []
@@ -38,8 +39,8 @@ def _swaps(node: Node) -> bool:
 
 def _to_tokens(node: Node, reshape: Node, names: set[str], shapes: ShapesByBatch
                ) -> list[Node] | None:
-    """Returns the nodes for a reshape of an image and the transposition after it; None where the
-    reshape is another one."""
+    """Returns the nodes that replace the reshape of an image to (N, C, H * W) and the transposition
+    after it; None where the reshape makes another shape."""
     image, tokens = reshape.inputs[0], node.outputs[0]
     if not _are_tokens(tokens, image, shapes) or (sizes := _sizes(tokens, shapes)) is None:
         return None
@@ -50,8 +51,8 @@ def _to_tokens(node: Node, reshape: Node, names: set[str], shapes: ShapesByBatch
 
 def _to_image(node: Node, transposition: Node, names: set[str], shapes: ShapesByBatch
               ) -> list[Node] | None:
-    """Returns the nodes for a transposition of tokens and the reshape to an image after it; None
-    where the reshape is another one."""
+    """Returns the nodes that replace the transposition of tokens and the reshape to (N, C, H, W)
+    after it; None where the reshape makes another shape."""
     tokens, image = transposition.inputs[0], node.outputs[0]
     if not _are_tokens(tokens, image, shapes) or (sizes := _sizes(image, shapes)) is None:
         return None

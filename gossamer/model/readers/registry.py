@@ -19,8 +19,8 @@ class FurtherFile:
     """A file that a model needs beside its first file.
 
     content: name of the file's content, for messages: "weights".
-    suffix: end of the file's name. Where the caller does not name the file, it is looked for under
-    the name of the first file with this suffix.
+    suffix: end of the file's name. Where the caller does not name the file, it is looked for beside
+    the first file, under the first file's name with this suffix in place of its own.
     """
 
     content: str
@@ -29,14 +29,14 @@ class FurtherFile:
 
 @dataclass(frozen=True)
 class Reader:
-    """A kind of model file, and what can be done with it.
+    """A kind of model file, with the functions that read it.
 
     kind: name of the kind with its article, for messages: "an ONNX file".
     suffixes: ends of the names of such files, in small letters.
     read: function that takes the path of the file and the paths of the further files, in their
-    order, and returns the graph. It imports the reader's module, so that a kind of file that is
-    never read costs nothing. It raises InputError, ModelError and UnsupportedError, which name the
-    file.
+    order, and returns the graph. It imports the reader's module only when it is called, so that a
+    kind of file that is never read costs nothing. It raises InputError, ModelError and
+    UnsupportedError, which name the file.
     further: the other files that a model consists of.
     read_onnx: function that takes the path and returns the file's content as an ONNX model with all
     its weights, so that a program can change weights and write all else unchanged; None for kinds
@@ -105,7 +105,8 @@ READERS: tuple[Reader, ...] = (
            read_onnx=_onnx_model),
     Reader("a Darknet network", (".cfg",), _darknet_graph, (FurtherFile("weights", ".weights"),)),
 )
-"""All kinds of model files. Where suffixes of several kinds fit a name, the longest counts."""
+"""All kinds of model files. Where suffixes of several kinds fit a name, the longest suffix
+counts."""
 
 
 def reader_of(path: str | Path) -> Reader | None:

@@ -102,7 +102,8 @@ class Section:
                 raise self.unsupported(f"{key}={self.text(key)} is not computed", key)
 
     def error(self, text: str, key: str = "") -> ModelError:
-        """Returns an error that begins with the option's line, or with the section's."""
+        """Returns an error that names the line of the option `key`; the line of the section where
+        the section has no such option."""
         return ModelError(self._message(text, key))
 
     def unsupported(self, text: str, key: str = "") -> UnsupportedError:

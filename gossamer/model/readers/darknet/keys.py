@@ -1,6 +1,7 @@
 """The names of sections and options that Darknet and AlexeyAB's fork of it know.
 
-Most options concern training. The user is warned of names that are in no table.
+Most options concern training. The user is warned of an option that is in no table; a section that
+is in no table is an error.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ KEYS: dict[str, frozenset[str]] = {kind: _words(keys) for kind, keys in {
         scale_x_y show_details sim_thresh track_ciou_norm track_history_size truth_thresh
         uc_normalizer""",
 }.items()}
-"""The options of each section, beside the common ones."""
+"""The options of each section, beside the options in COMMON."""
 
 ALEXEYAB_ONLY = _words("""
     antialiasing beta_nms cls_normalizer counters_per_class cutmix group_id iou_loss

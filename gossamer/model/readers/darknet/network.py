@@ -20,7 +20,7 @@ class Layer:
     value: name of the graph's value.
     channels, height, width: sizes of the value, without the batch.
     flat: whether the value is a matrix (N, channels), like the result of a connected layer.
-    is_head: whether the layer is a detecting one, whose result no later layer may read.
+    is_head: whether the layer is a detecting layer, whose result no later layer may read.
     """
 
     value: str
@@ -85,8 +85,8 @@ class DarknetNetwork:
         return NodeNames(name=name, source=section.source)
 
     def before(self, section: Section) -> Layer:
-        """Returns the result of the layer before a section. Raises ModelError where this layer is a
-        detecting one."""
+        """Returns the result of the layer before a section. Raises UnsupportedError where this
+        layer is a detecting layer."""
         return self._usable(section, self.layers[-1] if self.layers else self.input,
                             section.index - 1)
 
@@ -97,9 +97,10 @@ class DarknetNetwork:
     def layer(self, section: Section, index: int, key: str) -> Layer:
         """Returns the result of a layer, as images.
 
-        index: number of the layer; a negative one is counted back from the section.
+        index: number of the layer; a negative number counts back from the section.
         key: the option that names the layer.
-        Raises ModelError where there is no such layer before the section.
+        Raises ModelError where there is no such layer before the section, and UnsupportedError
+        where the layer is a detecting layer.
         """
         number = index if index >= 0 else section.index + index
         if not 0 <= number < section.index:

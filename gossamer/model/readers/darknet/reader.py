@@ -37,7 +37,7 @@ def load_darknet(cfg: Path, weights: Path, names: Path | None = None) -> Graph:
     metadata say how boxes are decoded. The output of another network is its last layer.
 
     names: file with the names of the classes, one a line; by default the file beside the .cfg with
-    the suffix .names, which may be absent.
+    the suffix .names. The default file may be absent.
 
     Raises InputError where a file cannot be read, ModelError where a file is damaged or the files
     do not fit each other, and UnsupportedError for a section or option that gossamer does not
@@ -83,7 +83,8 @@ def _metadata(graph: Graph, network: DarknetNetwork, sections: list[Section],
         return ModelMetadata(names, preprocessing=preprocessing, anchors=anchors,
                              detector=detector)
     last = network.layers[-1]
-    # a network of 1000 classes without names would get ImageNet's names, in another order
+    # a network of 1000 classes without names would get ImageNet's names, in an order that may
+    # differ from the network's
     names = _names(graph, names_path, last.size) or (
         tuple(f"class {index}" for index in range(last.size)) if last.flat else ())
     return ModelMetadata(names, preprocessing=preprocessing)
@@ -100,9 +101,9 @@ def _preprocessing(network: DarknetNetwork) -> Preprocessing | None:
 
 
 def _letterboxes(network: DarknetNetwork, sections: list[Section]) -> bool:
-    """Returns whether photos keep their proportions. The option letter_box of [net] decides this.
-    Without the option, photos keep their proportions unless the files show that the network is of
-    AlexeyAB's fork."""
+    """Returns whether photos keep their proportions. The option letter_box of [net] decides whether
+    they do. Without the option, photos keep their proportions unless the files show that the
+    network was made for AlexeyAB's fork."""
     if "letter_box" in sections[0].options:
         return sections[0].flag("letter_box")
     return network.weights.revision == 0 and not any(

@@ -17,11 +17,11 @@ from gossamer.model.readers.darknet.cfg import Section
 _LARGEST = 2**40
 """The most numbers that a layer may ask for; no real file has so many."""
 _MOST_MISSING = 2**24
-"""The most numbers of a layer that are replaced by zeros where the file has ended, until all
-missing numbers are counted."""
+"""The most numbers of one layer that are replaced by zeros after the end of the file. With zeros
+the reader can go on, and count all missing numbers."""
 _HEADER_START = 12
-"""Bytes of the version numbers. Some of these bytes are 0, so that a file that begins with so many
-printable characters is text."""
+"""Number of bytes of the version numbers. In a .weights file some of these bytes are 0. A file in
+which all of them are printable characters is text."""
 
 
 class WeightsFile:
@@ -32,8 +32,8 @@ class WeightsFile:
 
     path: path of the file.
     revision: 0 in files of the original Darknet, more in files of AlexeyAB's fork.
-    transposed: whether matrices of connected layers are stored as (inputs, outputs), which very old
-    files say by a version above 1000.
+    transposed: whether matrices of connected layers are stored as (inputs, outputs), as in very old
+    files, whose version is above 1000.
     """
 
     def __init__(self, path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 class Clusters:
-    """Groups of steps; each group can be computed as one.
+    """Groups of steps; each group can be computed as one step.
 
     Steps are added in an order in which they can be computed. A group is connected, and no path
     leads from a group through steps outside of it back into the group.
@@ -27,9 +27,9 @@ class Clusters:
         return number
 
     def join(self, step: int) -> None:
-        """Makes a group of the last step that was added. Each group whose values the step reads is
-        joined to it, unless a path through steps outside leads from one of these two groups to the
-        other."""
+        """Makes a group of the last step that was added, and joins to it each group whose values
+        the step reads. A group is not joined where a path through steps outside of both groups
+        leads from one of them to the other."""
         group = step
         self._group[step], self._members[step] = step, [step]
         for other in dict.fromkeys(self._group_of(name) for name in self._reads[step]):

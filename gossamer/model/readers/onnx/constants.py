@@ -26,8 +26,7 @@ _MOST_RANK = 32
 
 
 def to_array(tensor: onnx.TensorProto) -> np.ndarray:
-    """Returns the values of a tensor. Raises ValueError that says what is wrong with a damaged
-    tensor."""
+    """Returns the values of a tensor. Raises ValueError with the reason for a damaged tensor."""
     dims = list(tensor.dims)
     if min(dims, default=0) < 0 or len(dims) > _MOST_RANK:
         raise ValueError(f"its shape is {quoted(dims)}, expected at most {_MOST_RANK} sizes of 0 "
@@ -108,7 +107,7 @@ class ConstantFolder:
 
     reads: for each value, how many nodes of the file read it.
     too_large: results that are not computed because of the limit, or because they depend on such a
-    result, each with the bytes that the limit would have to be.
+    result, each with the limit in bytes that would allow it.
     """
 
     def __init__(self, opset: int, reads: Mapping[str, int]) -> None:
@@ -137,8 +136,8 @@ class ConstantFolder:
 
     def _results(self, node: onnx.NodeProto,
                  constants: dict[str, np.ndarray]) -> list[np.ndarray] | None:
-        """Returns the results of a node; None where they are not constant, too large, or cannot be
-        computed. The node's converter then gives the message."""
+        """Returns the results of a node; None where the results are not constant, are too large, or
+        cannot be computed. The node's converter then raises the error."""
         inputs = [name for name in node.input if name]
         if node.op_type not in FOLDED or node.domain not in ("", "ai.onnx"):
             return None

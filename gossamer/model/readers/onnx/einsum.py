@@ -26,7 +26,7 @@ def _einsum(node: OnnxNode) -> None:
 
 def _parsed(node: OnnxNode) -> tuple[list[Term], Term]:
     """Returns the dimensions of each input, and of the result. Raises UnsupportedError for an
-    equation of a form that gossamer does not compute."""
+    equation that gossamer does not compute."""
     equation = node.attribute("equation")
     if not equation:
         raise node.error("attribute equation is missing")
@@ -81,13 +81,14 @@ class _Product:
 
     def _matrices(self, a: tuple[str, Term], b: tuple[str, Term], kept: Term, left: Term,
                   summed: Term, right: Term) -> str:
-        """Emits a product of matrices (left, summed) and (summed, right) for each place along the
-        dimensions `kept`. Where a dimension of a matrix stands for several letters, their
-        dimensions are merged into one."""
+        """Emits a product of matrices (left, summed) and (summed, right) for each index along the
+        dimensions `kept`. Where `left`, `summed` or `right` has several letters, their dimensions
+        are merged into one dimension of the matrix."""
         node = self._node
         x = _moved(node, *a, kept + left + summed, self._role("a"))
         y = _moved(node, *b, kept + summed + right, self._role("b"))
-        # a matrix on the right may be multiplied by any number of rows
+        # without `kept`, the right value is one matrix, and the rows may lie along several
+        # dimensions
         rows = [left] if kept or not left else list(left)
         if [len(group) for group in (*rows, summed, right)] != [1] * (len(rows) + 2):
             x = _regrouped(node, [x], [kept + left + summed], [*kept, *rows, summed],

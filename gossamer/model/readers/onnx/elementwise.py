@@ -1,4 +1,4 @@
-"""Converters of ONNX's element-wise ops, each of which becomes one elementwise node."""
+"""Converters of ONNX's element-wise ops. Most of these ops become one elementwise node."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def _selu(c: Composer, values: list[int], node: OnnxNode) -> int:
 
 
 def _exponential_below_zero(c: Composer, x: int, alpha: int, *, divided: bool = False) -> int:
-    """Returns alpha * (exp(x) - 1) below 0, and x itself above. divided: whether the exponent is
-    x / alpha."""
+    """Returns alpha * (exp(x) - 1) for x below 0, and x itself for other x. divided: whether the
+    exponent is x / alpha."""
     zero = c.constant(0)
     exponent = c.apply("min", x, zero)
     if divided:

@@ -14,7 +14,7 @@ from onnx.shape_inference import infer_shapes
 from gossamer.model.readers.onnx.order import reads
 
 MOST_PARAMETERS = 1024
-"""Elements of the largest constant that is given to shape inference, and that the model of a part
+"""The most elements of a constant that is given to shape inference, or that the model of a part
 holds itself."""
 
 
@@ -32,7 +32,7 @@ class FileTypes:
 
     @cached_property
     def _inferred(self) -> dict[str, onnx.TypeProto]:
-        """The type of each value of the file for which ONNX's inference finds one."""
+        """The type of each value of the file for which ONNX's inference finds a type."""
         graph = helper.make_graph([], "types", list(self.model.graph.input), [])
         given = {info.name for info in graph.input}
         for name, tensor in self.initializers.items():
@@ -116,13 +116,14 @@ class FileTypes:
         try:
             inferred = infer_shapes(self.with_graph(graph), data_prop=True)
         except Exception:
-            # onnx raises exceptions of its own classes; ONNX Runtime will say what is wrong
+            # onnx raises exceptions of its own classes; ONNX Runtime will raise an error that tells
+            # the fault
             return {}
         return {info.name: info.type for info in inferred.graph.value_info}
 
 
 def has_float64(graph: onnx.GraphProto) -> bool:
-    """Returns whether values of a graph may be float64, since an input, output, constant or
+    """Returns whether values of a graph may be float64, because an input, output, constant or
     attribute is float64."""
     wanted = TensorProto.DOUBLE
     return any(tensor.data_type == wanted for tensor in graph.initializer) or any(

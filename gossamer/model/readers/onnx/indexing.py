@@ -41,7 +41,7 @@ def _scatter_elements(node: OnnxNode) -> None:
 
 
 def _arg_first(node: OnnxNode) -> None:
-    """Converts ArgMax and ArgMin, which give the place of the greatest or least element."""
+    """Converts ArgMax and ArgMin, which give the index of the greatest or least element."""
     node.only("select_last_index", 0)
     axis = node.attribute("axis", 0)
     keeps = bool(node.attribute("keepdims", 1))

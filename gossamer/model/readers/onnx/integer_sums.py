@@ -14,18 +14,19 @@ from gossamer.model.readers.onnx.node import OnnxNode
 _LARGEST = 2.0**24
 """The largest magnitude up to which float32 holds all integers exactly."""
 _MULTIPLES = (64, 16, 8)
-"""Numbers of input channels of which kernels prefer multiples, the best first."""
+"""Kernels prefer a number of input channels that is a multiple of one of these numbers; the best
+comes first."""
 _UNIT = 2.0**12
 """The sums of more than two slices are added in two parts: their multiples of this unit, and their
-rests."""
+remainders. The total of each part is exact in float32."""
 
 
 def slices(node: OnnxNode, weight: np.ndarray, bounds: tuple[float, float]
            ) -> list[tuple[int, int]]:
     """Returns slices of the input channels, such that float32 holds the sum of each slice, and each
     partial sum in any order, for all inputs within bounds. There are as few slices as possible.
-    They have the same number of channels, and the last one fewer, where a number that kernels
-    prefer allows that.
+    Where possible, all slices but the last have the same number of channels, which is a multiple of
+    a number that kernels prefer.
 
     weight: integers (rows, channels, ...), a row for each output channel.
     bounds: the least and the greatest input; zeros of a padding may occur as well.
@@ -82,8 +83,9 @@ def sliced_sums(node: OnnxNode, x: str, parts: Sequence[tuple[int, int]], axis: 
 
 
 def total(c: Composer, sums: Sequence[str]) -> int:
-    """Adds the sum of the values `sums` to the expression `c`, and returns its number in `c`. Where
-    the sum of integers is larger than float32 holds exactly, it is rounded only once."""
+    """Adds the sum of the values `sums` to the expression `c`, and returns the number of this sum
+    in `c`. Where the sum of integers is larger than float32 holds exactly, it is rounded only
+    once."""
     values = [c.operand(name) for name in sums]
     if len(values) <= 2:
         return values[0] if len(values) == 1 else c.apply("add", *values)
@@ -102,8 +104,8 @@ def _added(c: Composer, values: Sequence[int]) -> int:
 
 
 def give_int32(node: OnnxNode, sums: Sequence[str], output: str) -> str | None:
-    """Adds the nodes that give a sum of slices as int32. Returns the name of the float32 value that
-    holds the same integers; None where there are several slices."""
+    """Adds the nodes that compute the sum over all slices as int32. Returns the name of the float32
+    value that holds the same integers; None where there are several slices."""
     if len(sums) == 1:
         node.emit("cast", sums, [output], dtype="int32")
         return sums[0]
@@ -115,9 +117,8 @@ def give_int32(node: OnnxNode, sums: Sequence[str], output: str) -> str | None:
 
 
 def check_depth(node: OnnxNode, depth: int | None, first: float, second: float) -> None:
-    """Raises UnsupportedError where a sum of `depth` products may exceed the integers that float32
-    holds. The data decide both factors of each product. first, second: the largest magnitudes of
-    the factors."""
+    """Raises UnsupportedError where a sum of `depth` products of two run-time values may exceed the
+    integers that float32 holds exactly. first, second: the largest magnitudes of the factors."""
     if depth is None or depth * first * second > _LARGEST:
         raise node.unsupported("adds products of two values that the data decide up to a sum that "
                                "float32 does not hold")

@@ -1,10 +1,11 @@
-"""Integers: what the reader of ONNX files knows of quantised values, which are computed as floats.
+"""Integers: the quantised values of an ONNX file while it is read, and functions that add the nodes
+which compute quantised values in float32.
 
 A quantised value holds integers q of few bits that stand for the numbers (q - zero point) * scale.
 In gossamer's graph the value is q - zero point in float32. Floats hold these integers exactly,
 zeros round an image are the right padding, and rounding is element-wise arithmetic in the epilogue
-of the layer before. The integers q of the file are made of the float32 value where a node reads
-them.
+of the layer before. Where a node reads the integers q of the file, they are computed from the
+float32 value.
 """
 
 from __future__ import annotations
@@ -66,19 +67,21 @@ class Scaled:
 
 
 Requantise = Callable[[OnnxNode, np.ndarray, np.ndarray, str], Centred]
-"""Function that adds, for a QuantizeLinear, the node that makes the integers of a float value, and
-returns them. Its arguments are the QuantizeLinear, its scale and its zero point, which are one
-number each, and the dtype. It rounds as ONNX Runtime does where it joins a layer and the
-quantisations beside it to one operator on integers."""
+"""A function that adds the node that rounds a float value to integers, in place of a
+QuantizeLinear, and returns the integers. Its arguments are the QuantizeLinear, the scale and the
+zero point (one number each), and the dtype of the integers. ONNX Runtime fuses a layer, the nodes
+that dequantise its inputs and the node that quantises its result into one operator on integers; the
+function rounds as this operator does."""
 
 
 class Integers:
     """The quantised values of a file while it is read.
 
-    centred: for each value of integers, by its name, the float value that stands for it.
-    scaled: for each float value that is integers times a scale, by its name, integers and scale.
-    layers: for each float value that a layer computes of integers, by its name, the function that
-    makes its integers.
+    centred: for each value of integers in the file, by name, the float32 value that stands for it.
+    scaled: for each float value that is integers times a scale, by name, the integers and the
+    scale.
+    layers: for each float value that a layer computes from integers, by name, the function that
+    rounds it to integers.
     probe: the shapes and dtypes of values.
     """
 
@@ -140,7 +143,7 @@ def quantisation(node: OnnxNode, integers: Integers, indices: tuple[int, int], v
     value: the name of a value of the same shape.
     axis: the axis along which scales and zero points may lie; None where each must be one number.
     Raises ModelError where scale or zero point is malformed, and UnsupportedError where the data
-    decide them.
+    decide the scale or the zero point.
     """
     scale = node.constant(indices[0], "the scale")
     if scale.dtype.kind != "f" or not (np.isfinite(scale).all() and (scale > 0).all()):
@@ -174,7 +177,7 @@ def quantisation(node: OnnxNode, integers: Integers, indices: tuple[int, int], v
 
 def constant(node: OnnxNode, c: Composer, array: np.ndarray, role: str) -> int:
     """Adds a constant to the expression `c`, as a step where the constant has one element, else as
-    an operand. Returns its number in `c`."""
+    an operand. Returns the number of the constant in `c`."""
     if array.size == 1:
         return c.constant(float(array.reshape(-1)[0]))
     return c.operand(node.add_constant(array.astype(np.float32), role))
@@ -252,8 +255,8 @@ def requantise(node: OnnxNode, c: Composer, value: int, zero_point: np.ndarray,
     else:
         value = c.apply("max", value, constant(node, c, low - zero_point, "low"))
         value = c.apply("min", value, constant(node, c, high - zero_point, "high"))
-    # as the bounds are integers, the clip may come before the rounding, and with the rounding last
-    # the value facts of the result are known
+    # the bounds are integers, so that the clip may come before the rounding; where the rounding
+    # comes last, the value facts of the result are known
     return Centred(node.emit_expression(c, c.apply("round", value), role), zero_point, dtype)
 
 
@@ -268,7 +271,7 @@ def with_scale(node: OnnxNode, integers: Integers, scaled: Scaled, output: str) 
 
 
 def renamed(scaled: Scaled, name: str) -> Scaled:
-    """Returns a scaled value with the same integers and scale, but the float value `name`."""
+    """Returns a copy of a scaled value that names its integers `name`, and has no array."""
     return Scaled(replace(scaled.integers, name=name), scaled.scale)
 
 

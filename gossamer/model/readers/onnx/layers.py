@@ -211,9 +211,10 @@ def _log_sum_exp(node: OnnxNode) -> None:
 
 
 def _gemm(node: OnnxNode) -> None:
-    """Converts Gemm. alpha is multiplied into b where b is constant, else it goes into the
-    epilogue. beta is multiplied into c where c is constant. Another node adds c, with its factor
-    beta, unless c is a constant of one value a column."""
+    """Converts Gemm. The attribute alpha is multiplied into b where b is constant, else it goes
+    into the epilogue. The attribute beta is multiplied into c where c is constant. A constant c of
+    one value a column becomes the bias. Another c is added by another node, with its factor
+    beta."""
     alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
     trans_a, trans_b = bool(node.attribute("transA", 0)), bool(node.attribute("transB", 0))
     inputs = [node.required(0), node.required(1)]
@@ -250,8 +251,9 @@ def _matmul(node: OnnxNode) -> None:
 
 
 def _batch_norm(node: OnnxNode) -> None:
-    """Converts BatchNormalization. With training_mode it normalises by the statistics of its input;
-    its further outputs are mixtures of these statistics and of the stored statistics."""
+    """Converts BatchNormalization. With training_mode the op normalises by the statistics of its
+    input; its further outputs are weighted means of these statistics and of the stored
+    statistics."""
     node.only("spatial", 1)
     training = bool(node.only("training_mode", 0, 1))
     momentum = node.attribute("momentum", 0.9)
@@ -275,7 +277,7 @@ def _batch_norm(node: OnnxNode) -> None:
 
 
 def _softmax(node: OnnxNode, log: bool) -> None:
-    """Converts Softmax and LogSoftmax. Before opset 13 they work over all dimensions from the axis
+    """Converts Softmax and LogSoftmax. Before opset 13, both ops treat all dimensions from the axis
     on as one dimension."""
     old = node.opset < 13
     node.emit("softmax", [node.required(0)], axis=node.attribute("axis", 1 if old else -1),

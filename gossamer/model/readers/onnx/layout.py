@@ -96,8 +96,9 @@ def _pad(node: OnnxNode) -> None:
 
 def _resize(node: OnnxNode) -> None:
     """Converts Resize and Upsample. Upsample and the Resize of opset 10 take scales only, and
-    measure coordinates from the corner. The scales of Upsample are an attribute before opset 9. The
-    Resize of opset 10 rounds coordinates down when it enlarges, and up when it shrinks."""
+    measure coordinates from the image's corner. The scales of Upsample are an attribute before
+    opset 9. The Resize of opset 10 rounds coordinates down when it enlarges, and up when it
+    shrinks."""
     mode = node.only("mode", "nearest", "linear", "bilinear", "cubic")
     attributes = {"mode": "linear" if mode == "bilinear" else mode}
     if node.op == "Upsample" or node.opset < 11:
@@ -168,7 +169,7 @@ def _constant_of_shape(node: OnnxNode) -> None:
 
 
 def _range(node: OnnxNode) -> None:
-    node.attribute("stash_type")  # the type in which float16 is summed up: float32 is good for all
+    node.attribute("stash_type")  # the type in which float16 is summed up: float32 will do for all
     node.emit("range", [node.required(i) for i in range(3)])
 
 

@@ -43,8 +43,9 @@ _Value = TypeVar("_Value")
 
 
 def read(model: onnx.ModelProto) -> ModelMetadata:
-    """Returns the metadata of a file that have the form which entries() writes. Metadata of another
-    form are ignored, since other programs use the same keys for other things."""
+    """Returns the metadata in the texts of a file that have the format which entries() writes.
+    Other texts under the same keys are ignored, since other programs use these keys for other
+    things."""
     texts = {entry.key: entry.value for entry in model.metadata_props}
     classes, picture = _parsed(texts.get(CLASSES)), _parsed(texts.get(PICTURE))
     names = classes if isinstance(classes, list) and all(
@@ -120,7 +121,7 @@ def _parsed(text: str | None) -> Any:
 
 def _valid(convert: Callable[[Any], _Value], text: str | None) -> _Value | None:
     """Returns the result of a function for the value of a JSON text; None where the function raises
-    ValueError, as for a value of a wrong form."""
+    ValueError."""
     try:
         return convert(_parsed(text))
     except ValueError:

@@ -29,14 +29,14 @@ _FIELDS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.ST
            AttributeProto.SPARSE_TENSOR: "sparse_tensor",
            AttributeProto.SPARSE_TENSORS: "sparse_tensors", AttributeProto.TYPE_PROTO: "tp",
            AttributeProto.TYPE_PROTOS: "type_protos"}
-"""The field of an attribute that holds a value of each type."""
+"""For each type of attribute, the field that holds the attribute's value."""
 _NEWEST_OPSET = onnx.defs.onnx_opset_version()
 
 
 @functools.cache
 def _definition(op: str, opset: int) -> onnx.defs.OpSchema | None:
     """Returns ONNX's definition of an op in an opset, or in the newest opset that has the op; None
-    where no opset has it."""
+    where no opset has the op."""
     for version in (opset, _NEWEST_OPSET):
         if onnx.defs.has(op, version):
             schema = onnx.defs.get_schema(op, version)
@@ -66,8 +66,8 @@ class OnnxNode:
 
     opset: version of ONNX's operators that the file uses.
     used: how often each value is read by a node or is an output of the graph.
-    too_large: constants that are not computed because of the limit on their size, as ConstantFolder
-    says.
+    too_large: constants that are not computed because of the limit on their size; see
+    ConstantFolder.
     """
 
     def __init__(self, proto: onnx.NodeProto, opset: int, graph: Graph,

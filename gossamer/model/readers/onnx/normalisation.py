@@ -1,6 +1,6 @@
 """Converters of ONNX's normalisations by the mean and variance of each image. A layer norm or RMS
-norm with a constant scale and bias becomes one node; the others become reductions and element-wise
-nodes."""
+norm with a constant scale and bias becomes one node; all other normalisations become reductions and
+element-wise nodes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def _standardised(node: OnnxNode, x: str, axes: int | str, composer: Composer) -
 
 
 def _emitted_as_one(node: OnnxNode, *, centred: bool) -> bool:
-    """Emits a layer norm or RMS norm as one node and returns True, unless the data decide its scale
-    or bias, or axis 0 is normalised, so that the scale is broadcast along the batch."""
+    """Emits a layer norm or RMS norm as one node and returns True. Emits nothing and returns False
+    where the data decide the scale or the bias, or where axis 0 is normalised, since the scale is
+    then broadcast along the batch."""
     x, scale, axis = node.required(0), node.optional_constant(1), node.attribute("axis", -1)
     if axis == 0 or scale is None or (node.input(2) and node.optional_constant(2) is None):
         return False
@@ -56,7 +57,7 @@ def _layer_norm(node: OnnxNode) -> None:
 
 
 def _rms_norm(node: OnnxNode) -> None:
-    """Converts RMSNormalization: x divided by the root of the mean of its squares, times a
+    """Converts RMSNormalization: x divided by the square root of the mean of its squares, times a
     scale."""
     node.only("stash_type", 1)
     if _emitted_as_one(node, centred=False):
@@ -76,8 +77,9 @@ def _rms_norm(node: OnnxNode) -> None:
 
 
 def _scaled(node: OnnxNode, x: str, outputs: str | None) -> str:
-    """Emits x times a scale plus a bias of each channel, which are the node's inputs 1 and 2. A
-    batch norm with a mean of 0 and a variance of 1 computes this at any rank."""
+    """Emits x times a scale plus a bias. Scale and bias have a number for each channel, and are the
+    node's inputs 1 and 2. The new node is a batch norm with a mean of 0 and a variance of 1, which
+    takes x of any rank."""
     scale, bias = node.constant(1, "scale"), node.constant(2, "bias")
     if scale.ndim != 1 or scale.shape != bias.shape:
         raise node.error(f"scale has shape {list(scale.shape)} and bias {list(bias.shape)}, "

@@ -12,7 +12,7 @@ from gossamer.errors import ModelError, quoted
 
 def in_order(graph: onnx.GraphProto, outputs: Iterable[str], file: str) -> list[onnx.NodeProto]:
     """Returns the nodes on which the outputs depend, each after the nodes whose results it reads.
-    The file's order is kept where it is such an order already.
+    The nodes keep the file's order where it fulfils this condition.
 
     Raises ModelError where two nodes make one value, or where nodes form a cycle.
     """

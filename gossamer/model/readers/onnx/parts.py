@@ -107,7 +107,8 @@ class Parts:
         self._converted[self._add(node)] = list(nodes)
 
     def takes(self, node: onnx.NodeProto) -> bool:
-        """Returns whether ONNX Runtime knows the domains of a node and of the nodes within it."""
+        """Returns whether ONNX Runtime knows the domains of a node and of the nodes within it, and
+        none of them is refused."""
         if node.op_type in _REFUSED or (
                 node.domain not in _DOMAINS and (node.domain, node.op_type) not in self._functions):
             return False
@@ -146,8 +147,9 @@ class Parts:
         return self._clusters.add(reads(node), filter(None, node.output))
 
     def finish(self, inputs: Sequence[ValueInfo]) -> None:
-        """Adds to the graph, as few parts, the nodes that are left to ONNX Runtime. Nodes that
-        depend on values which cannot leave their part become the graph's tail.
+        """Adds the nodes that are left to ONNX Runtime to the graph, as the parts into which they
+        were joined. Nodes that depend on values which cannot leave their part become the graph's
+        tail.
 
         inputs: all inputs of the network. Raises UnsupportedError for a node in the tail that ONNX
         Runtime does not know.
@@ -171,10 +173,10 @@ class Parts:
             self._graph.tail = self._tail(sorted(in_tail), inputs)
 
     def _steps_of_tail(self) -> set[int]:
-        """Returns the steps that become the tail. A step is in the tail where it makes a value that
-        has readers outside of its part and cannot leave it, where it depends on a step of the tail
-        or on an input that is no tensor of numbers, and where it makes a value that a step of the
-        tail reads and that cannot leave its part."""
+        """Returns the steps that become the tail. A step is in the tail if it depends on another
+        step of the tail, or on an input that is no tensor of numbers. A step that makes a value
+        which cannot leave its part is in the tail, too, if the value is an output of the network,
+        or if a step of the tail or outside of the part reads the value."""
         outputs = {info.name for info in self._graph.outputs}
         readers: dict[str, list[int]] = {}
         for step, node in enumerate(self._nodes):
@@ -347,8 +349,9 @@ class Parts:
             inner = unused_name(taken, f"{value}.as_number")
             taken.add(inner)
             graph.node.append(helper.make_node("Cast", [inner], [value], to=kind))
-        # with all shapes known, ONNX Runtime replaces operators that are defined as functions of
-        # others by their parts; with the rank, it refuses operators that would end the process
+        # if ONNX Runtime knows all shapes, it replaces operators that ONNX defines as functions by
+        # the operators of these functions; if it knows the rank, it refuses operators that would
+        # end the process
         shape: Sequence[int | None] | None = self.probe.shape(value)
         if shape is not None and not self.probe.is_only_size:
             shape = [None] * len(shape)

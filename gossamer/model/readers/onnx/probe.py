@@ -19,8 +19,8 @@ _OPEN_SIZE = 256
 class Probe:
     """The known shapes and dtypes of a graph's values at one batch size.
 
-    The batch size is the file's where the file fixes it, else `batch`. A value is not known where
-    its node does not fit the sizes that were taken for open dimensions.
+    The batch size is the file's fixed batch size where the file has one, else `batch`. A value is
+    not known where its node does not fit the sizes that were taken for open dimensions.
 
     open_size: the size that is taken for open dimensions other than the batch.
     is_only_size: whether the file fixes all dimensions, the batch included.
@@ -48,7 +48,8 @@ class Probe:
             except UnsupportedError:
                 raise
             except GossamerError:
-                # the sizes of this probe do not fit, or the file is wrong: then resolve() says so
+                # the sizes of this probe do not fit the node, or the file is wrong: resolve()
+                # raises an error for a wrong file
                 continue
 
     def add_value(self, name: str, shape: Shape, dtype: str) -> None:

@@ -13,7 +13,7 @@ from gossamer.model.readers.onnx.node import OnnxNode
 Converter = Callable[[OnnxNode], None]
 
 DOMAINS = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
-"""The domains of these ops."""
+"""The domains of QONNX's ops."""
 
 
 def _bipolar(node: OnnxNode) -> None:

@@ -1,8 +1,8 @@
 """Converters of ONNX's operators on quantised values, and of layers of floats between
 DequantizeLinear and QuantizeLinear.
 
-Sums are sums of integers, without rounding. All arithmetic on these sums is in float32, in the
-order of ONNX Runtime, so that the results are the same integers.
+Sums are computed from integers, without rounding. All arithmetic on these sums is in float32, in
+the order of ONNX Runtime, so that the results are the same integers as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ def _quantise_dynamically(node: OnnxNode, integers: Integers) -> None:
 
 
 def _cast(node: OnnxNode, integers: Integers) -> None:
-    """Converts Cast. A cast of integers to float32 is the float32 value that stands for them."""
+    """Converts Cast. A cast of quantised integers to float32 is computed from the float32 value
+    that stands for the integers."""
     known = integers.centred.get(node.input(0))
     if known is None or TYPES.get(node.attribute("to", 0)) != "float32":
         ELEMENTWISE["Cast"](node)
@@ -213,9 +214,10 @@ def _averaging(node: OnnxNode, integers: Integers, converter: Callable[[OnnxNode
 
 def sum_of_scaled(node: OnnxNode, a: Scaled, b: Scaled, scale: np.ndarray, zero: np.ndarray,
                   dtype: str) -> Centred:
-    """Adds the node that makes the integers, of a scale, a zero point and a dtype, of the sum of
-    two values that are integers times a scale. It rounds as ONNX Runtime does, which adds all zero
-    points as one number. The zero points are arrays."""
+    """Returns the integers of the sum of two values that are integers times a scale, and adds the
+    node that computes these integers. `scale`, `zero` and `dtype` are the scale, zero point and
+    dtype of the sum. The node rounds as ONNX Runtime does, which adds all zero points as one
+    number. The zero points of a and b are arrays."""
     of_a, of_b = a.scale / scale, b.scale / scale
     a_zero, b_zero = (np.asarray(each.integers.zero_point) for each in (a, b))
     zeros = of_a.astype(np.float64) * a_zero + of_b * b_zero
@@ -229,8 +231,8 @@ def sum_of_scaled(node: OnnxNode, a: Scaled, b: Scaled, scale: np.ndarray, zero:
 
 
 def _add(node: OnnxNode, integers: Integers) -> None:
-    """Converts Add, and notes how a quantisation rounds the sum of two values that are integers
-    times a scale."""
+    """Converts Add. Where both operands are integers times a scale, also notes the function that
+    rounds their sum to integers for a QuantizeLinear."""
     ELEMENTWISE["Add"](node)
     a, b = (integers.scaled.get(node.input(index)) for index in (0, 1))
     if a is not None and b is not None and all(

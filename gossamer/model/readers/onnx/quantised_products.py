@@ -1,5 +1,5 @@
-"""Converters of ONNX's convolutions and matrix products on quantised values, and of those of floats
-between DequantizeLinear and QuantizeLinear."""
+"""Converters of ONNX's convolutions and matrix products on quantised values, and of convolutions
+and matrix products of floats between DequantizeLinear and QuantizeLinear."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gossamer.model.readers.onnx.layers import LAYERS, bias_of, convolution_attr
 from gossamer.model.readers.onnx.node import OnnxNode
 
 IntegerConverter = Callable[[OnnxNode, Integers], None]
-"""A converter that also reads and updates `Integers`, the facts known of quantised values."""
+"""A converter that also reads and updates `Integers`, the quantised values of the file."""
 
 NO_ZERO = np.zeros((), np.float32)
 """The zero point of integers that have none."""
@@ -48,7 +48,7 @@ def _is_one_a_row(scale: np.ndarray, weight: np.ndarray) -> bool:
 
 def _per_channel(array: np.ndarray, rank: int) -> np.ndarray:
     """Returns an array of one number, or one number a channel, in a shape that broadcasts to images
-    of a rank."""
+    of `rank` dimensions."""
     return array.reshape(-1, *[1] * (rank - 2)) if array.size > 1 else array.reshape(())
 
 
@@ -102,8 +102,9 @@ def _for_each(scale: np.ndarray, channels: int) -> np.ndarray:
 
 def _give_scaled(node: OnnxNode, integers: Integers, sums: Sequence[str], scale: np.ndarray,
                  bias: str, shaped: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Adds the node that computes sums of integers times a scale, and notes how a quantisation
-    of its output rounds. A bias that is integers times that scale is added to the sums then.
+    """Adds the node that computes sums of integers times a scale, plus a bias. Also notes the
+    function that rounds the node's output to integers for a QuantizeLinear. Where the bias is
+    integers times the same scale, this function adds the bias to the sums before it scales them.
 
     scale: one number for each channel.
     bias: the name of the constant that is added, or "".
@@ -183,7 +184,8 @@ def of_columns(array: np.ndarray) -> np.ndarray:
 
 
 def _qlinear_conv(node: OnnxNode, integers: Integers) -> None:
-    """Converts QLinearConv, whose bias is in units of the product of both scales."""
+    """Converts QLinearConv, whose bias is in units of the product of the input's and the weight's
+    scale."""
     weight = node.constant(3, "the weight")
     if weight.ndim not in (3, 4):
         raise node.unsupported(f"has {weight.ndim - 2} spatial dimensions; gossamer computes 1 or "
@@ -226,8 +228,8 @@ def scaled_sums(node: OnnxNode, c: Composer, sums: Sequence[str], bias: np.ndarr
 
 
 def bias_of_integers(node: OnnxNode, index: int, channels: int, rank: int) -> np.ndarray | None:
-    """Returns a bias of integers in a shape that broadcasts to a value of a rank with so many
-    channels; None where the node has no bias."""
+    """Returns a bias of integers, one for each channel, in a shape that broadcasts to a value of
+    `rank` dimensions; None where the node has no bias."""
     if not node.input(index):
         return None
     bias = node.constant(index, "the bias")
@@ -277,8 +279,8 @@ def _qlinear_matmul(node: OnnxNode, integers: Integers) -> None:
 
 def _zero_point(node: OnnxNode, integers: Integers, index: int,
                 of_columns: bool) -> np.ndarray | str:
-    """Returns the zero point of a factor of integers: one number; for columns also one number for
-    each column; or the name of a zero point that the data decide."""
+    """Returns the zero point of a factor of integers: one number; where `of_columns` is set, also
+    one number for each column; or the name of a zero point that the data decide."""
     name = node.input(index)
     if not name:
         return NO_ZERO

@@ -48,8 +48,8 @@ from gossamer.model.readers.onnx.quantised import QUANTISED
 from gossamer.model.readers.onnx.quantised_products import IntegerConverter
 
 OLDEST_OPSET = 7
-"""The oldest opset of which all operators are read. In files with an older opset, only operators
-are read that have the same definition in this opset."""
+"""The oldest opset whose operators are all read. In files with an older opset, only the operators
+that have the same definition in this opset are read."""
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 """The newest opset that the installed onnx defines."""
 
@@ -59,7 +59,7 @@ _QUANTISED = ("QLinear", "QAttention", "MatMulIntegerToFloat", "DynamicQuantize"
 
 
 def _without_integers(converter: Converter) -> IntegerConverter:
-    """Returns a converter that ignores `Integers`, the facts known of quantised values."""
+    """Returns a converter that ignores `Integers`, the quantised values of the file."""
     return lambda node, integers: converter(node)
 
 
@@ -305,8 +305,9 @@ def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
 def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo],
                 opset: int, keeps: bool) -> None:
     """Converts the file's nodes in order. A node that gossamer does not compute is left to ONNX
-    Runtime, where this is installed and knows the operator's domain. Raises UnsupportedError that
-    names the first nodes which can neither be computed nor left.
+    Runtime, where ONNX Runtime is installed and knows the operator's domain. Raises
+    UnsupportedError for nodes that neither gossamer nor ONNX Runtime computes; the message names
+    the first of them.
 
     inputs: all inputs of the network.
     keeps: whether float64 is left to ONNX Runtime, too.
@@ -363,7 +364,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
             try:
                 _convert(node, converter, integers)
                 if (entry.domain, entry.op_type) in QONNX:
-                    # where the op quantises weights, they are computed now
+                    # where the op quantises weights, the quantised weights are computed now
                     folder.fold_last(graph)
             except UnsupportedError as error:
                 if parts is None:
@@ -424,8 +425,8 @@ def _known(proto: onnx.NodeProto, node: OnnxNode) -> None:
 
 
 def _converter(node: onnx.NodeProto, opset: int) -> IntegerConverter | None:
-    """Returns the converter of a node; None where there is no converter, or no converter for the
-    node in so old an opset."""
+    """Returns the converter of a node; None where there is no converter, or the opset is too old
+    for the converter."""
     if node.domain == "com.microsoft":
         return MICROSOFT.get(node.op_type)
     if node.domain not in ("", "ai.onnx"):
@@ -469,7 +470,7 @@ def _cast_truth_outputs(graph: Graph) -> None:
 
 
 def _unique_names(graph: Graph) -> None:
-    """Appends numbers to names of nodes that occur more than once."""
+    """Makes the names of nodes unique by numbers at the ends of names."""
     names = UniqueNames()
     for node in graph.nodes:
         node.name = names.unique(node.name)

@@ -1,8 +1,8 @@
 """Reads pickles that hold plain data and tensors only.
 
 Python's own unpickler can call anything that it can import, and trusts every size that it reads.
-The unpickler here knows the two dozen opcodes of which a saved state dict consists. It imports
-nothing, and calls only the functions that its caller passes.
+The unpickler here knows only the two dozen opcodes that a saved state dict has. It imports nothing,
+and calls only the functions that its caller passes.
 """
 
 from __future__ import annotations
