@@ -180,7 +180,7 @@ class Device(OptionalCapabilities):
         Raises
         ------
         CompileError
-            The compiler refused the source; the message carries its log.
+            The compiler refused the source; the message has the compiler's log.
         """
 
     @abc.abstractmethod
@@ -361,7 +361,8 @@ class Device(OptionalCapabilities):
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
         """Return the time that the device spends on some work.
 
-        The device's own events measure the time, or the clock where events would lengthen it.
+        The device's own events measure the time. Where events would make the work take longer, the
+        host's clock measures it.
 
         Parameters
         ----------

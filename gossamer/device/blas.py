@@ -61,7 +61,7 @@ def _libraries() -> tuple[LibController, ...]:
 
 @functools.cache
 def _loaded(modules: int) -> tuple[LibController, ...]:
-    """Returns the BLAS libraries that are loaded: the same object for a library at each call.
+    """Returns the BLAS libraries that are loaded. A library is the same object in every result.
     modules: number of SciPy's modules that are loaded."""
     known = {library.filepath: library for library in (_loaded(modules - 1) if modules else ())}
     found = ThreadpoolController().select(user_api="blas").lib_controllers

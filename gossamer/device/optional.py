@@ -75,7 +75,7 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         return 0.0
 
     def compilers(self, processors: int) -> AbstractContextManager[None]:
-        """Let other processes compile for this one, where several threads then build faster.
+        """Let other processes compile for this process, on devices where this makes builds faster.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
 
     @property
     def build_only(self) -> Callable[[], Device] | None:
-        """Function that makes a device in another process that builds kernels for this one.
+        """Function that another process calls to make a device that builds kernels for this device.
 
         The function can be pickled; it is None where no other process can build. The new device has
         the limits and names of this device. It puts the kernels that it compiles and assembles into
@@ -193,7 +193,7 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
     def is_closed(self, stream: Any) -> bool:
         """Return whether the object of a caller's stream says that the stream was closed.
 
-        A bare handle cannot say so: using the handle of a destroyed stream may end the process.
+        A bare handle counts as open: using the handle of a destroyed stream may end the process.
 
         Parameters
         ----------
@@ -235,9 +235,9 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         repeats : int
             How often one replay executes the work, one execution after another.
         as_in_plan : bool, default False
-            Whether kernels that may begin early do so: before the previous execution has ended, as
-            in a plan before the previous step has ended. By default each execution waits for the
-            end of the previous execution.
+            Whether kernels that may begin early begin before the end of the previous execution, as
+            they begin in a plan before the end of the previous step. By default each execution
+            waits for the end of the previous execution.
 
         Returns
         -------
@@ -302,6 +302,6 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         DeviceError
             The device runs no PTX.
         CompileError
-            The assembler refused a program; the message carries its log.
+            The assembler refused a program; the message has the assembler's log.
         """
         raise DeviceError(f"{self.name} runs no PTX; use a CUDA device")
