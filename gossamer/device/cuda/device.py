@@ -86,7 +86,8 @@ class CudaDevice(Device):
 
     def call(self, what: str, call: Callable[..., tuple[Any, ...]], *arguments: Any) -> None:
         """Makes a driver call on a stream. A call that fails is repeated with the device's context
-        current: the driver refuses a thread without a context, or with another device's."""
+        current: the driver refuses calls of a thread whose current context is missing or belongs to
+        another device."""
         if call(*arguments)[0] != driver.CUresult.CUDA_SUCCESS:
             with self.current():
                 self.checked(what, call(*arguments))
@@ -193,7 +194,8 @@ class CudaDevice(Device):
         return kernel
 
     def _compiled(self, source: KernelSource, architecture: str) -> bytes:
-        """Returns the cubin of a kernel. Other processes compile it in the body of `compilers`."""
+        """Returns the cubin of a kernel. Other processes compile the kernel while the body of
+        `compilers` runs."""
         compilers = self._compilers
         if compilers is None:
             return nvrtc.compile_cubin(source, architecture)[0]
@@ -358,7 +360,8 @@ class CudaDevice(Device):
 
     def wait(self, waiting: Any, awaited: Any) -> None:
         if self.is_closed(awaited):
-            # a closed stream's work goes on, and can be waited for only with all other work
+            # the work of a closed stream goes on, and only a wait for all work of the context
+            # covers it
             self.call("running kernels", driver.cuCtxSynchronize)
             return
         first, second = self.stream_handle(waiting), self.stream_handle(awaited)
@@ -393,7 +396,7 @@ class CudaDevice(Device):
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
         """Returns work(stream) as a graph that keeps all used buffers and kernels alive. The work
-        is captured on this thread's own stream. stream: where replays run that name no stream."""
+        is captured on this thread's own stream. stream: stream of the replays that name none."""
         return self._recorder.graph(work, stream, repeats)
 
     def capture_copying(self, work: Callable[[Any], None],

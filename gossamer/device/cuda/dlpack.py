@@ -183,7 +183,8 @@ def like(array: Any, result: CudaArray) -> Any:
         return torch.from_dlpack(result)
     if package == "cupy":
         import cupy
-        # cupy passes only the handle of its stream, and destroys the stream with its object
+        # cupy passes only the handle of its stream, and destroys the stream with the stream object,
+        # which the buffer therefore keeps alive
         result.buffer.used_on(cupy.cuda.get_current_stream(result.buffer.device.index))
         return cupy.from_dlpack(result)
     if package == "jax":

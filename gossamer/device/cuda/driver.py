@@ -84,7 +84,8 @@ def quietly(device: CudaDevice, call: Callable[..., Any], *arguments: Any) -> No
 
 
 def count() -> int:
-    """Returns the number of NVIDIA devices. Raises DeviceError that says why there is none."""
+    """Returns the number of NVIDIA devices. Where there is none, raises DeviceError, whose message
+    says why."""
     try:
         check(driver.cuInit(0))
         devices = int(check(driver.cuDeviceGetCount()))

@@ -98,7 +98,8 @@ class CudaKernel(Kernel):
         """Returns the offset and the size of each parameter.
 
         The driver tells the number of parameters only by an error for the index after the last
-        parameter. compute-sanitizer reports this error unless --report-api-errors no is given.
+        parameter. compute-sanitizer reports this error unless it has the option
+        `--report-api-errors no`.
         """
         parameters: list[tuple[int, int]] = []
         while True:

@@ -3,8 +3,9 @@
  * The files cuda.h and opencl.h, which are included below, define the macros for one compiler each.
  *
  * Kernels are written in OpenCL C 1.2 with these macros. Sizes of tensors are kernel arguments,
- * and tile sizes are macros. Pointer parameters carry GLOBAL or SHARED_POINTER. SHARED arrays are
- * declared at the outermost scope of a kernel. No kernel returns before a BARRIER. */
+ * and tile sizes are macros. Pointer parameters are declared with GLOBAL or SHARED_POINTER. SHARED
+ * arrays are declared at the outermost scope of a kernel. No work-item returns before the last
+ * BARRIER of its kernel. */
 
 #pragma once
 
@@ -33,9 +34,10 @@
  *                                warp's work-item n is true. VOTES(name, warps), which stands among
  *                                the SHARED arrays, declares the array that `votes` names.
  *   VOTE_OR(words, index, predicate)  sets bit n of the SHARED uint words[index] where the
- *                                predicate of the warp's work-item n is true. The word was 0, and
- *                                `index` is the same for the whole warp. All work-items of the warp
- *                                call VOTE_OR, and a BARRIER follows before the word is read. */
+ *                                predicate of the warp's work-item n is true. The word has to be 0
+ *                                before, and `index` is the same for the whole warp. All work-items
+ *                                of the warp call VOTE_OR, and a BARRIER follows before the word is
+ *                                read. */
 
 /* Loads and stores of four floats, whose address is a multiple of 16 bytes. */
 #define LOAD4(pointer) (*(const GLOBAL float4 *)(pointer))
