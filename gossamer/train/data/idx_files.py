@@ -38,8 +38,9 @@ def is_one(path: Path) -> bool:
 
 
 def read(path: Path, limit: int | None) -> Dataset:
-    """Returns the samples of a file of images and a file of labels, given the path of either. The
-    names of the two differ only in images and labels, idx3 and idx1, and .gz.
+    """Returns the samples of a file of images and a file of labels, given the path of either file.
+    The two names are the same except for the words images and labels, for idx3 and idx1, and for
+    the ending .gz.
 
     limit: largest number of samples; None for all.
     """

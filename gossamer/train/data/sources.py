@@ -1,8 +1,8 @@
 """Reading of labelled samples from files and folders.
 
-The formats are csv files (the MNIST form and any other), MNIST's idx files, folders of pictures by
-class, and .npz files. Every reader raises InputError that names the file, the place in it, and what
-was expected there.
+The formats are csv files (MNIST's and others), MNIST's idx files, folders with a folder of pictures
+for each class, and .npz files. Every reader raises InputError that names the file, the place in the
+file, and what was expected there.
 """
 
 from __future__ import annotations
