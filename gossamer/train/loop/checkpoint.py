@@ -25,6 +25,7 @@ from gossamer.train.loop.train_state import Best, TrainState, Validation
 
 _MAGIC = b"gossamer checkpoint 3\n"
 _MAY_DIFFER = ("epochs", "target_error", "patience", "keep")
+"""Settings in which a training may differ from the checkpoint that it goes on from."""
 _SHARE = 0.05
 """Largest share of the time that is spent on writing checkpoints."""
 _NONE = "is no checkpoint that this gossamer wrote"
