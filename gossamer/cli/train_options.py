@@ -86,7 +86,7 @@ def _option(name: str) -> str:
 
 
 def _setting(name: str, value: Any) -> str:
-    """Returns a setting as the option that gives it."""
+    """Returns a setting as the text of the option that gives it."""
     if name == "shuffle":
         return "--shuffle" if value else "--no-shuffle"
     if name == "sizes":
