@@ -27,9 +27,9 @@ def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Cho
 
     keep: names of layers that stay as they are.
 
-    Layers that save the most time for each weight that becomes zero are pruned first. The last
-    layer is the one that reaches the speed-up with the fewest zeros. The time of the network is
-    expected to fall in the same ratio as the sum of its steps' times.
+    Layers that save the most time for each weight that becomes zero are pruned first. Once some
+    layer can reach the speed-up, the layer that reaches it with the fewest zeros is pruned last.
+    The time of the network is expected to fall in the same ratio as the sum of its steps' times.
     """
     total = advice.others_us[AS_IT_IS] + sum(group.us[AS_IT_IS] for group in advice.groups)
     groups = [group for group in advice.groups if not set(group.pruned).intersection(keep)]
@@ -55,7 +55,7 @@ def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Cho
 
 def _steps(groups: Sequence[LayerGroup], ways: list[Way],
            taken: dict[LayerGroup, Way]) -> Iterator[tuple[float, float, LayerGroup, Way]]:
-    """Yields the changes of one group to more zeros that save time: the microseconds saved, the
+    """Yields each change of one group to more zeros that saves time, as the microseconds saved, the
     number of further zeros, the group and its new way."""
     for group in groups:
         now = taken.get(group)

@@ -48,7 +48,8 @@ def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
     """
     _allow_connections()
     sys.setswitchinterval(_SWITCH_S)
-    # frozen, since a collection over all objects of the networks would delay answers by 0.1 s
+    # garbage collections leave the present objects out from now on: a collection over all objects
+    # of the networks would delay answers by 0.1 s
     gc.collect()
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
@@ -110,7 +111,7 @@ class _Uvicorn(uvicorn.Server):
 
 class _Protocol(HttpToolsProtocol):
     """A connection that is closed where the head of a request is not complete in time, even while
-    single bytes of it still come."""
+    single bytes of the head still come."""
 
     _waiting: asyncio.TimerHandle | None = None
 
