@@ -1,8 +1,8 @@
-"""ValueFacts: what is known of all values of a tensor, such as that each is plus or minus 1.
+"""ValueFacts: facts that hold for all values of a tensor, such as that each is plus or minus 1.
 
 The arithmetic of facts follows float32. The facts of a result hold for every order in which a sum
 is added, and with fused multiply-adds. They do not hold for algorithms that compute a sum by a
-transform: the results of these algorithms are off by up to their tolerance.
+transform, such as Winograd's: the results of these algorithms are off by up to their tolerance.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _SMALLEST = Fraction(1, 2**126)
 """The largest number of float32, and its smallest positive number that no device rounds to 0."""
 
 _SAMPLES = (64, 4096)
-"""Numbers of values of an array that are looked at before all values. For most arrays the first 64
-values show that the array neither has only two different values nor lies on a grid."""
+"""How many of an array's first values are examined before all values are. In most arrays the first
+64 values already have more than two different values and lie on no grid."""
 
 
 @dataclass(frozen=True)
@@ -304,8 +304,7 @@ def of_array(array: np.ndarray) -> ValueFacts:
     first, last = Fraction(low), Fraction(high)
     if max(-low, high) > (_LARGEST if values.dtype.kind == "f" else 1 << 24):
         return _range(first, last)
-    # for most arrays the first values show that the array neither has only two different values nor
-    # lies on a grid
+    # in most arrays the first values already have more than two different values and lie on no grid
     samples = [values[:size] for size in _SAMPLES if size < values.size] + [values]
     if all(((sample == values.dtype.type(low)) | (sample == values.dtype.type(high))).all()
            for sample in samples):

@@ -67,7 +67,8 @@ class Task:
     work: the function that queues the work.
     captured: whether repeats are captured as a graph. Otherwise Python launches each repeat: work
     that is a graph already, or that cannot become a graph, has to be timed in this way.
-    as_in_plan: whether kernels of captured repeats begin early, as Device.timed_graph says.
+    as_in_plan: whether kernels of captured repeats may begin before the previous execution has
+    ended; see Device.timed_graph.
     around: function that makes a context manager. Where `interleave` keeps tasks from disturbing
     each other (`apart`), it takes each sample of the task within this context manager.
     """

@@ -311,7 +311,8 @@ def bfloat16_bits(array: np.ndarray) -> np.ndarray:
     """Returns the nearest bfloat16 of each number, as bits in uint16; NaN stays NaN."""
     numbers = np.ascontiguousarray(array, np.float32).reshape(np.shape(array))
     bits = numbers.view(np.uint32)
-    # round to nearest, ties to even: add just under half of the last kept bit, plus this bit
+    # round to nearest, ties to even: add just under half of the last kept bit's value, and 1 more
+    # where the last kept bit is set
     nearest = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     return np.where(np.isnan(numbers), 0x7FC0, nearest).astype(np.uint16)
 

@@ -64,7 +64,7 @@ class Advice:
     groups: the layers with weights that can become zero, in the network's order.
     others_us: microseconds of all other steps, by the name of the way.
     network_us: microseconds of an execution, by the name of the way.
-    absent: for each way that was not measured the reason, by the name of the way.
+    absent: the reasons why ways were not measured, by the name of the way.
     warnings: sentences on what may have spoilt the times.
     """
 
@@ -92,7 +92,7 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None, b
            precision: str = "fp32", effort: str = "quick", ways: Sequence[Way] = WAYS,
            note: Callable[[str], None] = lambda text: None) -> Advice:
     """Measures a network as it is, and pruned in each of the ways by the magnitudes of its present
-    weights. In a network that was not trained these are random numbers.
+    weights. In a network that was not trained, these magnitudes are random.
 
     model: returns a new copy of the network.
     device, precision, effort: as for `gossamer.compile`.
@@ -148,8 +148,8 @@ def _step_times(report: Report) -> list[tuple[tuple[str, ...], float]]:
 
 def _groups(times: Mapping[str, Sequence[tuple[tuple[str, ...], float]]],
             sizes: Mapping[str, int]) -> Iterable[LayerGroup]:
-    """Yields the groups of layers that no step of any plan divides. sizes: the number of weights of
-    each layer that can be pruned."""
+    """Yields the smallest groups of layers such that the layers of a step belong to the same group,
+    for every step of every plan. sizes: the number of weights of each layer that can be pruned."""
     group_of: dict[str, set[str]] = {}
     order: dict[str, None] = {}
     for steps in times.values():

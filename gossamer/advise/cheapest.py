@@ -14,7 +14,8 @@ class Choice:
 
     sparsities: the share of zeros by the name of a layer; layers that are not named are not pruned.
     speed_up: how many times as fast the network is expected to be.
-    reached: whether speed_up is as large as was asked for; else it is the largest possible one.
+    reached: whether speed_up is at least the speed-up that was asked for; if not, speed_up is the
+    largest possible speed-up.
     """
 
     sparsities: dict[str, float]

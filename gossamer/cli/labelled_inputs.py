@@ -40,7 +40,7 @@ class LabelledInputs:
     batch: number of samples of an execution; the last may have fewer.
     source: text that says where the samples come from.
     are_photos: whether the samples are photos, whose labels are the names of their folders.
-    graph: the network, with an input format for the arrays of `batches`.
+    graph: the network, changed where needed to take the arrays of `batches`.
     """
 
     labels: Sequence[str]

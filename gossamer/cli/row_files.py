@@ -181,7 +181,8 @@ class _Lines(RowFile):
 
     @abc.abstractmethod
     def _names(self, text: str) -> set[str]:
-        """Returns the names of the rows. Raises InputError where this command writes other rows."""
+        """Returns the names of the rows in a text. Raises InputError where the text does not have
+        rows as this command writes them."""
 
     def _other_rows(self, line: int, expected: str) -> InputError:
         return InputError(f"{self._option_text}: --resume continues rows of this command, line "

@@ -61,7 +61,7 @@ class RowInputs:
     labels: the label of each input of a CSV file that has labels; else None.
     batch: the most inputs that run at once.
     chunks: function that reads the inputs with the given numbers.
-    graph: the network, with an input format for the arrays of the chunks.
+    graph: the network, changed where needed to take the arrays of the chunks.
     """
 
     key: str

@@ -30,7 +30,7 @@ class RunInputs:
     batch: number of inputs that run at once.
     batches: the arrays of each execution, in the order of the graph's inputs.
     are_photos: whether the inputs were read from photos.
-    graph: the network, with input formats for the arrays of `batches`.
+    graph: the network, changed where needed to take the arrays of `batches`.
     """
 
     names: Sequence[str]
@@ -94,7 +94,10 @@ def negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadat
     dark digit on a light ground where the network was trained on light digits on a dark ground.
 
     Mean brightness alone decides, so that no picture is named where the training data were neither
-    dark nor light. pictures: grey levels, one picture for each of the first names.
+    dark nor light.
+
+    names: the names of the pictures; there may be more names than pictures.
+    pictures: the grey levels of each picture.
     """
     if metadata.brightness is None or _WHITE / 4 <= metadata.brightness <= _WHITE * 3 / 4:
         return []

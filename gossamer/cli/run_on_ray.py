@@ -18,7 +18,7 @@ class RayAnswers:
     """The answers of a cluster's workers, which read the pictures themselves.
 
     place: two texts that are shown instead of the names and the descriptions of devices.
-    model: the file of a saved plan, or a network with an input format for photos.
+    model: the file of a saved plan, or the graph of a network.
     device: the device of each worker.
     """
 

@@ -38,8 +38,8 @@ OWN_SUFFIXES = (".jsonl", ".csv", ".parquet")
 
 
 Answer = tuple[list[Entry], Any]
-"""Inputs in their order, and the outputs for all inputs that could be read. In place of the outputs
-is None where no input could be read."""
+"""Inputs in their order, and the outputs for all inputs that could be read. The outputs are None
+where no input could be read."""
 
 
 class RemoteAnswers(Protocol):

@@ -271,7 +271,7 @@ class Device(OptionalCapabilities):
         ValueError
             The array is not contiguous or larger than the buffer.
         DeviceError
-            The driver or a kernel queued before failed.
+            The driver failed, or a kernel that was queued before.
         """
 
     @abc.abstractmethod

@@ -32,8 +32,8 @@ def limited(most: int) -> Iterator[None]:
     """Lets BLAS take at most this many threads while the body of the context runs.
 
     The number belongs to the process: products that another Python thread computes meanwhile have
-    this limit too. When the last of several limits ends, the number is what it was before the
-    first.
+    this limit too. When the last of several limits ends, the number is again what it was before the
+    first limit began.
     """
     global _limits
     with _lock:

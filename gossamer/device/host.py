@@ -28,8 +28,8 @@ _ALIGNMENT = 64
 
 
 def processors() -> int:
-    """Returns the number of processors that this process may use: the number that the process is
-    bound to, or the limit of its container where the limit is lower."""
+    """Returns the number of processors that this process may use: the number of processors that it
+    is bound to, or the limit of its container where the limit is lower."""
     if hasattr(os, "sched_getaffinity"):
         return min(len(os.sched_getaffinity(0)), _most_processors())
     return os.cpu_count() or 1

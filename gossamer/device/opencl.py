@@ -111,12 +111,12 @@ class OpenCLDevice(Device):
     def _build(self, source: KernelSource) -> OpenCLKernel:
         text = source.text()
         with self._calls, warnings.catch_warnings():
-            # some drivers write a log for every build
+            # some drivers write a log for every build, which PyOpenCL turns into a warning
             warnings.simplefilter("ignore", cl.CompilerWarning)
             try:
                 return self._built(source, text)
             except cl.Error as error:
-                # the frames of the error's traceback keep the program alive, which must be released
+                # the frames of the error's traceback keep alive the program, which must be released
                 # under the lock
                 traceback.clear_frames(error.__traceback__)
                 problem = str(error)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NeedsDeviceError(DeviceError):
-    """A call that needs the device itself, where another process only builds kernels for it."""
+    """A call that needs the device itself, in a process that only builds kernels for the device."""
 
 
 class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
@@ -66,12 +66,12 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
 
     @property
     def builds_side_by_side(self) -> bool:
-        """True if several threads build kernels in less time than one."""
+        """True if several threads build kernels in less time than one thread."""
         return False
 
     @property
     def seconds_elsewhere(self) -> float:
-        """Processor seconds that other processes have compiled for the calling thread."""
+        """Processor seconds that other processes have spent compiling for the calling thread."""
         return 0.0
 
     def compilers(self, processors: int) -> AbstractContextManager[None]:
@@ -85,7 +85,7 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         Returns
         -------
         context manager
-            The other processes compile while its body runs.
+            The other processes compile while the body of the context runs.
         """
         return nullcontext()
 

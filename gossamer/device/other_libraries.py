@@ -225,12 +225,12 @@ class OtherLibraries(abc.ABC):
         raise self._without_arrays()
 
     def like(self, array: Any, result: DeviceArray) -> Any:
-        """Return a result as an array of the library of another array, over the same memory.
+        """Return a result as an array of the library that defines `array`, over the same memory.
 
         Parameters
         ----------
         array : Any
-            An array of that library.
+            An array of the library.
         result : DeviceArray
             An array of this device.
 

@@ -26,7 +26,7 @@ from gossamer.train.predictor import become
 
 @dataclass(frozen=True)
 class ManyResult:
-    """The networks that train_many() trained, and how well each of them did.
+    """The networks that train_many() trained, and the results of each of them.
 
     Attributes
     ----------
@@ -144,8 +144,8 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
     ray : str, optional
         A Ray cluster whose workers share the networks: "HOST:PORT", "auto" for the cluster that
         this machine belongs to, or "local". All workers must see the folder of checkpoints: the
-        share of a worker that is lost is trained again, from its checkpoints. `device` must then
-        be a name.
+        share of a worker that is lost is trained again, from its checkpoints. With a cluster,
+        `device` must be a name.
 
     Returns
     -------

@@ -56,8 +56,8 @@ class MLP(Predictor):
         only a few values, all whole, and so may be meant as labels.
     class_weight : mapping, "balanced" or None
         Weight of each label, by which the losses of its samples are multiplied (1 where a label is
-        left out); "balanced" makes all classes weigh alike. Each sample's weight is the product of
-        its class weight and its `sample_weight`, divided by the mean of these products.
+        left out); "balanced" gives all classes the same total weight. A sample's weight is the
+        product of its class weight and its `sample_weight`, divided by the mean of these products.
     activation : {"relu", "sigmoid", "tanh"}
         Activation of the hidden layers.
     output : {"linear", "sigmoid", "tanh"} or None
@@ -283,7 +283,7 @@ class MLP(Predictor):
         InputError
             If settings or data are wrong, or the checkpoint belongs to other settings or data.
         TrainingError
-            If training diverges; the network is then as it was before that epoch.
+            If training diverges; the network is then as it was before the epoch that diverged.
         OutOfMemoryError
             If the device has no room.
 
@@ -369,7 +369,7 @@ class MLP(Predictor):
         InputError
             If settings or data are wrong, or y has a label that is not among the classes.
         TrainingError
-            If training diverges; the network is then as it was before that epoch.
+            If training diverges; the network is then as it was before this epoch.
         OutOfMemoryError
             If the device has no room.
         """

@@ -42,7 +42,7 @@ class Predictor(Estimator):
     _scaling: Scaling
 
     def predict(self, x: Any) -> np.ndarray:
-        """Predict labels or, for regression, numbers; compile to_graph() to do so on a device.
+        """Predict labels or, for regression, numbers; to predict on a device, compile to_graph().
 
         Parameters
         ----------

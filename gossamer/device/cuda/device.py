@@ -353,7 +353,7 @@ class CudaDevice(Device):
         return CudaStream(self)
 
     def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
-        """Returns the same streams at each call for the same stream. A graph that this thread
+        """Returns the same side streams at each call with the same stream. A graph that this thread
         captures has side streams of its own."""
         side = self._recorder.side_streams or self._side
         return side.beside(self.stream_handle(stream), count)
@@ -396,7 +396,7 @@ class CudaDevice(Device):
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
         """Returns work(stream) as a graph that keeps all used buffers and kernels alive. The work
-        is captured on this thread's own stream. stream: stream of the replays that name none."""
+        is captured on this thread's own stream. stream: stream of replays that name no stream."""
         return self._recorder.graph(work, stream, repeats)
 
     def capture_copying(self, work: Callable[[Any], None],

@@ -48,7 +48,7 @@ def check(result: tuple[Any, ...]) -> Any:
 
 
 class Current:
-    """A context manager that makes a device's context current in the calling thread and then
+    """A context manager that makes a device's context current in the calling thread, and at its end
     restores the context that another library had set. Entering the same context again within the
     body costs no driver call."""
 

@@ -37,8 +37,8 @@ class _Capture:
 
 
 _TOGETHER = 10
-"""Number of executions that are captured together where kernels may begin early. Each execution
-except the first, nine of ten, begins as in a plan. The number is a rule of thumb: with a larger one
+"""Number of executions that are captured together where kernels may begin early. Of these ten, all
+executions except the first begin as in a plan. The number is a rule of thumb: with a larger number
 recording would take longer."""
 
 

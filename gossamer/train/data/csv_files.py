@@ -71,7 +71,8 @@ def read(path: Path, label: str, limit: int | None, numbers: bool = False,
 def read_inputs(path: Path, numbers: int, label: str,
                 known: tuple[Column, ...] = ()) -> tuple[np.ndarray, list[str] | None]:
     """Returns the inputs of a network from a csv file, float32 of shape (rows, numbers), and the
-    text of each row's label; None where the file has only the columns that the network takes.
+    text of each row's label. The labels are None where the file has only the columns that the
+    network takes.
 
     label: the column of the labels, as for read(), in a file that has one column more than the
     network takes.

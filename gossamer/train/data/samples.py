@@ -82,9 +82,9 @@ class Samples:
         return self.targets * self.weights[:, None]
 
     def targets_for(self, loss: str) -> np.ndarray:
-        """Returns the targets that are trained on, (n, outputs) float32. For cross-entropy they are
-        multiplied by the weight of their row, since this loss and its gradient are linear in the
-        targets."""
+        """Returns the targets that are trained on, (n, outputs) float32. For cross-entropy the
+        targets of each row are multiplied by the row's weight, since this loss and its gradient are
+        linear in the targets."""
         if self.weights is None or loss != "cross_entropy":
             return self.targets
         return self._weighted_targets
@@ -150,7 +150,7 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
 
 
 def _array_of(y: Any, what: str) -> np.ndarray:
-    """Returns labels or targets as an array, which holds objects only where all are texts."""
+    """Returns labels or targets as an array, which has dtype object only where all are texts."""
     array = np.asarray(y)
     if array.dtype.kind != "O" or all(isinstance(value, str) for value in array.flat):
         return array

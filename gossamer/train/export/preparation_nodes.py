@@ -50,8 +50,8 @@ def put_before(model: onnx.ModelProto, preparation: Preparation) -> None:
 
 def least_that_counts(preparation: Preparation) -> np.float32:
     """Returns the smallest number of a sample that the threshold turns into 1. A comparison with
-    this number gives the same result as a division by 255 and a comparison with the threshold, even
-    where a device does not round divisions correctly."""
+    this number gives the same result as the scaling and a comparison with the threshold, even where
+    a device does not round divisions correctly."""
     threshold, white = np.float32(preparation.threshold), np.float32(WHITE)
     if not preparation.scale:
         return threshold

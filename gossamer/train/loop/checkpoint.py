@@ -56,8 +56,8 @@ class Throttle:
 
     @property
     def due(self) -> bool:
-        """True where the next checkpoint is due. The first one is due at once, later ones so far
-        apart that writing takes only a small share of the time."""
+        """True where the next checkpoint is due. The first checkpoint is due at once. Later
+        checkpoints are so far apart that writing takes only a small share of the time."""
         return time.perf_counter() >= self._again
 
     def __enter__(self) -> None:

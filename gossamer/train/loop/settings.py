@@ -20,7 +20,7 @@ INITIAL = ("glorot", "uniform")
 OPTIMISERS = ("adam", "sgd")
 KEEP = ("best", "last")
 UNIFORM = 0.05
-"""The published initial weights lie between minus this and plus this."""
+"""The largest magnitude of the published initial weights."""
 HIDDEN = (100,)
 """Units of the hidden layers where neither `sizes` nor `hidden` is given."""
 _BATCH = 200

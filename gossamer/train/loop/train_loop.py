@@ -34,7 +34,7 @@ Validate = Callable[[TrainState], Validation]
 class _Slot:
     """A network's place in the loop.
 
-    state: its training state.
+    state: the network's training state.
     rows: (samples,) int32 indices of the rows that the network is trained on.
     start: number of epochs that were finished when the loop began.
     previous: the random generator of the state as it was before the last epoch.

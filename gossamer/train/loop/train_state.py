@@ -11,8 +11,8 @@ from gossamer.errors import TrainingError
 from gossamer.train.loop.settings import Settings
 
 _LEAST_GAIN = 1e-4
-"""The least difference by which a mean loss must be below an earlier mean loss to count as an
-improvement."""
+"""The least difference by which a mean loss must be below the mean loss of the last improvement to
+count as an improvement itself."""
 
 
 @dataclass(frozen=True)
