@@ -114,14 +114,14 @@ class InputError(GossamerError):
 class ArrayError(InputError, ValueError):
     """A wrong array of samples, labels or weights that an MLP is given.
 
-    It is a ValueError as well, which scikit-learn expects of wrong data.
+    An ArrayError is a ValueError as well, which scikit-learn expects of wrong data.
     """
 
 
 class NotFittedError(InputError):
     """An MLP that is used before it is trained.
 
-    It is scikit-learn's NotFittedError as well where a program has imported scikit-learn.
+    The error is scikit-learn's NotFittedError as well where a program has imported scikit-learn.
     """
 
 
@@ -175,7 +175,8 @@ class GossamerWarning(UserWarning):
 class ConvergenceWarning(GossamerWarning):
     """A warning that training used up its epochs while it still improved.
 
-    It is scikit-learn's ConvergenceWarning as well where a program has imported scikit-learn.
+    The warning is scikit-learn's ConvergenceWarning as well where a program has imported
+    scikit-learn.
     """
 
 

@@ -1,7 +1,7 @@
 """ValueFacts: facts that hold for all values of a tensor, such as that each is plus or minus 1.
 
 The arithmetic of facts follows float32. The facts of a result hold for every order in which a sum
-is added, and with fused multiply-adds. They do not hold for algorithms that compute a sum by a
+is added, and with fused multiply-adds. The facts do not hold for algorithms that compute a sum by a
 transform, such as Winograd's: the results of these algorithms are off by up to their tolerance.
 """
 

@@ -415,8 +415,8 @@ def _default_spec(shape: tuple[int, ...], dtype: str) -> TensorSpec:
 @functools.lru_cache(maxsize=4096)
 def memory_format(spec: TensorSpec) -> Format:
     """Returns one format to stand for all formats in which a float tensor of this shape has its
-    elements at the same places in memory, as CHWN and NCHW for one image. Where the default format
-    is among these formats, it is returned. A packed format is returned as it is."""
+    elements at the same places in memory, as CHWN and NCHW for one image. The default format is
+    returned where it is among these formats. A packed format is returned as it is."""
     own = spec.format
     if own.is_packed:
         return own

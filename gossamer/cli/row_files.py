@@ -37,7 +37,7 @@ class Row:
 
     name: the input's file or number.
     label: the input's label in a CSV file; None where it has none.
-    error: why the input could not be read, or its outputs are wrong; "" without an error.
+    error: why the input could not be read, or why its outputs are wrong; "" without an error.
     classes: the best classes, as best_classes() returns them; None where the network does not score
     classes.
     outputs: the input's part of every output of the network, by name.
@@ -105,7 +105,7 @@ def open_rows(path: Path, option_text: str, key: str, *, resume: bool) -> RowFil
 
 
 class RowFile(abc.ABC):
-    """A file that takes rows. It is a context manager, which completes the file at the end.
+    """A file that takes rows. The object is a context manager, which completes the file at the end.
 
     done: the names of the rows that the file has already, as text.
     """

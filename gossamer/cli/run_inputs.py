@@ -54,8 +54,8 @@ def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOpti
 
 def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptions,
                  batch: int | None) -> RunInputs:
-    """Returns the arrays of the --input options in batches. Raises InputError where they do not
-    fit the network."""
+    """Returns the arrays of the --input options in batches. Raises InputError where the arrays do
+    not fit the network."""
     if options.names():
         terminal.notice(f"{', '.join(options.names())}: for photos only; --input is taken as it "
                         "is")

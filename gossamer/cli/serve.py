@@ -125,8 +125,8 @@ def _named(models: list[str]) -> dict[str, str]:
 
 
 def _files(model: str) -> list[Path]:
-    """Returns the files of a network. When the server is asked to read networks again, it reads
-    those whose files have changed."""
+    """Returns the files of a network. When the server is asked to read networks again, it reads the
+    networks whose files have changed."""
     path = Path(model)
     files = [path, path.with_suffix(".weights")] if path.suffix == ".cfg" else [path]
     return [file for file in files if file.exists()]

@@ -30,6 +30,7 @@ the order changes in each epoch, and the rate is multiplied by 0.3 after every 4
 DEMO_FOLDER = Path("gossamer-train-demo")
 _DEMO_PAD = "32x32"
 _HALF = 0.5
+"""The least number that --binarise turns into 1 where --threshold is not given."""
 
 
 def train(

@@ -130,7 +130,7 @@ def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
 
 
 def _fraction(validation: str) -> float | None:
-    """Returns the number that --validation gives; None where it names a file."""
+    """Returns the number that --validation gives; None where --validation names a file."""
     try:
         fraction: float | None = float(validation)
     except ValueError:

@@ -109,7 +109,7 @@ class Device(OptionalCapabilities):
     Attributes
     ----------
     api : str
-        "host", "opencl" or "cuda". It is part of names and of keys. Other code decides by the
+        "host", "opencl" or "cuda". The api is part of names and of keys. Other code decides by the
         device's capabilities, never by its api.
     index : int
         Number of the device among those of its api.

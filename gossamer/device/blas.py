@@ -55,7 +55,7 @@ def limited(most: int) -> Iterator[None]:
 
 def _libraries() -> tuple[LibController, ...]:
     """Returns the BLAS libraries of NumPy, and of SciPy where a module that uses it was imported.
-    Each has threads of its own."""
+    Each library has threads of its own."""
     return _loaded(sum(module in sys.modules for module in _OF_SCIPY))
 
 

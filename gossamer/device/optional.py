@@ -60,7 +60,8 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
     def queued_us(self) -> float:
         """Microseconds that the host takes to queue a launch.
 
-        It is 0 where queueing a launch takes less time than a short kernel, as in CUDA graphs.
+        The number is 0 where queueing a launch takes less time than a short kernel, as in CUDA
+        graphs.
         """
         return 0.0
 
@@ -289,8 +290,8 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         key : sequence of str
             Texts that identify the programs: all that their code depends on.
         generate : callable
-            Returns the programs, of gossamer.device.cuda.ptx.PtxProgram. It is not called where the
-            disk cache holds their kernels.
+            Returns the programs, of gossamer.device.cuda.ptx.PtxProgram. The function is not called
+            where the disk cache holds the kernels of the programs.
 
         Returns
         -------

@@ -46,8 +46,8 @@ class OtherLibraries(abc.ABC):
     def runs_cuda_libraries(self) -> bool:
         """True if libraries for CUDA can work in the device's memory and on its streams.
 
-        Such libraries are cuBLAS, cuSPARSE, cuDNN, PyTorch and JAX. They need `Buffer.address`,
-        `stream_handle`, `current`, `keep` and `wrap`.
+        Such libraries are cuBLAS, cuSPARSE, cuDNN, PyTorch and JAX. These libraries need
+        `Buffer.address`, `stream_handle`, `current`, `keep` and `wrap`.
         """
         return False
 

@@ -169,7 +169,7 @@ def find_several(devices: str | Sequence[str | Device]) -> list[Device]:
     Warns
     -----
     GossamerWarning
-        If all devices of an API are asked for, and one that does not work is skipped.
+        If all devices of an API are asked for, and a device that does not work is skipped.
     """
     parts = devices.split(",") if isinstance(devices, str) else devices
     found: list[Device] = []

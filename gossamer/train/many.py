@@ -73,8 +73,8 @@ class ManyResult:
     def best(self) -> MLP:
         """Network with the best score.
 
-        It belongs to the config with the best mean score over the folds. Where means are equal,
-        the config with the smallest mean loss wins.
+        The network belongs to the config with the best mean score over the folds. Where means are
+        equal, the config with the smallest mean loss wins.
 
         Returns
         -------

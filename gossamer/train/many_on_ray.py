@@ -13,8 +13,8 @@ from gossamer.ray import shared_out
 from gossamer.train.mlp import MLP
 
 SHARE = 8
-"""The number of configs in a share. It does not depend on the size of the cluster, so that a run
-may be resumed in another cluster."""
+"""The number of configs in a share. The number does not depend on the size of the cluster, so that
+a run may be resumed in another cluster."""
 
 
 @dataclass(frozen=True)

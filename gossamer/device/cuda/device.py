@@ -164,8 +164,8 @@ class CudaDevice(Device):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[CudaKernel]:
-        """Returns the kernels, from the disk cache if possible. Otherwise they are assembled at the
-        same time, each in its own process."""
+        """Returns the kernels, from the disk cache if possible. Otherwise assembles the programs at
+        the same time, each in its own process."""
         seconds = 0.0
 
         def build() -> bytes:

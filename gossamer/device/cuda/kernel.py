@@ -33,6 +33,7 @@ _FORMATS: dict[type, str] = {
     np.int32: "i", np.uint32: "I", np.int64: "q", np.uint64: "Q",
     np.float16: "e", np.float32: "f", np.float64: "d",
 }
+"""The format of Python's module struct for each type of argument."""
 
 
 class _Packer:

@@ -88,7 +88,7 @@ class Code:
         return quotient, self.get("mad.lo.s32", "r", quotient, -by, number)
 
     def jump(self, target: str, when: str = "", uniform: bool = True) -> None:
-        """Appends a jump. uniform: whether always all work-items of a warp jump or none of them."""
+        """Appends a jump. uniform: whether the work-items of a warp jump together or not at all."""
         self.emit("bra.uni" if uniform else "bra", target, guard=when)
 
     def dispatch(self, index: str, targets: Sequence[str], first: int = 0) -> None:

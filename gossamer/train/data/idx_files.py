@@ -19,6 +19,7 @@ from gossamer.train.data.dataset import Dataset
 
 _IMAGES, _LABELS = ("images", "idx3"), ("labels", "idx1")
 _UNSIGNED_BYTES = 8
+"""The number in a file's header that stands for unsigned bytes."""
 
 
 def is_named_so(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Labelled pictures in folders: each class has a folder of its name."""
+"""Labelled pictures in folders: each class has a folder with the name of the class."""
 
 from __future__ import annotations
 

@@ -189,7 +189,8 @@ def given_sizes(mlp: Any) -> tuple[int, ...]:
 
 
 def units(mlp: Any, inputs: int, outputs: int) -> tuple[int, ...]:
-    """Returns the numbers of units of all layers of an MLP. Raises InputError where they are wrong.
+    """Returns the numbers of units of all layers of an MLP. Raises InputError where `sizes` or
+    `hidden` of the MLP is wrong.
 
     inputs, outputs: the first and the last number where `sizes` of the MLP is empty.
     """

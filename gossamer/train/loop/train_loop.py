@@ -50,8 +50,8 @@ class _Slot:
 
 
 class TrainLoop:
-    """Trains several networks together. They have the same sizes, activation, loss and batch, and
-    the same number of samples; all of them use momentum, or none does.
+    """Trains several networks together. The networks have the same sizes, activation, loss and
+    batch, and the same number of samples. All of them use momentum, or none of them does.
 
     states: the training state of each network, which the loop changes.
     rows: for each state the indices of the rows of `data` that it is trained on.
