@@ -112,8 +112,8 @@ def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 2
     through.
 
     apart: whether tasks on processors are kept from disturbing each other. A sample of such a task
-    then waits until no thread of this process spins any more, and begins with an execution that is
-    not timed, which wakes the task's own threads.
+    then waits until the threads of this process are at rest. The sample begins with an execution
+    that is not timed, which wakes the task's own threads.
     """
     prepare = _prepared_apart if apart else prepared
     results = sampled([prepare(task, sample_us) for task in tasks], repeats, budget_us)

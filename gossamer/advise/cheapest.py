@@ -12,7 +12,7 @@ from gossamer.advise.advice import AS_IT_IS, WAYS, Advice, LayerGroup, Way
 class Choice:
     """The sparsities of layers, and the speed-up that is expected of them.
 
-    sparsities: the share of zeros by the name of a layer; layers that are not named are not pruned.
+    sparsities: the share of zeros by the name of a layer; all other layers stay as they are.
     speed_up: how many times as fast the network is expected to be.
     reached: whether speed_up is at least the speed-up that was asked for; if not, speed_up is the
     largest possible speed-up.

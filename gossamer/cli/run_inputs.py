@@ -93,8 +93,8 @@ def negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadat
     """Returns the names of the pictures that seem to be negatives of the training data, such as a
     dark digit on a light ground where the network was trained on light digits on a dark ground.
 
-    Mean brightness alone decides, so that no picture is named where the training data were neither
-    dark nor light.
+    Only mean brightness is compared, so that the result is empty where the mean brightness of the
+    training data was medium.
 
     names: the names of the pictures; there may be more names than pictures.
     pictures: the grey levels of each picture.

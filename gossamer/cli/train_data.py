@@ -143,8 +143,8 @@ def _fraction(validation: str) -> float | None:
 
 def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | None,
                     scaled: bool, standardised: bool) -> None:
-    """Prints a notice where numbers stay far beyond 1 without --no-scale, and where the samples to
-    test on differ much in magnitude from the samples to train on.
+    """Prints a notice where numbers far beyond 1 are not scaled although --no-scale is not given,
+    and where the samples to test on differ much in magnitude from the samples to train on.
 
     scale: the value of --scale or --no-scale, or None.
     scaled: whether both sets of samples are divided by 255.
