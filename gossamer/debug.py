@@ -2,8 +2,8 @@
 The environment variable GOSSAMER_DEBUG sets the level; each level includes the lower levels.
 
 1: Errors come with their traceback.
-2: Every layer that runs is listed with its time, GFLOP/s and GB/s. Layers run one after another
-   and not as a graph.
+2: Every layer that runs is listed with its time, GFLOP/s and GB/s. Layers are launched one after
+   another, without a captured graph.
 3: Each layer's config is listed, and the reasons why other algorithms were rejected.
 4: Registers and spilled bytes of each layer's kernels are listed, where the compiler reports them.
 

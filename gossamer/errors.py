@@ -10,7 +10,7 @@ import reprlib
 from typing import Any
 
 MOST_CHARACTERS = 500
-"""The longest message of an error; a longer one loses its middle."""
+"""The most characters of an error's message; a longer message loses its middle."""
 MOST_QUOTED = 80
 """The most characters of a name or value that a message quotes."""
 _PARTS = reprlib.Repr()
@@ -114,14 +114,14 @@ class InputError(GossamerError):
 class ArrayError(InputError, ValueError):
     """A wrong array of samples, labels or weights that an MLP is given.
 
-    It is a ValueError as well, which scikit-learn expects of wrong data.
+    An ArrayError is a ValueError as well, which scikit-learn expects of wrong data.
     """
 
 
 class NotFittedError(InputError):
     """An MLP that is used before it is trained.
 
-    It is scikit-learn's NotFittedError as well where a program has imported scikit-learn.
+    The error is scikit-learn's NotFittedError as well where a program has imported scikit-learn.
     """
 
 
@@ -138,7 +138,7 @@ class DeviceLostError(DeviceError):
 
 
 class CompileError(DeviceError):
-    """A kernel that the device's compiler refused; the message carries the whole build log."""
+    """A kernel that the device's compiler refused; the message has the whole build log."""
 
     def __init__(self, message: object = "") -> None:
         Exception.__init__(self, str(message))
@@ -160,7 +160,7 @@ class TrainingError(GossamerError):
     """Training that diverged.
 
     The message says in which epoch and at which sample training diverged, and what to do. The
-    network keeps the parameters from before that epoch.
+    network keeps the parameters that it had before that epoch.
     """
 
 
@@ -175,7 +175,8 @@ class GossamerWarning(UserWarning):
 class ConvergenceWarning(GossamerWarning):
     """A warning that training used up its epochs while it still improved.
 
-    It is scikit-learn's ConvergenceWarning as well where a program has imported scikit-learn.
+    The warning is scikit-learn's ConvergenceWarning as well where a program has imported
+    scikit-learn.
     """
 
 

@@ -30,7 +30,7 @@ class Function:
 
     @property
     def constants(self) -> int:
-        """The number of constants, which the C expression names."""
+        """The number of constants, found by their names in the C expression."""
         return sum(f"{{c{index}}}" in self.c for index in range(9))
 
 
@@ -39,7 +39,8 @@ def _select(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _truth(compare: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Returns a comparison whose result is 1 or 0 in the dtype of its arguments, as in kernels."""
+    """Returns the comparison with 1 and 0 as results, in the dtype of its arguments, as kernels
+    compute it."""
     return lambda a, b: compare(a, b).astype(np.result_type(a))
 
 

@@ -1,8 +1,8 @@
-"""ValueFacts: what is known of all values of a tensor, such as that each is plus or minus 1.
+"""ValueFacts: facts that hold for all values of a tensor, such as that each is plus or minus 1.
 
 The arithmetic of facts follows float32. The facts of a result hold for every order in which a sum
-is added, and with fused multiply-adds. They do not hold for algorithms that compute a sum by a
-transform: the results of these algorithms are off by up to their tolerance.
+is added, and with fused multiply-adds. The facts do not hold for algorithms that compute a sum by a
+transform, such as Winograd's: the results of these algorithms are off by up to their tolerance.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Exact = Fraction | float
 
 _LARGEST = Fraction(float(np.finfo(np.float32).max))
 _SMALLEST = Fraction(1, 2**126)
-"""The largest number of float32, and the smallest positive one that no device rounds to 0."""
+"""The largest number of float32, and its smallest positive number that no device rounds to 0."""
 
 _SAMPLES = (64, 4096)
-"""How many values of an array are looked at first: most arrays show in these that they have neither
-two values nor a grid."""
+"""How many of an array's first values are examined before all values are. In most arrays the first
+64 values already have more than two different values and lie on no grid."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class ValueFacts:
     results that are computed from NaN. -0.0 counts as 0.
 
     low, high: the bounds, which are included; each may be infinite.
-    step: 0.0 where any real number from low to high may occur. Else every value is exactly
-    low + k * step for some k = 0, 1, 2, ..., and so is high unless it is infinite.
+    step: 0.0 where any real number from low to high may occur. Otherwise every value, and also a
+    finite high, is exactly low + k * step for some k = 0, 1, 2, ...
     A single value has low = high and step 0.0.
 
     Raises ValueError where the values on the grid are not all exact in float32.
@@ -136,8 +136,8 @@ class ValueFacts:
         return [part for part in parts if part is not None]
 
     def _inside(self, lower: float, upper: float) -> ValueFacts | None:
-        """Returns the facts of the values above `lower` and below `upper`; None where there are no
-        values between. An infinite limit leaves no value out, not even an infinite one."""
+        """Returns the facts of the values above `lower` and below `upper`; None where no value lies
+        between them. An infinite limit is no limit: infinite values are kept, too."""
         low, high = self.low, self.high
         if not self.step:
             if math.isfinite(lower) and lower >= low:
@@ -211,7 +211,7 @@ class ValueFacts:
         return self.maximum(point(low)).minimum(point(high))
 
     def sign(self) -> ValueFacts:
-        """Returns the facts of -1, 0 or 1 by the sign of each value."""
+        """Returns the facts of the signs of the values: -1, 0 or 1."""
         low = -1 if self.low < 0 else 0 if self.low == 0 else 1
         high = 1 if self.high > 0 else 0 if self.high == 0 else -1
         passes_zero = low < 0 < high and self.step and Fraction(self.low) % Fraction(self.step)
@@ -231,8 +231,8 @@ class ValueFacts:
                                for x in (self.low, self.high)])
 
     def same_sign(self) -> ValueFacts:
-        """Returns the facts of the results of a function that gives no value the opposite sign, and
-        of which nothing else is known."""
+        """Returns the facts of the results of a function for these values, where the only known
+        fact of the function is that no result has the opposite sign of its argument."""
         return ValueFacts(0.0 if self.low >= 0 else -math.inf, 0.0 if self.high <= 0 else math.inf)
 
     def sum_of(self, count: int) -> ValueFacts:
@@ -254,14 +254,14 @@ class ValueFacts:
         return self.step > 0 or self.count == 1
 
     def _between(self, low: Exact, high: float) -> ValueFacts:
-        """Returns these facts with other bounds, which lie on the grid of the values where they
-        have a grid."""
+        """Returns these facts with other bounds. Where the values have a grid, the new bounds lie
+        on this grid."""
         if self.step and isinstance(low, Fraction):
             return grid(low, _exact(high), Fraction(self.step))
         return _range(low, _exact(high))
 
     def _rounded(self, low: float, high: float) -> ValueFacts:
-        """Returns the facts of these values rounded to integers, which lie between the bounds."""
+        """Returns the facts of these values rounded to integers from `low` to `high`."""
         if self.is_integer:
             return self
         if math.isinf(low):
@@ -277,7 +277,7 @@ class ValueFacts:
 
 
 def point(value: float) -> ValueFacts:
-    """Returns the facts of a number that is rounded to float32. Of NaN nothing is known."""
+    """Returns the facts of a number that is rounded to float32; for NaN, facts without bounds."""
     with np.errstate(over="ignore"):
         rounded = float(np.float32(value))
     return ValueFacts() if math.isnan(rounded) else ValueFacts(rounded, rounded)
@@ -304,7 +304,7 @@ def of_array(array: np.ndarray) -> ValueFacts:
     first, last = Fraction(low), Fraction(high)
     if max(-low, high) > (_LARGEST if values.dtype.kind == "f" else 1 << 24):
         return _range(first, last)
-    # most arrays show in their first values that they have neither two values nor a grid
+    # in most arrays the first values already have more than two different values and lie on no grid
     samples = [values[:size] for size in _SAMPLES if size < values.size] + [values]
     if all(((sample == values.dtype.type(low)) | (sample == values.dtype.type(high))).all()
            for sample in samples):
@@ -334,8 +334,8 @@ def _step(values: np.ndarray, low: Fraction, high: Fraction) -> Fraction | None:
 
 
 def unit(*numbers: Fraction) -> Fraction:
-    """Returns the largest power of 2 that divides all numbers. The numbers are sums of powers of 2,
-    and at least one is not 0."""
+    """Returns the largest power of 2 that divides all numbers. The denominators of the numbers are
+    powers of 2, and at least one number is not 0."""
     return min(Fraction(number.numerator & -number.numerator, number.denominator)
                for number in numbers if number)
 

@@ -23,10 +23,11 @@ SLACK = 0.02
 """The relative difference up to which two times count as equal."""
 _PAUSE_S = 2e-3
 _MOST_PAUSES = 100
-"""Seconds of a pause, and the most pauses, in which threads that still spin come to rest: the
-threads of OpenBLAS and ONNX Runtime spin for up to 50 ms after their last work."""
+"""Seconds of a pause, and the most pauses, of `wait_for_rest`, which waits for threads that still
+spin: the threads of OpenBLAS and ONNX Runtime spin for up to 50 ms after their last work."""
 _AT_REST = 0.1
-"""Share of a pause for which the threads of this process may compute and still count as at rest."""
+"""The processor time of this process, as a share of the time of a pause, below which its threads
+count as at rest."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Timing:
 
 
 def scatter_notice(timings: Iterable[Timing], device: Device) -> str:
-    """Returns a notice where the samples of most timings lie far apart, as they do where another
-    program keeps the device or its processors busy; an empty text for other timings."""
+    """Returns a notice where the samples of most timings scatter, as they do while another program
+    keeps the device or its processors busy; an empty text for other timings."""
     spreads = [timing.p75_us / max(timing.p25_us, 1e-3) for timing in timings]
     if not spreads or (spread := statistics.median(spreads)) <= SCATTERED:
         return ""
@@ -64,11 +65,12 @@ class Task:
 
     device: the device whose events time the work.
     work: the function that queues the work.
-    captured: whether repeats are captured as a graph. Otherwise Python launches each repeat, which
-    is needed for work that is a graph already or cannot become a graph.
-    as_in_plan: whether kernels of captured repeats begin early, as Device.timed_graph says.
-    around: function that makes a context manager, within which `interleave` takes each sample of
-    tasks that are kept apart.
+    captured: whether repeats are captured as a graph. Otherwise Python launches each repeat: work
+    that is a graph already, or that cannot become a graph, has to be timed in this way.
+    as_in_plan: whether kernels of captured repeats may begin before the previous execution has
+    ended; see Device.timed_graph.
+    around: function that makes a context manager. Where `interleave` keeps tasks from disturbing
+    each other (`apart`), it takes each sample of the task within this context manager.
     """
 
     device: Device
@@ -105,12 +107,13 @@ def interleave(tasks: Sequence[Task], *, repeats: int = 20, sample_us: float = 2
 
     A sample repeats short work until it lasts about `sample_us` microseconds, within one captured
     graph where the device has graphs, so that neither the resolution of events nor the launch from
-    Python matters. Caches are warm. Sampling stops after `repeats` rounds, or after three or more
-    once `budget_us` microseconds are spent. Exceptions of the work pass through.
+    Python matters. Caches are warm. Sampling stops after `repeats` rounds, or earlier once at least
+    three rounds are done and `budget_us` microseconds are spent. Exceptions of the work pass
+    through.
 
     apart: whether tasks on processors are kept from disturbing each other. A sample of such a task
-    then waits until no thread of this process spins any more, and begins with an execution that is
-    not timed, which wakes the task's own threads.
+    then waits until the threads of this process are at rest. The sample begins with an execution
+    that is not timed, which wakes the task's own threads.
     """
     prepare = _prepared_apart if apart else prepared
     results = sampled([prepare(task, sample_us) for task in tasks], repeats, budget_us)
@@ -144,8 +147,8 @@ def prepared(task: Task, sample_us: float) -> PreparedTask:
 
 
 def _prepared_apart(task: Task, sample_us: float) -> PreparedTask:
-    """Returns the task after its warm-up. On processors its samples are kept apart from those of
-    other tasks."""
+    """Returns the task after its warm-up. On processors, its samples begin only when the threads of
+    other tasks are at rest."""
     if not task.device.on_processors:
         return prepared(task, sample_us)
     with task.around():

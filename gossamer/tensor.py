@@ -311,7 +311,8 @@ def bfloat16_bits(array: np.ndarray) -> np.ndarray:
     """Returns the nearest bfloat16 of each number, as bits in uint16; NaN stays NaN."""
     numbers = np.ascontiguousarray(array, np.float32).reshape(np.shape(array))
     bits = numbers.view(np.uint32)
-    # round to nearest, ties to even: add just under half of the last kept bit, plus this bit
+    # round to nearest, ties to even: add just under half of the last kept bit's value, and 1 more
+    # where the last kept bit is set
     nearest = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     return np.where(np.isnan(numbers), 0x7FC0, nearest).astype(np.uint16)
 
@@ -413,10 +414,9 @@ def _default_spec(shape: tuple[int, ...], dtype: str) -> TensorSpec:
 
 @functools.lru_cache(maxsize=4096)
 def memory_format(spec: TensorSpec) -> Format:
-    """Returns one format for all formats in which a float tensor of this shape lies in memory
-    alike:
-    for one image, CHWN is NCHW. Where the default format is among them, it is returned. A packed
-    format is returned as it is."""
+    """Returns one format to stand for all formats in which a float tensor of this shape has its
+    elements at the same places in memory, as CHWN and NCHW for one image. The default format is
+    returned where it is among these formats. A packed format is returned as it is."""
     own = spec.format
     if own.is_packed:
         return own

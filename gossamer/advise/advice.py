@@ -39,13 +39,13 @@ AS_IT_IS = "as it is"
 
 @dataclass(frozen=True, eq=False)
 class LayerGroup:
-    """Layers whose time is known apart from the time of other layers in all plans: one layer, or
-    several that one kernel computes in some plan.
+    """Layers whose total time is known in every plan: one layer, or several layers that one step
+    computes together in some plan.
 
     layers: the names of the layers.
     pruned: the names of the layers whose weights can become zero.
     weights: the number of weights of the pruned layers.
-    us: microseconds of the layers by the name of a way, or AS_IT_IS; each step is timed alone.
+    us: microseconds of the layers, by the name of the way or AS_IT_IS; each step is timed alone.
     """
 
     layers: tuple[str, ...]
@@ -58,12 +58,13 @@ class LayerGroup:
 class Advice:
     """The times of a network on a device as it is, and with zeros among its weights.
 
-    device, description: the name and the description of the device.
+    device: the name of the device.
+    description: the description of the device.
     batch: images of an execution.
     groups: the layers with weights that can become zero, in the network's order.
     others_us: microseconds of all other steps, by the name of the way.
     network_us: microseconds of an execution, by the name of the way.
-    absent: for each way that was not measured the reason, by the name of the way.
+    absent: the reasons why ways were not measured, by the name of the way.
     warnings: sentences on what may have spoilt the times.
     """
 
@@ -82,7 +83,8 @@ class Advice:
 
 
 def check_speed_up(value: float) -> str | None:
-    """Returns what is wrong with a speed-up that is asked for, in a few words, or None."""
+    """Returns in a few words what is wrong with a speed-up that a user asks for; None for a value
+    that may be asked for."""
     return None if 1 < value < 1000 else "expected a number above 1, such as 2"
 
 
@@ -90,7 +92,7 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None, b
            precision: str = "fp32", effort: str = "quick", ways: Sequence[Way] = WAYS,
            note: Callable[[str], None] = lambda text: None) -> Advice:
     """Measures a network as it is, and pruned in each of the ways by the magnitudes of its present
-    weights. In a network that was not trained these are random numbers.
+    weights. In a network that was not trained, these magnitudes are random.
 
     model: returns a new copy of the network.
     device, precision, effort: as for `gossamer.compile`.
@@ -146,8 +148,8 @@ def _step_times(report: Report) -> list[tuple[tuple[str, ...], float]]:
 
 def _groups(times: Mapping[str, Sequence[tuple[tuple[str, ...], float]]],
             sizes: Mapping[str, int]) -> Iterable[LayerGroup]:
-    """Yields the groups of layers that no step of any plan divides. sizes: the number of weights of
-    each layer that can be pruned."""
+    """Yields the smallest groups of layers such that the layers of a step belong to the same group,
+    for every step of every plan. sizes: the number of weights of each layer that can be pruned."""
     group_of: dict[str, set[str]] = {}
     order: dict[str, None] = {}
     for steps in times.values():

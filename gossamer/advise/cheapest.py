@@ -12,9 +12,10 @@ from gossamer.advise.advice import AS_IT_IS, WAYS, Advice, LayerGroup, Way
 class Choice:
     """The sparsities of layers, and the speed-up that is expected of them.
 
-    sparsities: the share of zeros by the name of a layer; layers that are not named are not pruned.
+    sparsities: the share of zeros by the name of a layer; all other layers stay as they are.
     speed_up: how many times as fast the network is expected to be.
-    reached: whether speed_up is as large as was asked for; else it is the largest possible one.
+    reached: whether speed_up is at least the speed-up that was asked for; if not, speed_up is the
+    largest possible speed-up.
     """
 
     sparsities: dict[str, float]
@@ -27,9 +28,9 @@ def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Cho
 
     keep: names of layers that stay as they are.
 
-    Layers that save the most time for each weight that becomes zero are pruned first. The last
-    layer is the one that reaches the speed-up with the fewest zeros. The time of the network is
-    expected to fall in the same ratio as the sum of its steps' times.
+    Layers that save the most time for each weight that becomes zero are pruned first. Once some
+    layer can reach the speed-up, the layer that reaches it with the fewest zeros is pruned last.
+    The time of the network is expected to fall in the same ratio as the sum of its steps' times.
     """
     total = advice.others_us[AS_IT_IS] + sum(group.us[AS_IT_IS] for group in advice.groups)
     groups = [group for group in advice.groups if not set(group.pruned).intersection(keep)]
@@ -55,7 +56,7 @@ def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Cho
 
 def _steps(groups: Sequence[LayerGroup], ways: list[Way],
            taken: dict[LayerGroup, Way]) -> Iterator[tuple[float, float, LayerGroup, Way]]:
-    """Yields the changes of one group to more zeros that save time: the microseconds saved, the
+    """Yields each change of one group to more zeros that saves time, as the microseconds saved, the
     number of further zeros, the group and its new way."""
     for group in groups:
         now = taken.get(group)

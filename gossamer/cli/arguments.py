@@ -214,8 +214,8 @@ def _check_arrays(graph: Graph, arrays: dict[str, tuple[str, np.ndarray]], optio
 
 def array_batches(arrays: Sequence[np.ndarray], graph: Graph, rows: int,
                   batch: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields the rows of the inputs, `batch` at a time; an input without a batch comes whole each
-    time."""
+    """Yields the rows of the inputs, `batch` at a time; an input without a batch dimension is
+    yielded whole each time."""
     for start in range(0, max(rows, 1), max(batch, 1)):
         yield tuple(values[start : start + batch] if info.shape[:1] == (None,) else values
                     for values, info in zip(arrays, graph.network_inputs, strict=True))

@@ -342,7 +342,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[Path]]:
 
 
 def _loads(threads: str, rate: float | None, seconds: float) -> list[Load]:
-    """Returns, for each number of threads, how calls follow one another."""
+    """Returns a load, which says how calls follow one another, for each number of threads."""
     from gossamer.bench.call_times import Load
 
     try:
@@ -404,7 +404,7 @@ def _forced(text: str | None) -> list[str] | None:
 
 def _chosen(option: str, kind: str, text: str, known: Sequence[str]) -> list[str]:
     """Returns the names in the text of an option; no names where the text is "none". Raises
-    InputError for a name that is not a known one."""
+    InputError for a name that is not in `known`."""
     chosen = [] if text == "none" else text.split(",")
     for name in chosen:
         if name not in known:

@@ -26,9 +26,11 @@ class StoredFile:
     file: name of the file.
     bytes: size of the file.
     device: description of the device that was measured.
-    layers, candidates, plans: numbers of measured layers, candidates and plans.
-    sections: the same numbers for each set of versions that measured, and those versions.
-    problem: why the file is not used; None where it is.
+    layers: number of measured layers.
+    candidates: number of measured candidates.
+    plans: number of measured plans.
+    sections: for each set of versions that measured: these three numbers, and the versions as text.
+    problem: why the file is not used; None where it is used.
     """
 
     file: str
@@ -132,8 +134,8 @@ def import_file(
         metavar="NAME", help="The device that the measurements are for, such as cuda:0 (default: "
                              "the best one here).")] = None,
 ) -> None:
-    """Add the measurements of a file to those that are kept, so that nothing of them is measured
-    here again."""
+    """Add the measurements of a file to the stored measurements, so that none of them is made
+    again."""
     from gossamer.device.registry import find
 
     opened = find(device)

@@ -253,9 +253,9 @@ def _interrupted(tuner: Tuner) -> str:
 
 
 def _target(device: str | None) -> Device:
-    """Returns the device that the plan is measured on. Where several devices are named, it is the
-    first, since one plan serves all devices of a kind. Raises InputError for devices of several
-    kinds."""
+    """Returns the device that the plan is measured on. Where several devices are named, the first
+    device is returned, since one plan serves all devices of a kind. Raises InputError for devices
+    of several kinds."""
     if device is None or not names_several(device):
         return find(device)
     devices = find_several(device)

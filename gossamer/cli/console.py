@@ -14,6 +14,7 @@ from gossamer.cli.imports import INTERRUPTED, interruptible_at_once
 from gossamer.errors import InputError
 
 BROKEN_PIPE = 141
+"""Exit code where the reader of standard output has closed it: 128 + SIGPIPE."""
 
 
 def main() -> NoReturn:
@@ -29,7 +30,7 @@ def main() -> NoReturn:
         code = _fail(str(error), 2)
     except BrokenPipeError:
         code = BROKEN_PIPE
-    except SystemExit as stop:  # typer's own answer to a broken pipe is 1
+    except SystemExit as stop:  # on a broken pipe typer exits with code 1
         code = BROKEN_PIPE if _Output.broken else stop.code
     except KeyboardInterrupt:
         code = _fail("interrupted", INTERRUPTED)

@@ -117,7 +117,8 @@ def _photos(images: Sequence[str]) -> list[Path]:
 
 
 def _as_option(message: str, names: Path | None) -> str:
-    """Returns a message of the detector with the option that it is about."""
+    """Returns a message of the detector in the words of the command line: where the message is
+    about an option, it begins with the option's name."""
     if message.split()[0] in ("threshold", "nms", "resize"):
         return f"--{message}"
     return f"--names {names}: {message}" if "names are given" in message else message

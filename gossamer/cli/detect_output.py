@@ -103,8 +103,8 @@ class DetectOutput:
             drawn.save(file, _SUFFIXES[target.suffix.lower()], quality=92)
 
     def finish(self, content: Mapping[str, Any]) -> bool:
-        """Writes the list of all findings, where --output asks for one. Returns whether any file
-        was written; none is where the only photo could not be read."""
+        """Writes the list of all findings, where --output asks for a list. Returns whether any file
+        was written: no file is written where the only photo could not be read."""
         if self._list is not None:
             with self._replacing(self._list) as file:
                 file.write((json.dumps(content, indent=2) + "\n").encode(errors="backslashreplace"))
@@ -112,7 +112,7 @@ class DetectOutput:
 
     @contextmanager
     def _replacing(self, target: Path) -> Iterator[IO[bytes]]:
-        """Yields a file that becomes the target, and makes a new folder for it first where that is
+        """Yields a file that becomes the target, and first makes the folder of --output where it is
         missing. Raises InputError where the folder or the file cannot be made."""
         if self._new_folder is not None:
             try:
@@ -126,8 +126,8 @@ class DetectOutput:
 
 
 def _inside(folder: Path, photos: Sequence[Path]) -> dict[Path, Path]:
-    """Returns a file in the folder for each photo. It has the photo's name, with a number where
-    another photo has the same name."""
+    """Returns a file in the folder for each photo. The file has the photo's name, with a number
+    where another photo has the same name."""
     targets: dict[Path, Path] = {}
     taken: set[str] = set()
     for photo in photos:

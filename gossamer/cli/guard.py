@@ -18,9 +18,9 @@ from gossamer.errors import GossamerError, GossamerWarning
 
 
 def guarded(verb: Callable[..., None]) -> Callable[..., None]:
-    """Returns the verb with its errors turned into one line on stderr and an exit code: 2 for
-    what the user can mend, 1 for a fault of gossamer's own, 130 for Ctrl-C, 143 for
-    SIGTERM. Warnings become one-line notices."""
+    """Returns the verb with its errors turned into one line on stderr and an exit code: 2 for an
+    error that the user can mend, 1 for a fault of gossamer itself, 130 for Ctrl-C, 143 for SIGTERM.
+    Warnings become one-line notices."""
 
     @functools.wraps(verb)
     def guarded_verb(*args: Any, **options: Any) -> None:
@@ -42,7 +42,7 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
         except MemoryError as error:
             _fail(error, f"the host's memory does not suffice ({error})", 2)
         except BrokenPipeError:
-            raise  # the reader of our output has left
+            raise  # the reader of standard output has closed it; the console script ends quietly
         except OSError as error:
             if error.filename is None:
                 _fault(error)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 + SIGINT."""
 
 
 @contextmanager

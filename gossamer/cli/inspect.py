@@ -35,7 +35,7 @@ def inspect(
     as_json: JsonOption = False,
 ) -> None:
     """Show the nodes of a network's file: shapes, parameters, FLOPs and density, and which layers
-    bits can compute."""
+    can be computed on bits."""
     graph = load_graph(model, shape, weights, outputs)
     rows = [asdict(row) for row in summarise(resolve(graph, batch))]
     forms = forms_of_layers(graph, batch)

@@ -1,4 +1,4 @@
-"""The labelled samples of the verb `evaluate`, in the form that a network takes."""
+"""The labelled samples of the verb `evaluate`, as arrays that a network takes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LabelledInputs:
     batch: number of samples of an execution; the last may have fewer.
     source: text that says where the samples come from.
     are_photos: whether the samples are photos, whose labels are the names of their folders.
-    graph: the network with the form in which it takes the samples.
+    graph: the network, changed where needed to take the arrays of `batches`.
     """
 
     labels: Sequence[str]
@@ -54,11 +54,12 @@ class LabelledInputs:
                 network_names: Sequence[str]) -> np.ndarray:
         """Returns the index of each sample's class, of `count` classes.
 
-        Labels are looked up among the classes' names. Where that fails, they are taken as indices.
-        Where that fails too and there are `count` folders of photos, the folders in the order of
-        their names are taken as the classes, with a notice.
+        Labels are looked up among the classes' names. Where a label is no name of a class, all
+        labels are taken as indices. Where a label is no index either, and there are `count` folders
+        of photos, the folders in the order of their names are taken as the classes, with a notice.
 
-        names_file: the file of --labels. network_names: names that came with the network.
+        names_file: the file of --labels.
+        network_names: names that came with the network.
         Raises InputError that names the first label without a class.
         """
         names = class_names(names_file, count, network_names)
@@ -86,8 +87,8 @@ class LabelledInputs:
 def labelled_inputs(model: str, graph: Graph, data: str, label: str, limit: int | None,
                     options: PhotoOptions, batch: int | None, *, is_planned: bool
                     ) -> LabelledInputs:
-    """Returns the samples of a file or folder. is_planned: whether MODEL is a saved plan, which
-    decides the form of its inputs. Raises InputError where there are no samples, or where they do
+    """Returns the samples of a file or folder. is_planned: whether MODEL is a saved plan, whose
+    input formats are fixed. Raises InputError where there are no samples, or where the samples do
     not fit the network."""
     if len(graph.network_inputs) > 1:
         raise InputError(f"{model}: takes the inputs {input_names(graph)}; evaluate runs networks "

@@ -19,8 +19,8 @@ from gossamer.model.readers import registry
 
 def onnx_form(model: str, weights: str | None) -> Callable[[], onnx.ModelProto]:
     """Returns a function that returns the network of the MODEL argument as ONNX. The content of an
-    ONNX file stays as it is; other networks give the nodes of their graph. weights: the file of
-    --weights. Raises InputError where MODEL names no network."""
+    ONNX file stays as it is; for other networks the nodes of the graph are written as ONNX.
+    weights: the file of --weights. Raises InputError where MODEL names no network."""
     reader = registry.reader_of(model)
     if model not in zoo.MODELS and reader is None:
         raise InputError(f"{model}: expected {expected_models()}; export other networks as ONNX "

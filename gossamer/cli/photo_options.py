@@ -104,7 +104,7 @@ def _check_normalisation(info: ValueInfo, prepare: Preprocessing, options: Photo
 
 def photo_batches(paths: Sequence[str], batch: int, prepare: Preprocessing,
                   info: ValueInfo) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yields the prepared photos, `batch` at a time, in the form that the input takes."""
+    """Yields the prepared photos, `batch` at a time, as arrays that the input takes."""
     for start in range(0, len(paths), batch):
         images = [open_image(path) for path in paths[start : start + batch]]
         yield (batch_as_taken(prepare, info, images),)

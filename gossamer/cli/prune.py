@@ -218,7 +218,7 @@ def _csv_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
 def _json_pairs(path: Path, text: str) -> Iterable[tuple[str, str, object]]:
     """Yields the file, the layer and the sparsity of each entry."""
     try:
-        # whole numbers are read as floats: one that is too long for a float becomes infinite
+        # whole numbers are read as floats: a number that is too large for a float becomes infinite
         content = json.loads(text, object_pairs_hook=tuple, parse_int=float)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: line {error.lineno}: is no JSON: {error.msg}") from None

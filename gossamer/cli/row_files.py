@@ -37,8 +37,9 @@ class Row:
 
     name: the input's file or number.
     label: the input's label in a CSV file; None where it has none.
-    error: why the input could not be read, or its outputs are wrong; "" without an error.
-    classes: the best classes, as best_classes() returns them; None where the network scores none.
+    error: why the input could not be read, or why its outputs are wrong; "" without an error.
+    classes: the best classes, as best_classes() returns them; None where the network does not score
+    classes.
     outputs: the input's part of every output of the network, by name.
     """
 
@@ -95,8 +96,8 @@ def check(path: Path, option_text: str, outputs: int) -> None:
 
 
 def open_rows(path: Path, option_text: str, key: str, *, resume: bool) -> RowFile:
-    """Returns the file of rows of a name that check() has passed. key: the key, or heading, of the
-    rows' names. resume: whether a file that exists is continued."""
+    """Returns the file of rows at a path that check() has accepted. key: the key, or heading, of
+    the rows' names. resume: whether a file that exists is continued."""
     if path.suffix in GROWING:
         kind = JsonLines if path.suffix == ".jsonl" else CsvLines
         return kind(path, option_text, key, resume=resume)
@@ -104,7 +105,7 @@ def open_rows(path: Path, option_text: str, key: str, *, resume: bool) -> RowFil
 
 
 class RowFile(abc.ABC):
-    """A file that takes rows. It is a context manager, which completes the file at the end.
+    """A file that takes rows. The object is a context manager, which completes the file at the end.
 
     done: the names of the rows that the file has already, as text.
     """
@@ -140,7 +141,7 @@ class RowFile(abc.ABC):
 
 class _Lines(RowFile):
     """A file of text that grows by whole rows. A process that ends early leaves its rows in the
-    file. The last of them may be cut off; it is removed when the file is continued."""
+    file. The last row may be cut off; such a row is removed when the file is continued."""
 
     def __init__(self, path: Path, option_text: str, key: str, *, resume: bool) -> None:
         super().__init__(path, option_text, key)
@@ -163,7 +164,7 @@ class _Lines(RowFile):
     def _append(self, text: str) -> None:
         with self._named_errors(_STAY):
             if self._file is None:
-                # names of files may be no UTF-8
+                # names of files may have bytes that are not UTF-8
                 self._file = self._stack.enter_context(self._path.open(
                     self._mode, encoding="utf-8", newline="", errors="surrogateescape"))
             self._file.write(text)
@@ -176,11 +177,12 @@ class _Lines(RowFile):
 
     @abc.abstractmethod
     def _whole(self, text: str) -> str:
-        """Returns the text of a file without its last row where that was cut off."""
+        """Returns the text of a file, without its last row where that row was cut off."""
 
     @abc.abstractmethod
     def _names(self, text: str) -> set[str]:
-        """Returns the names of the rows. Raises InputError where they are not this command's."""
+        """Returns the names of the rows in a text. Raises InputError where the text does not have
+        rows as this command writes them."""
 
     def _other_rows(self, line: int, expected: str) -> InputError:
         return InputError(f"{self._option_text}: --resume continues rows of this command, line "
@@ -276,8 +278,8 @@ def _cells(column: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 class NumpyFile(RowFile):
-    """The rows of the one output as an array, with NaN where an input could not be read. The file
-    is written while the rows come, and appears when it is complete."""
+    """The rows of the network's only output as an array, with NaN where an input could not be read.
+    The file is written while the rows come, and appears when it is complete."""
 
     def __init__(self, path: Path, option_text: str, key: str) -> None:
         super().__init__(path, option_text, key)

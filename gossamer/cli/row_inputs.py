@@ -37,7 +37,7 @@ _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
 @dataclass(frozen=True)
 class Entry:
-    """One input, which could be read or not.
+    """One input, and whether it could be read.
 
     index: the input's number among all inputs.
     error: why the input could not be read; "" where it was read.
@@ -48,8 +48,8 @@ class Entry:
 
 
 Chunk = tuple[list[Entry], np.ndarray | None]
-"""Inputs in their order, and one array of all inputs that could be read; None where none could
-be."""
+"""Inputs in their order, and one array of all inputs that could be read. The array is None where no
+input could be read."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class RowInputs:
     names: the file or the number of each input.
     labels: the label of each input of a CSV file that has labels; else None.
     batch: the most inputs that run at once.
-    chunks: function that reads the inputs of the given numbers.
-    graph: the network with the form in which it takes the inputs.
+    chunks: function that reads the inputs with the given numbers.
+    graph: the network, changed where needed to take the arrays of the chunks.
     """
 
     key: str
@@ -92,8 +92,8 @@ def check_label(label: str) -> None:
 def row_inputs(model: str, graph: Graph, sources: Sequence[str], options: PhotoOptions,
                batch: int | None, label: str, *, is_planned: bool) -> RowInputs:
     """Returns the inputs of folders and picture files, or of one CSV file. model: the network as
-    the command line names it. is_planned: whether MODEL is a saved plan, which decides the form of
-    its inputs. Raises InputError where there are no inputs, or where they do not fit the network.
+    the command line names it. is_planned: whether MODEL is a saved plan, whose input formats are
+    fixed. Raises InputError where there are no inputs, or where the inputs do not fit the network.
     """
     tables = [name for name in sources if is_table(name)]
     if not tables:

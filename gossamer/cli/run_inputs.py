@@ -30,7 +30,7 @@ class RunInputs:
     batch: number of inputs that run at once.
     batches: the arrays of each execution, in the order of the graph's inputs.
     are_photos: whether the inputs were read from photos.
-    graph: the network with the form in which it takes the inputs.
+    graph: the network, changed where needed to take the arrays of `batches`.
     """
 
     names: Sequence[str]
@@ -43,8 +43,8 @@ class RunInputs:
 def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOptions,
                  batch: int | None, *, is_planned: bool) -> RunInputs:
     """Returns the photos in batches. model: the network as the command line names it, for messages.
-    is_planned: whether MODEL is a saved plan, which decides the form of its inputs. Raises
-    InputError where the photos do not fit the network."""
+    is_planned: whether MODEL is a saved plan, whose input formats are fixed. Raises InputError
+    where the photos do not fit the network."""
     prepare = photo_options.preprocessing(model, graph, options)
     size = batch_size(graph, batch, len(photos), 1)
     graph = graph if is_planned else taking_photos(graph, prepare)
@@ -54,8 +54,8 @@ def photo_inputs(model: str, graph: Graph, photos: list[str], options: PhotoOpti
 
 def array_inputs(model: str, graph: Graph, texts: list[str], options: PhotoOptions,
                  batch: int | None) -> RunInputs:
-    """Returns the arrays of the --input options in batches. Raises InputError where they do not
-    fit the network."""
+    """Returns the arrays of the --input options in batches. Raises InputError where the arrays do
+    not fit the network."""
     if options.names():
         terminal.notice(f"{', '.join(options.names())}: for photos only; --input is taken as it "
                         "is")
@@ -90,11 +90,14 @@ def batch_size(graph: Graph, batch: int | None, rows: int, default: int) -> int:
 
 
 def negatives(names: Sequence[str], pictures: np.ndarray, metadata: ModelMetadata) -> list[str]:
-    """Returns the names of the pictures that seem to be negatives of the training data, such as
-    dark on light where the network was trained on light on dark.
+    """Returns the names of the pictures that seem to be negatives of the training data, such as a
+    dark digit on a light ground where the network was trained on light digits on a dark ground.
 
-    Mean brightness alone decides, so that no picture is named where the training data were neither
-    dark nor light. pictures: grey levels, one picture for each of the first names.
+    Only mean brightness is compared, so that the result is empty where the mean brightness of the
+    training data was medium.
+
+    names: the names of the pictures; there may be more names than pictures.
+    pictures: the grey levels of each picture.
     """
     if metadata.brightness is None or _WHITE / 4 <= metadata.brightness <= _WHITE * 3 / 4:
         return []

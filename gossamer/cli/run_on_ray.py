@@ -17,8 +17,9 @@ from gossamer.io.images import Preprocessing
 class RayAnswers:
     """The answers of a cluster's workers, which read the pictures themselves.
 
-    place: two texts in place of the names and the descriptions of devices. model: the plan or the
-    network, in the form in which it takes photos. device: the device of each worker.
+    place: two texts that are shown instead of the names and the descriptions of devices.
+    model: the file of a saved plan, or the graph of a network.
+    device: the device of each worker.
     """
 
     def __init__(self, address: str, model: Any, inputs: RowInputs, prepare: Preprocessing,
@@ -40,7 +41,7 @@ class RayAnswers:
         self.place = "ray", f"{nodes} machine{'s' if nodes > 1 else ''} of a cluster"
 
     def answers(self, left: Sequence[int]) -> Iterator[Answer]:
-        """Yields the pictures of these numbers with their outputs, in order."""
+        """Yields the pictures with these numbers and their outputs, in order."""
         from gossamer.ray import map_pictures
 
         if not left:

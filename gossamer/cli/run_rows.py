@@ -38,8 +38,8 @@ OWN_SUFFIXES = (".jsonl", ".csv", ".parquet")
 
 
 Answer = tuple[list[Entry], Any]
-"""Inputs in their order, and the outputs for all inputs that could be read; None where none could
-be."""
+"""Inputs in their order, and the outputs for all inputs that could be read. The outputs are None
+where no input could be read."""
 
 
 class RemoteAnswers(Protocol):
@@ -51,7 +51,7 @@ class RemoteAnswers(Protocol):
     place: tuple[str, str]
 
     def answers(self, left: Sequence[int]) -> Iterator[Answer]:
-        """Yields the inputs of these numbers with their outputs, in order."""
+        """Yields the inputs with these numbers and their outputs, in order."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class _Loop:
         self.seconds = 0.0
 
     def run(self, rows: RowFile, left: Sequence[int]) -> None:
-        """Writes the rows of the inputs of these numbers."""
+        """Writes the rows of the inputs with these numbers."""
         start = time.perf_counter()
         count = len(self._inputs.names)
         with responsive(), input_bar() as bar, closing(self._answers(left)) as answers:
@@ -197,7 +197,8 @@ class _Loop:
             yield self._last, None
 
     def _arrays(self, chunks: Iterator[Chunk]) -> Iterator[np.ndarray]:
-        """Yields the arrays of the chunks, and keeps the inputs of each for its result."""
+        """Yields the arrays of the chunks, and keeps the inputs of each chunk until its result
+        comes."""
         for entries, array in chunks:
             if array is None:
                 self._last = entries
@@ -240,7 +241,7 @@ class _Loop:
         return rows
 
     def _classes(self, outputs: dict[str, np.ndarray]) -> list[list[dict[str, Any]]] | None:
-        """Returns the best classes of each input; None where the network scores none."""
+        """Returns the best classes of each input; None where the network does not score classes."""
         if not outputs or not self._classifies:
             return None
         graph = self._plan.graph
@@ -255,8 +256,8 @@ class _Loop:
         return best
 
     def _check(self, scores: np.ndarray, count: int) -> None:
-        """Decides, by the first scores, whether the network tells classes apart, and finds the
-        names of the classes. Raises InputError where --labels does not fit."""
+        """Decides, by the first outputs, whether the network scores classes, and finds the names of
+        the classes. Raises InputError where --labels does not fit."""
         if self._is_checked:
             return
         graph, labels = self._plan.graph, self._options.labels

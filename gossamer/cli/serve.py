@@ -98,7 +98,8 @@ def _check_device(device: str | None) -> None:
 
 
 def seconds_of(text: str, option: str) -> float:
-    """Returns the seconds of a text such as 5ms, 200us or 0.005. Raises InputError for others."""
+    """Returns the seconds of a text such as 5ms, 200us or 0.005. Raises InputError for other
+    texts."""
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(us|ms|s)?", text.strip())
     seconds = float(match[1]) * _UNITS[match[2] or "s"] if match else 0.0
     if not 0 < seconds < 1e6:
@@ -124,8 +125,8 @@ def _named(models: list[str]) -> dict[str, str]:
 
 
 def _files(model: str) -> list[Path]:
-    """Returns the files of a network. The server looks whether they changed when it is asked to
-    read the network again."""
+    """Returns the files of a network. When the server is asked to read networks again, it reads the
+    networks whose files have changed."""
     path = Path(model)
     files = [path, path.with_suffix(".weights")] if path.suffix == ".cfg" else [path]
     return [file for file in files if file.exists()]

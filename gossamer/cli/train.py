@@ -25,11 +25,12 @@ from gossamer.train.loop.settings import INITIAL, OPTIMISERS
 
 DEMO: dict[str, Any] = {"sizes": (1024, 32, 10), "schedule": ("step", 4, 0.3), "epochs": 8,
                         "shuffle": True}
-"""How the demo's settings differ from the published training (sample by sample at rate 0.3): the
-order changes in each epoch, and the rate falls to 0.3 of it after each 4 epochs."""
+"""How the demo's settings differ from the published training, which is online at learning rate 0.3:
+the order changes in each epoch, and the rate is multiplied by 0.3 after every 4 epochs."""
 DEMO_FOLDER = Path("gossamer-train-demo")
 _DEMO_PAD = "32x32"
 _HALF = 0.5
+"""The least number that --binarise turns into 1 where --threshold is not given."""
 
 
 def train(
@@ -158,7 +159,7 @@ def train(
         train_options.settle(mlp, data.shape)
         train_data.check(mlp, data)
         if validation is None or demo:
-            mlp.set_params(keep="last")  # samples that DATA keeps apart must choose no epoch
+            mlp.set_params(keep="last")  # test samples in DATA must not decide the kept epoch
         head = train_output.head(mlp, training_device, data)
         role = train_output.role(mlp, data)
         reporter.begin_training(head, role, data.shape)

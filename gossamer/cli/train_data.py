@@ -107,8 +107,8 @@ def read(options: DataOptions) -> TrainingData:
 
 
 def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
-    """Returns the samples to train on, and the samples to test on: the file that --validation
-    names, else the samples that the data keep apart."""
+    """Returns the samples to train on, and the samples to test on: the file or the share of the
+    samples that --validation gives, else the test samples that the data contain, if any."""
     validation, label, limit = options.validation, options.label, options.limit
     if options.impute not in (None, *IMPUTES):
         raise InputError(f"--impute {options.impute}: expected one of {', '.join(IMPUTES)}")
@@ -130,7 +130,7 @@ def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
 
 
 def _fraction(validation: str) -> float | None:
-    """Returns the number that --validation gives; None where it names a file."""
+    """Returns the number that --validation gives; None where --validation names a file."""
     try:
         fraction: float | None = float(validation)
     except ValueError:
@@ -143,9 +143,13 @@ def _fraction(validation: str) -> float | None:
 
 def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | None,
                     scaled: bool, standardised: bool) -> None:
-    """Prints a notice where numbers stay far beyond 1 without --no-scale, and where the samples to
-    test on differ much in magnitude from the samples to train on. scale: the value of --scale or
-    --no-scale, or None. scaled, standardised: whether both sets of samples are so changed."""
+    """Prints a notice where numbers far beyond 1 are not scaled although --no-scale is not given,
+    and where the samples to test on differ much in magnitude from the samples to train on.
+
+    scale: the value of --scale or --no-scale, or None.
+    scaled: whether both sets of samples are divided by 255.
+    standardised: whether both sets of samples are standardised.
+    """
     least, greatest = float(training.x.min()), float(training.x.max())
     reach = f"{training.source}: its numbers reach from {least:g} to {greatest:g}"
     if scale is None and not (scaled or standardised) and max(-least, greatest) > _FAR:

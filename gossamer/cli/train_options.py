@@ -86,7 +86,7 @@ def _option(name: str) -> str:
 
 
 def _setting(name: str, value: Any) -> str:
-    """Returns a setting as the option that gives it."""
+    """Returns a setting as the text of the option that gives it."""
     if name == "shuffle":
         return "--shuffle" if value else "--no-shuffle"
     if name == "sizes":
@@ -119,11 +119,11 @@ def check_resume(checkpoint: Path | None, resume: bool) -> None:
 
 def demo_outputs(folder: Path, outputs: Mapping[str, Path | None],
                  context: typer.Context) -> dict[str, Path | None]:
-    """Returns the files that the demo writes. They are in this folder, except files that an option
-    names.
+    """Returns the files that the demo writes. The files are in this folder, except files that an
+    option names.
 
     The folder is made where it is absent, and removed at the end of the command where it is still
-    empty. Raises InputError where it cannot be made."""
+    empty. Raises InputError where the folder cannot be made."""
     if folder.suffix == _SUFFIXES["--output"] and not folder.is_dir():
         raise InputError(f"--output {folder}: expected a folder, for the demo writes several files")
     try:

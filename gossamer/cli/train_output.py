@@ -42,8 +42,8 @@ TRAINING, VALIDATION, TEST = "training", "validation", "test"
 chose the epoch that is kept, or neither."""
 
 Head = Callable[[str, str], list[str]]
-"""A function from the names of the device and the algorithm that train to the lines above the
-rows."""
+"""A function that takes the names of the device and of the algorithm that train, and returns the
+lines above the rows."""
 
 
 class EpochReporter:
@@ -129,7 +129,8 @@ def following(epochs: int, rows: bool) -> Iterator[EpochReporter]:
     printed on stdout too: each at once, or at the end where stdout and stderr are terminals."""
     console = Console(stderr=True)
     live = not (console.is_terminal and sys.stdout.isatty()) if rows else None
-    # no bar where stdout is a pipe: its reader may write to the terminal that the bar is on
+    # there is no bar where stdout is a pipe: the process that reads the pipe may write to the same
+    # terminal as the bar
     with Bar(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
              TextColumn("{task.description}", markup=False), console=console, transient=True,
              redirect_stdout=False,
@@ -182,7 +183,7 @@ def facts(mlp: MLP, trained_on: Device, data: TrainingData,
     preparation = data.preparation
     right = int((mlp.predict(scored.x) == scored.y).sum()) if scored.labelled else None
     settings = {name: value for name, value in mlp.get_params().items() if name != "device"}
-    # of epochs that were trained before --resume, only the error is known
+    # only the error is known for epochs that were trained before --resume
     before = [{"epoch": number, "error": error, "accuracy": None, "held_out_error": None,
                "held_out_accuracy": None, "samples_per_second": None}
               for number, error in enumerate(mlp.loss_curve_[:mlp.n_iter_ - len(reporter.rows)], 1)]

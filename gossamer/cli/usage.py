@@ -1,4 +1,4 @@
-"""Runs the command line, and turns an error in usage into one line, as every other error is."""
+"""Runs the command line, and turns an error in usage into one line, like every other error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from gossamer.cli.app import app
 from gossamer.errors import InputError
 
-# typer brings its own copy of click or needs one, depending on its version
+# some versions of typer contain a copy of click, others import the package click
 _ClickException: Any = typer.BadParameter.__mro__[2]
 
 

@@ -14,7 +14,7 @@ from typer.main import get_command
 from gossamer.cli.guard import guarded
 from gossamer.cli.imports import interruptible_at_once
 
-# typer brings its own copy of click or needs one, depending on its version
+# some versions of typer contain a copy of click, others import the package click
 _CLICK = typer.BadParameter.__mro__[2].__module__.rpartition(".")[0]
 
 
@@ -22,7 +22,7 @@ _CLICK = typer.BadParameter.__mro__[2].__module__.rpartition(".")[0]
 class Verb:
     """A verb, or a verb with sub-verbs, such as `cache`.
 
-    help: the first sentence of the verb's help, so that verbs are listed without importing any.
+    help: the first sentence of the verb's help, so that verbs are listed without being imported.
     module: name of the module in gossamer.cli that has the functions.
     function: name of the verb's function; "" where the verb has sub-verbs.
     verbs: names of the sub-verbs' functions, by sub-verb.

@@ -16,8 +16,8 @@ def allowed() -> list[int]:
 @contextmanager
 def bound(processors: Sequence[int]) -> Iterator[None]:
     """Keeps this thread on these processors while the body of the context runs; an empty list
-    changes nothing. Unbound threads may share a processor: work is several times slower where a
-    thread that waits spins on the processor of the thread that it waits for."""
+    changes nothing. Unbound threads may share a processor. Work is several times slower where one
+    thread spins while it waits for another thread that has to run on the same processor."""
     before = allowed()
     if not processors:
         yield

@@ -109,7 +109,7 @@ class Device(OptionalCapabilities):
     Attributes
     ----------
     api : str
-        "host", "opencl" or "cuda". It is part of names and of keys. Other code decides by the
+        "host", "opencl" or "cuda". The api is part of names and of keys. Other code decides by the
         device's capabilities, never by its api.
     index : int
         Number of the device among those of its api.
@@ -180,7 +180,7 @@ class Device(OptionalCapabilities):
         Raises
         ------
         CompileError
-            The compiler refused the source; the message carries its log.
+            The compiler refused the source; the message has the compiler's log.
         """
 
     @abc.abstractmethod
@@ -271,7 +271,7 @@ class Device(OptionalCapabilities):
         ValueError
             The array is not contiguous or larger than the buffer.
         DeviceError
-            The driver or a kernel queued before failed.
+            The driver failed, or a kernel that was queued before.
         """
 
     @abc.abstractmethod
@@ -361,7 +361,8 @@ class Device(OptionalCapabilities):
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
         """Return the time that the device spends on some work.
 
-        The device's own events measure the time, or the clock where events would lengthen it.
+        The device's own events measure the time. Where events would make the work take longer, the
+        host's clock measures it.
 
         Parameters
         ----------

@@ -32,8 +32,8 @@ def limited(most: int) -> Iterator[None]:
     """Lets BLAS take at most this many threads while the body of the context runs.
 
     The number belongs to the process: products that another Python thread computes meanwhile have
-    this limit too. When the last of several limits ends, the number is what it was before the
-    first.
+    this limit too. When the last of several limits ends, the number is again what it was before the
+    first limit began.
     """
     global _limits
     with _lock:
@@ -55,13 +55,13 @@ def limited(most: int) -> Iterator[None]:
 
 def _libraries() -> tuple[LibController, ...]:
     """Returns the BLAS libraries of NumPy, and of SciPy where a module that uses it was imported.
-    Each has threads of its own."""
+    Each library has threads of its own."""
     return _loaded(sum(module in sys.modules for module in _OF_SCIPY))
 
 
 @functools.cache
 def _loaded(modules: int) -> tuple[LibController, ...]:
-    """Returns the BLAS libraries that are loaded: the same object for a library at each call.
+    """Returns the BLAS libraries that are loaded. A library is the same object in every result.
     modules: number of SciPy's modules that are loaded."""
     known = {library.filepath: library for library in (_loaded(modules - 1) if modules else ())}
     found = ThreadpoolController().select(user_api="blas").lib_controllers

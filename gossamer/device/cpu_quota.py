@@ -45,8 +45,8 @@ def _version_2(folder: Path) -> float:
 
 
 def _version_1(folder: Path) -> float:
-    """Returns the limit of a group with one file for the quota, -1 without a limit, and one for the
-    period."""
+    """Returns the limit of a group that has a file with the quota, which is -1 where there is no
+    limit, and a file with the period."""
     try:
         quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text())
                          for name in ("quota", "period"))

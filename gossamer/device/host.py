@@ -1,5 +1,5 @@
-"""The host as a device: NumPy on plain memory. It always works, needs no driver and compiles no
-kernels."""
+"""The host as a device: NumPy on plain memory. This device always works, needs no driver and
+compiles no kernels."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _ALIGNMENT = 64
 
 
 def processors() -> int:
-    """Returns the number of processors that this process may use: the number that the process is
-    bound to, or the limit of its container where the limit is lower."""
+    """Returns the number of processors that this process may use: the number of processors that it
+    is bound to, or the limit of its container where the limit is lower."""
     if hasattr(os, "sched_getaffinity"):
         return min(len(os.sched_getaffinity(0)), _most_processors())
     return os.cpu_count() or 1
@@ -62,8 +62,8 @@ class HostBuffer(Buffer):
 
 def host_array(buffer: Buffer, shape: TensorSpec | Sequence[int],
                dtype: np.typing.DTypeLike | None = None) -> np.ndarray:
-    """Returns the start of a host buffer as a C-contiguous array that shares its memory. It has the
-    given shape and dtype (default: float32), or a spec's stored shape and dtype.
+    """Returns the start of a host buffer as a C-contiguous array that shares its memory. The array
+    has the given shape and dtype (default: float32), or a spec's stored shape and dtype.
 
     Raises DeviceError for memory of another device, and ValueError where the memory is too small.
     """
@@ -79,7 +79,7 @@ def host_array(buffer: Buffer, shape: TensorSpec | Sequence[int],
 
 
 class HostDevice(Device):
-    """NumPy on this machine. It has no streams: work is done when a call returns."""
+    """NumPy on this machine. The device has no streams: work is done when a call returns."""
 
     api = "host"
     alignment = _ALIGNMENT

@@ -16,12 +16,13 @@ from gossamer.errors import GossamerWarning
 from gossamer.io.atomic import replacing
 
 MOST_BYTES = 2**30
-"""Bytes of compiled kernels on disk, approximately; the least recently used are removed first."""
+"""The most bytes of compiled kernels on disk, approximately; the least recently used kernels are
+removed first."""
 
 _DIGEST = hashlib.sha256().digest_size
 _MOST_UNWRITTEN = 2**29
-"""Bytes of kernels that stay in memory because they could not be written; the least recently used
-are removed first."""
+"""The most bytes of kernels that stay in memory because they could not be written; the least
+recently used kernels are removed first."""
 _LOOK_EVERY = 2**24
 """Bytes that a process writes between two checks of the folder's size, a rule of thumb."""
 _ABANDONED_SECONDS = 3600
@@ -99,8 +100,8 @@ def was_built(key: Sequence[str]) -> bool:
 
 def hand_over() -> dict[str, bytes | None]:
     """Returns the entries that this process built since the last call, by name, for the process
-    that asked for them. The value is None for an entry on disk. For an entry that could not be
-    written it is the bytes, which this process then drops."""
+    that asked for them. The value is None for an entry on disk. The value of an entry that could
+    not be written is its bytes, which this process then drops."""
     with _lock:
         entries = {name: _unwritten.pop(name, None) for name in _built}
         _built.clear()

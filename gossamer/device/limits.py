@@ -25,8 +25,9 @@ class Limits:
     subgroup_size : int
         Number of work-items that execute in lockstep (a warp), 1 where unknown.
     sure_work_group_size : int
-        Number of work-items in a work-group that every kernel allows. For one kernel an OpenCL
-        device may allow fewer than `work_group_size`, and tells so only after the kernel was built.
+        Largest number of work-items in a work-group that is allowed for every kernel. For some
+        kernels an OpenCL device allows fewer than `work_group_size`, and states this lower number
+        only after the kernel was built.
     cache_bytes : int
         Bytes of the cache that all compute units share, 0 where unknown.
     graph : bool
@@ -71,7 +72,7 @@ class DeviceInfo:
     compute_units : int
         Number of compute units; 0 where the device cannot be used.
     memory_bytes : int
-        Bytes of its memory; 0 where the device cannot be used.
+        Bytes of the device's memory; 0 where the device cannot be used.
     problem : str or None
         One line that says why the device cannot be used; None where it built and ran a one-line
         kernel.

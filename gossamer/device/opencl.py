@@ -45,8 +45,8 @@ by the difference."""
 _WAITS = 10
 """How often the wait for an empty stream is measured; the shortest wait counts. A rule of thumb."""
 _LEAST_SHARE = 0.1
-"""Least share of the time by the clock that is left where the wait for an empty stream is taken
-off. A rule of thumb."""
+"""The smallest share of a time by the clock that remains after the wait for an empty stream was
+subtracted. A rule of thumb."""
 
 _REFUSED = (cl.Error, OverflowError, TypeError, LaunchError)
 """Errors that PyOpenCL or a driver raises for a command or its arguments."""
@@ -111,12 +111,13 @@ class OpenCLDevice(Device):
     def _build(self, source: KernelSource) -> OpenCLKernel:
         text = source.text()
         with self._calls, warnings.catch_warnings():
-            # some drivers write a log for every build
+            # some drivers write a log for every build, which PyOpenCL turns into a warning
             warnings.simplefilter("ignore", cl.CompilerWarning)
             try:
                 return self._built(source, text)
             except cl.Error as error:
-                # the frames of the error keep the program, which must be released under the lock
+                # the frames of the error's traceback keep alive the program, which must be released
+                # under the lock
                 traceback.clear_frames(error.__traceback__)
                 problem = str(error)
         raise CompileError(f"{self.name} cannot build {source.function} of {source.path.name}: "
@@ -135,7 +136,8 @@ class OpenCLDevice(Device):
             with self._calls:
                 memory = OpenCLMemory(cl.Buffer(
                     self._context, cl.mem_flags.READ_WRITE, max(nbytes, 1)), self._calls)
-                # drivers delay the allocation until the first use, where its purpose is unknown
+                # drivers would delay the allocation until the first use, whose error could not name
+                # the memory's purpose
                 cl.enqueue_migrate_mem_objects(
                     self._queue, [memory.starting_at(0)],
                     cl.mem_migration_flags.CONTENT_UNDEFINED).wait()
@@ -197,9 +199,9 @@ class OpenCLDevice(Device):
 
     def _launch_command(self, kernel: cl.Kernel, global_size: tuple[int, ...],
                         local_size: tuple[int, ...]) -> Command:
-        """Returns a command that launches a kernel with its present arguments. Recorded launches,
-        of which plans consist, make no event on GPUs: with an event NVIDIA's driver takes 1.5 times
-        as long to queue a launch."""
+        """Returns a command that launches a kernel with its present arguments. On GPUs, recorded
+        launches make no event: with an event NVIDIA's driver takes 1.5 times as long to queue a
+        launch, and plans consist of recorded launches."""
         if self._is_recording and self._is_gpu and ENQUEUE is not None:
             return LaunchWithoutEvent(kernel, global_size, local_size)
         return lambda queue: cl.enqueue_nd_range_kernel(queue, kernel, global_size, local_size)
@@ -262,9 +264,9 @@ class OpenCLDevice(Device):
         return min(once() for _ in range(_WAITS))
 
     def _time_by_events(self, work: Callable[[Any], None]) -> float:
-        """Returns the time of work on a stream that records times: from the start of its first
-        command to the end of its last one. Where another library queues the commands, it is the
-        time between two markers."""
+        """Returns the time of work on a stream that records times: from the start of the work's
+        first command to the end of its last command. Where another library queues the commands, the
+        result is the time between two markers."""
         queue = self._timing_queue
         events, markers = Owner([], self._calls), Owner([], self._calls)
         self._mark(queue, markers)

@@ -63,7 +63,8 @@ def _enqueue_function() -> Callable[..., int] | None:
 
 
 ENQUEUE = _enqueue_function()
-"""OpenCL's function that queues a kernel; PyOpenCL's wrapper makes an event for each launch."""
+"""OpenCL's function that queues a kernel. PyOpenCL's wrapper of it makes an event for each
+launch."""
 
 
 class LaunchError(Exception):

@@ -31,9 +31,9 @@ class Owner:
 class OpenCLMemory:
     """An allocation and its sub-buffers, which are kept as long as the allocation.
 
-    NVIDIA's driver has a fault: where a sub-buffer is released before a later one that shares bytes
-    with it, the driver reads memory that it has freed, and in the long run the process crashes. So
-    no sub-buffer is released while others may be made, and the latest is released first.
+    NVIDIA's driver has a fault: where a sub-buffer is released before another sub-buffer that was
+    made later and shares bytes with it, the driver reads memory that it has freed, and in the long
+    run the process crashes. So sub-buffers are released only with the allocation, the latest first.
 
     calls: the lock round the driver's calls.
     """
@@ -73,7 +73,8 @@ class OpenCLBuffer(Buffer):
 
     @property
     def handle(self) -> cl.Buffer:
-        """The OpenCL memory object that begins where this memory does, and may be longer."""
+        """The OpenCL memory object that begins at this buffer's first byte; it may be longer than
+        the buffer."""
         # OpenCL allows no sub-buffer that begins at the end of the allocation
         return self._memory.starting_at(self.offset if self.nbytes else 0)
 

@@ -14,8 +14,8 @@ _SURE_WORK_GROUP_SIZE = 256
 """Number of work-items in a work-group that OpenCL drivers allow for every kernel of gossamer."""
 
 _NVIDIA_CALLS = threading.RLock()
-"""NVIDIA's driver crashes where several threads of a process call it at a time, on one device or on
-several."""
+"""The lock round calls of NVIDIA's driver, which crashes where several threads of a process call it
+at a time, on one device or on several."""
 
 
 def handles() -> list[cl.Device]:

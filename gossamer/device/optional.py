@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NeedsDeviceError(DeviceError):
-    """A call that needs the device itself, where another process only builds kernels for it."""
+    """A call that needs the device itself, in a process that only builds kernels for the device."""
 
 
 class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
@@ -60,22 +60,23 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
     def queued_us(self) -> float:
         """Microseconds that the host takes to queue a launch.
 
-        It is 0 where queueing a launch takes less time than a short kernel, as in CUDA graphs.
+        The number is 0 where queueing a launch takes less time than a short kernel, as in CUDA
+        graphs.
         """
         return 0.0
 
     @property
     def builds_side_by_side(self) -> bool:
-        """True if several threads build kernels in less time than one."""
+        """True if several threads build kernels in less time than one thread."""
         return False
 
     @property
     def seconds_elsewhere(self) -> float:
-        """Processor seconds that other processes have compiled for the calling thread."""
+        """Processor seconds that other processes have spent compiling for the calling thread."""
         return 0.0
 
     def compilers(self, processors: int) -> AbstractContextManager[None]:
-        """Let other processes compile for this one, where several threads then build faster.
+        """Let other processes compile for this process, on devices where this makes builds faster.
 
         Parameters
         ----------
@@ -85,13 +86,13 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         Returns
         -------
         context manager
-            The other processes compile while its body runs.
+            The other processes compile while the body of the context runs.
         """
         return nullcontext()
 
     @property
     def build_only(self) -> Callable[[], Device] | None:
-        """Function that makes a device in another process that builds kernels for this one.
+        """Function that another process calls to make a device that builds kernels for this device.
 
         The function can be pickled; it is None where no other process can build. The new device has
         the limits and names of this device. It puts the kernels that it compiles and assembles into
@@ -193,7 +194,7 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
     def is_closed(self, stream: Any) -> bool:
         """Return whether the object of a caller's stream says that the stream was closed.
 
-        A bare handle cannot say so: using the handle of a destroyed stream may end the process.
+        A bare handle counts as open: using the handle of a destroyed stream may end the process.
 
         Parameters
         ----------
@@ -235,9 +236,9 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         repeats : int
             How often one replay executes the work, one execution after another.
         as_in_plan : bool, default False
-            Whether kernels that may begin early do so: before the previous execution has ended, as
-            in a plan before the previous step has ended. By default each execution waits for the
-            end of the previous execution.
+            Whether kernels that may begin early begin before the end of the previous execution, as
+            they begin in a plan before the end of the previous step. By default each execution
+            waits for the end of the previous execution.
 
         Returns
         -------
@@ -289,8 +290,8 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         key : sequence of str
             Texts that identify the programs: all that their code depends on.
         generate : callable
-            Returns the programs, of gossamer.device.cuda.ptx.PtxProgram. It is not called where the
-            disk cache holds their kernels.
+            Returns the programs, of gossamer.device.cuda.ptx.PtxProgram. The function is not called
+            where the disk cache holds the kernels of the programs.
 
         Returns
         -------
@@ -302,6 +303,6 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         DeviceError
             The device runs no PTX.
         CompileError
-            The assembler refused a program; the message carries its log.
+            The assembler refused a program; the message has the assembler's log.
         """
         raise DeviceError(f"{self.name} runs no PTX; use a CUDA device")

@@ -46,8 +46,8 @@ class OtherLibraries(abc.ABC):
     def runs_cuda_libraries(self) -> bool:
         """True if libraries for CUDA can work in the device's memory and on its streams.
 
-        Such libraries are cuBLAS, cuSPARSE, cuDNN, PyTorch and JAX. They need `Buffer.address`,
-        `stream_handle`, `current`, `keep` and `wrap`.
+        Such libraries are cuBLAS, cuSPARSE, cuDNN, PyTorch and JAX. These libraries need
+        `Buffer.address`, `stream_handle`, `current`, `keep` and `wrap`.
         """
         return False
 
@@ -225,12 +225,12 @@ class OtherLibraries(abc.ABC):
         raise self._without_arrays()
 
     def like(self, array: Any, result: DeviceArray) -> Any:
-        """Return a result as an array of the library of another array, over the same memory.
+        """Return a result as an array of the library that defines `array`, over the same memory.
 
         Parameters
         ----------
         array : Any
-            An array of that library.
+            An array of the library.
         result : DeviceArray
             An array of this device.
 

@@ -56,7 +56,8 @@ class _DeviceProbe:
                             "parent only; start processes by spawn, as "
                             "multiprocessing.get_context('spawn') and joblib do")
             if self.device is not None:
-                # plans hold the device, and their locks may be held by threads of the parent
+                # plans still have the device, and threads of the parent may have held their locks
+                # at the time of the fork
                 self.device.unusable = self.problem
             self._checked, self.device = True, None
 
@@ -168,7 +169,7 @@ def find_several(devices: str | Sequence[str | Device]) -> list[Device]:
     Warns
     -----
     GossamerWarning
-        If all devices of an API are asked for, and one that does not work is skipped.
+        If all devices of an API are asked for, and a device that does not work is skipped.
     """
     parts = devices.split(",") if isinstance(devices, str) else devices
     found: list[Device] = []

@@ -37,8 +37,8 @@ class KernelSource(HashedOnce):
         Names and values of macros, in order; a value may be any C text.
     architectures : tuple of (str, str)
         The oldest and the newest CUDA architecture for which the kernel is built. A name that ends
-        in "a", such as sm_90a, stands for that architecture alone, with the instructions that only
-        it has.
+        in "a", such as sm_90a, stands for that architecture alone, with instructions that no other
+        architecture has.
     dynamic_shared : bool
         Whether the kernel takes a DYNAMIC_SHARED_PARAMETER as its last parameter.
     """
@@ -174,7 +174,8 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
                 _add_file(header, lines, files)
                 lines.append(f'#line {number + 1} "{shown}"')
         elif line.strip() == "#pragma once":
-            # not needed, since each header is put in once, and compilers warn of it in a main file
+            # this line is not needed, since each header is put in once, and compilers warn of
+            # `#pragma once` in a main file
             lines.append("")
         else:
             if condition := _CONDITION.match(line):

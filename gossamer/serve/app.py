@@ -35,11 +35,12 @@ PICTURES = ("image/jpeg", "image/png", "image/webp", "image/bmp", "image/gif")
 _INFERENCE = re.compile("/v2/models/([^/]+)/infer")
 _BINARY = "application/octet-stream"
 _SMALL_BYTES = 2**15
-"""Bytes of JSON that the event loop itself reads at most; more would keep the loop busy."""
+"""The most bytes of JSON that the event loop itself parses. Longer JSON would keep the loop busy;
+a thread parses it."""
 _FEW_NUMBERS = 2**12
-"""Numbers up to which the event loop itself writes outputs as JSON; a thread writes more."""
+"""The most numbers that the event loop itself writes as JSON; a thread writes larger outputs."""
 _BODIES_AT_ONCE = 16
-"""How many bodies of the largest size may be in memory at once; all bodies share this room."""
+"""Bodies may take as much memory, all together, as this number of bodies of the largest size."""
 
 
 class _Refusal(Exception):
@@ -70,8 +71,8 @@ class Server:
         self._threads = ThreadPoolExecutor(processors(), "gossamer-serve")
 
     async def renew(self) -> None:
-        """Reads the networks again whose files have changed. The old plan computes the requests
-        that wait, and the new plan computes later requests."""
+        """Reads again the networks whose files have changed. The old plan of such a network
+        computes the requests that wait, and the new plan computes later requests."""
         loop = asyncio.get_running_loop()
         for name, model in (await loop.run_in_executor(None, self.models.renewals)).items():
             old = self.models.by_name[name]
@@ -173,7 +174,8 @@ class Server:
             self._threads, function, *arguments)
 
     async def answer(self, name: str, headers: Mapping[str, str], receive: Receive) -> Response:
-        """Returns the answer to a request for inference, also to one that fails, and counts it.
+        """Returns the answer to a request for inference, also to one that fails, and counts the
+        answer.
 
         headers: values of the headers, by their names in lower case.
         receive: ASGI's function that returns the parts of the body.
@@ -214,8 +216,9 @@ def _error_response(name: str, error: Exception) -> Response:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Drops the frames that an error has passed. They hold the request's body and the future that
-    holds the error, a cycle that only the next garbage collection would free."""
+    """Drops the frames in the tracebacks of an error and of the errors before it. These frames hold
+    the request's body, and the future that holds the error: a cycle that only the next garbage
+    collection would free."""
     while error is not None:
         error.__traceback__ = None
         error = error.__context__

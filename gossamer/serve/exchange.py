@@ -2,7 +2,7 @@
 
 To hand something to another thread, a thread releases Python's lock and waits for it again, which
 takes longer than most steps of a request. So the loop first reads all requests that have arrived,
-and hands them over together. It is woken once for all results that came meanwhile.
+and hands them over together. The loop is woken once for all results that came meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 from gossamer.plan.batcher import Batcher
 
 _GATHER_S = 2e-3
-"""The most seconds for which the loop reads requests, if each of its rounds brings another one."""
+"""The most seconds for which the loop reads requests before it hands them over. The loop hands them
+over earlier after a round that brings no further request."""
 
 _Entry = tuple[Mapping[str, np.ndarray], float | None, asyncio.Future[Any]]
 """A request: its inputs by name, the seconds until its deadline, and its future."""

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from gossamer.serve.models import Models
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Upper bounds of the histogram's buckets."""
 
 
 class Metrics:

@@ -52,7 +52,8 @@ class ServedModel:
 
     files: the network's files; where they have changed, the network can be read again.
     load: function that reads the network.
-    plan, batcher: the plan and the batcher that compute the network now.
+    plan: the plan that computes the network now.
+    batcher: the batcher that makes batches of the requests for this plan.
     """
 
     def __init__(self, name: str, files: Sequence[Path], load: Callable[[], Loaded],

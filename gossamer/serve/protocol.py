@@ -1,7 +1,7 @@
 """The Open Inference Protocol, version 2, over HTTP: requests as arrays, and outputs as answers.
 
-Tensors are numbers in JSON, or bytes behind the JSON (the binary tensor extension). Nothing here
-knows of a web framework: bytes come in and bytes go out.
+Tensors are numbers in JSON, or bytes behind the JSON (the binary tensor extension). This module
+depends on no web framework: it takes the bytes of a request and returns the bytes of an answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from gossamer.model.graph import ValueInfo
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """The header with the length, in bytes, of the JSON that precedes binary tensors."""
 MOST_JSON_BYTES = 2**24
-"""The most bytes of JSON that are read: numbers in JSON take many times their size in memory."""
+"""The most bytes of JSON that are parsed: parsed numbers take many times as much memory as their
+text in JSON."""
 _MOST_DIMENSIONS = 32
 """Most dimensions of a tensor in a request."""
 
@@ -188,7 +189,7 @@ def _from_json(data: Any, shape: tuple[int, ...], dtype: np.dtype, what: str) ->
     if values.size == 0 and values.dtype != object:
         values = values.astype(dtype)
     kinds = {"b": "b", "u": "bu", "i": "biu"}.get(dtype.kind, "biuf")
-    # NumPy makes int64 of whole numbers
+    # NumPy makes int64 of whole numbers, also where an unsigned dtype is wanted
     if values.dtype.kind not in kinds and not (values.dtype.kind == "i" and dtype.kind == "u"):
         raise InputError(f"{what}: data are not numbers of datatype {DATATYPES[dtype.name]}, in "
                          "one list or in nested ones")

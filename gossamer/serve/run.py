@@ -42,13 +42,14 @@ def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
           ready: Callable[[], None] = lambda: None) -> None:
     """Answers requests until SIGTERM or SIGINT comes; SIGHUP reads changed networks again.
 
-    grace: seconds for which a server that ends still takes requests, while /v2/health/ready answers
-    503, so that clients turn to other servers.
+    grace: seconds for which a server that ends still takes requests. Meanwhile /v2/health/ready
+    answers 503, so that clients turn to other servers.
     ready: function that is called when the first request may come.
     """
     _allow_connections()
     sys.setswitchinterval(_SWITCH_S)
-    # frozen, since a collection over all objects of the networks would delay answers by 0.1 s
+    # garbage collections leave the present objects out from now on: a collection over all objects
+    # of the networks would delay answers by 0.1 s
     gc.collect()
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
@@ -110,7 +111,7 @@ class _Uvicorn(uvicorn.Server):
 
 class _Protocol(HttpToolsProtocol):
     """A connection that is closed where the head of a request is not complete in time, even while
-    single bytes of it still come."""
+    single bytes of the head still come."""
 
     _waiting: asyncio.TimerHandle | None = None
 

@@ -46,7 +46,7 @@ class Estimator:
 
     @property
     def _learns_numbers(self) -> bool:
-        """Whether the estimator was trained on numbers, or is to be."""
+        """Whether the estimator was trained on numbers, or is to be trained on numbers."""
         is_trained = hasattr(self, "_state")
         return (is_trained and not hasattr(self, "classes_")) or (
             getattr(self, "task", None) == "regression")

@@ -26,7 +26,7 @@ from gossamer.train.predictor import become
 
 @dataclass(frozen=True)
 class ManyResult:
-    """The networks that train_many() trained, and how well each of them did.
+    """The networks that train_many() trained, and the results of each of them.
 
     Attributes
     ----------
@@ -39,8 +39,8 @@ class ManyResult:
         - network (str): the MLP as text,
         - epochs (int): number of finished epochs,
         - loss (float): mean loss of the last epoch,
-        - train_accuracy (float or None): accuracy on the training data, R^2 for regression; of
-          more than 10,000 rows only 10,000 count, spread over all of them,
+        - train_accuracy (float or None): accuracy on the training data, R^2 for regression; it is
+          computed on at most 10,000 rows, which are spread over all rows,
         - validation_accuracy (float or None): accuracy, or R^2, on the validation data; None
           without validation data,
         - seconds (float): duration of the launches that the network shared with others,
@@ -59,7 +59,7 @@ class ManyResult:
 
     @property
     def scores(self) -> np.ndarray:
-        """Score of each network: its validation accuracy, else its training accuracy.
+        """Score of each network: its validation accuracy or, without one, its training accuracy.
 
         Returns
         -------
@@ -73,8 +73,8 @@ class ManyResult:
     def best(self) -> MLP:
         """Network with the best score.
 
-        It belongs to the config with the best mean score over the folds. Where means are equal,
-        the config with the smallest mean loss wins.
+        The network belongs to the config with the best mean score over the folds. Where means are
+        equal, the config with the smallest mean loss wins.
 
         Returns
         -------
@@ -111,9 +111,8 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
 
     Each network is trained as MLP.fit() would train it; the rows that a fold leaves out do not
     decide which epoch is kept. Networks with the same sizes, activation, loss and batch share
-    launches; each has its own
-    learning rate, schedule, momentum, decay, seed and last epoch. A network that diverges is marked
-    in the result, and the others continue.
+    launches; each has its own learning rate, schedule, momentum, decay, seed and last epoch. A
+    network that diverges is marked in the result, and the others continue.
 
     When Ctrl-C or an error interrupts the training, the finished epochs are kept in the
     checkpoint, and as a ManyResult in the exception's attribute `result`.
@@ -121,14 +120,16 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
     Parameters
     ----------
     configs : sequence of MLP or mapping
-        Networks to train, each as an MLP, which stays as it is, or as the parameters of one.
+        Networks to train, each as an MLP, which stays as it is, or as a mapping of an MLP's
+        parameters.
     x : array_like of float, shape (n, inputs)
         Samples.
     y : array_like, shape (n,) or (n, outputs)
         Labels or targets, as for MLP.fit().
     folds : int, optional
         Number of parts into which the rows are split, with the classes spread evenly over them.
-        Each config is trained once for each part: on the other parts, and validated on this one.
+        Each config is trained once for each part: a network is trained on the other parts and
+        validated on this part.
     validation : pair of array_like, optional
         x and y to validate all networks on; excludes folds.
     sample_weight : array_like of float, shape (n,), optional
@@ -136,15 +137,15 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
     device : str or Device, optional
         Device for all networks; None takes the device of each config.
     checkpoint : str or Path, optional
-        Folder of checkpoints, created if it is missing. Each network has a file in it, which is
-        replaced after epochs.
+        Folder of checkpoints, created if it is missing. Each network has a file in the folder,
+        which is replaced after epochs.
     resume : bool
-        True to continue from the checkpoint. Networks that have no file in it begin.
+        True to continue from the checkpoints. Networks without a file in the folder begin anew.
     ray : str, optional
         A Ray cluster whose workers share the networks: "HOST:PORT", "auto" for the cluster that
         this machine belongs to, or "local". All workers must see the folder of checkpoints: the
-        share of a worker that is lost is trained again, from its checkpoints. `device` must then
-        be a name.
+        share of a worker that is lost is trained again, from its checkpoints. With a cluster,
+        `device` must be a name.
 
     Returns
     -------

@@ -13,14 +13,17 @@ from gossamer.ray import shared_out
 from gossamer.train.mlp import MLP
 
 SHARE = 8
-"""The number of configs in a share. It does not depend on the size of the cluster, so that a run
-may be resumed in another cluster."""
+"""The number of configs in a share. The number does not depend on the size of the cluster, so that
+a run may be resumed in another cluster."""
 
 
 @dataclass(frozen=True)
 class _Share:
-    """The configs that one worker trains, and the folder of their checkpoints; None without
-    checkpoints."""
+    """The work of one worker.
+
+    configs: the configs that the worker trains.
+    checkpoint: the folder of their checkpoints; None without checkpoints.
+    """
 
     configs: Sequence[MLP | Mapping[str, Any]]
     checkpoint: Path | None
@@ -32,10 +35,12 @@ def rows_and_networks(configs: Sequence[MLP | Mapping[str, Any]], address: str,
                       ) -> tuple[list[dict[str, Any]], list[MLP]]:
     """Returns the rows and the networks of a ManyResult, in the order of the configs.
 
-    address: the cluster, as gossamer.ray.connect takes it; "" for Ray's own choice. train_many: the
-    function that trains a share. given: the other arguments of train_many. The share of a worker
-    that is lost is trained again, from its checkpoints if it has any. Raises InputError where the
-    folder holds another run, or arguments are wrong.
+    The share of a worker that is lost is trained again, from its checkpoints if it has any.
+
+    address: the cluster, as gossamer.ray.connect takes it; "" for Ray's own choice.
+    train_many: the function that trains a share.
+    given: the other arguments of train_many.
+    Raises InputError where the folder holds another run, or arguments are wrong.
     """
     folder = None if checkpoint is None else Path(checkpoint).absolute()
     if folder is not None:

@@ -39,9 +39,9 @@ PUBLISHED: dict[str, Any] = {
 class MLP(Predictor):
     """A fully connected network, trained by back-propagation on one device.
 
-    The class follows the conventions of scikit-learn: it tells classes apart as its MLPClassifier
-    does and learns numbers as its MLPRegressor does, and its defaults learn as well as theirs. With
-    the same settings and data all devices reach the same parameters, up to rounding.
+    The class follows the conventions of scikit-learn: it classifies as MLPClassifier does and
+    learns numbers as MLPRegressor does, and its default settings learn as well as theirs. With the
+    same settings and data all devices reach the same parameters, up to rounding.
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ class MLP(Predictor):
         only a few values, all whole, and so may be meant as labels.
     class_weight : mapping, "balanced" or None
         Weight of each label, by which the losses of its samples are multiplied (1 where a label is
-        left out); "balanced" makes all classes weigh alike. Each sample's weight is the product of
-        its class weight and its `sample_weight`, divided by the mean of these products.
+        left out); "balanced" gives all classes the same total weight. A sample's weight is the
+        product of its class weight and its `sample_weight`, divided by the mean of these products.
     activation : {"relu", "sigmoid", "tanh"}
         Activation of the hidden layers.
     output : {"linear", "sigmoid", "tanh"} or None
@@ -75,7 +75,8 @@ class MLP(Predictor):
         (1 / (1 + epochs done)), ("step", every, factor) (multiplied by `factor` after each
         `every` epochs), or a function of the number of epochs done (int) that returns a float.
     momentum : float
-        Share of the last change that the next one keeps, at least 0 and below 1; for "sgd".
+        Share of a parameter's last change that its next change keeps, at least 0 and below 1; for
+        "sgd".
     weight_decay : float
         Share of each weight that is added to its gradient, at least 0; biases do not decay.
     batch : int or None
@@ -86,22 +87,22 @@ class MLP(Predictor):
     target_error : float, optional
         Mean loss of an epoch at which training stops early.
     patience : int or None
-        Number of epochs without an improvement after which training stops early; with None it
-        does not. With validation data and keep="best" an improvement is a higher score on them,
+        Number of epochs without an improvement after which training stops early; None never stops
+        early. With validation data and keep="best" an improvement is a higher score on these data,
         or the same score with a smaller loss; otherwise it is a smaller mean loss of the epoch. A
-        loss is smaller where it is less by 0.0001 or more.
+        loss counts as smaller where it is less by 0.0001 or more.
     keep : {"best", "last"}
         The epoch whose parameters are kept: the epoch that did best on the validation data, or
-        the last epoch, whatever the validation data say. Without them it is always the last.
+        the last epoch, whatever the validation data say. Without validation data it is the last.
     shuffle : bool
         True to train each epoch in a random order of its own, False in the order of the rows.
     standardise : bool
         True to subtract from each column of the inputs its mean, and to divide by its standard
         deviation, before training. The trained network takes inputs as they are.
     scale_targets : bool
-        True to standardise numbers in y in the same way before training, where the outputs are
-        linear. The trained network predicts numbers on the scale of y; the losses of training are
-        computed on the standardised numbers.
+        True to standardise numbers in y as `standardise` does columns, before training, where the
+        outputs are linear. The trained network predicts numbers on the scale of y; the losses of
+        training are computed on the standardised numbers.
     initial : {"glorot", "uniform"}
         Distribution of the initial parameters: "glorot" draws the weights uniformly within
         Glorot's bounds and sets the biases to 0; "uniform" draws both between -0.05 and 0.05.
@@ -120,8 +121,8 @@ class MLP(Predictor):
     algorithm : str or None
         Name of the algorithm to take.
     **unknown
-        Any other parameter is an InputError; for a parameter of scikit-learn's networks the error
-        names the parameter that MLP has instead.
+        Any other parameter raises an InputError; for a parameter of scikit-learn's networks the
+        error names the parameter that MLP has instead.
 
     Attributes
     ----------
@@ -130,7 +131,7 @@ class MLP(Predictor):
     intercepts_ : list of numpy.ndarray
         Biases of each layer, float32 of shape (units,).
     loss_curve_ : list of float
-        Mean loss of each epoch; the loss of a sample is taken before the update that it is in.
+        Mean loss of each epoch; a sample's loss is computed before the update with the sample.
     n_iter_ : int
         Number of finished epochs.
     kept_epoch_ : int
@@ -229,7 +230,7 @@ class MLP(Predictor):
             Number of units of each layer, as for MLP.
         **settings
             Other parameters of MLP. With squared error the outputs have the `activation` of the
-            hidden layers, also where y holds numbers; they are linear where it is "relu".
+            hidden layers, also where y holds numbers; with "relu" the outputs are linear.
 
         Returns
         -------
@@ -282,7 +283,7 @@ class MLP(Predictor):
         InputError
             If settings or data are wrong, or the checkpoint belongs to other settings or data.
         TrainingError
-            If training diverges; the network is then as it was before that epoch.
+            If training diverges; the network is then as it was before the epoch that diverged.
         OutOfMemoryError
             If the device has no room.
 
@@ -368,7 +369,7 @@ class MLP(Predictor):
         InputError
             If settings or data are wrong, or y has a label that is not among the classes.
         TrainingError
-            If training diverges; the network is then as it was before that epoch.
+            If training diverges; the network is then as it was before this epoch.
         OutOfMemoryError
             If the device has no room.
         """

@@ -90,8 +90,8 @@ class TrainedNetwork:
         return Validation(self.loss(outputs, data.x, data.targets), self.score(outputs, data))
 
     def judged(self, data: Samples, rows: np.ndarray) -> float:
-        """Returns the score on these rows; of more than 10,000 rows only 10,000 count, spread over
-        all of them."""
+        """Returns the score on these rows. Where there are more than 10,000 rows, the score is
+        computed on 10,000 of them, which are spread over all rows."""
         if len(rows) > JUDGED:
             rows = rows[np.linspace(0, len(rows) - 1, JUDGED).astype(np.intp)]
         judged_data = data.rows(rows)
@@ -101,9 +101,9 @@ class TrainedNetwork:
 def determination(y: np.ndarray, targets: np.ndarray,
                   weights: np.ndarray | None = None) -> float:
     """Returns R^2 of predictions, averaged over the outputs. The R^2 of an output with only equal
-    targets is 1 where every prediction equals them, and 0 otherwise.
+    targets is 1 where every prediction equals the targets, and 0 otherwise.
 
-    weights: (n,) weight of each row; None where all are alike.
+    weights: (n,) weight of each row; None where all weights are equal.
     """
     y, targets = y.astype(np.float64), targets.astype(np.float64)
     residual = np.average(np.square(targets - y), axis=0, weights=weights)

@@ -28,13 +28,14 @@ from gossamer.train.training_data import digest_of, given_samples, trainable
 class NetworkEntry:
     """One network, the samples for it, and its training state.
 
-    config, fold: indices that name the network; fold is None without folds.
+    config: index of the network's config.
+    fold: index of the network's fold; None without folds.
     mlp: a copy of the config, which becomes the trained network.
     state: the training state.
     data: the samples, scaled for training.
     rows: (samples,) indices of the rows of `data` that the network is trained on.
-    validation_data: samples to validate on; None without validation, and None with folds, which are
-    validated on the rows of `data` that are not in `rows`.
+    validation_data: samples to validate on; None without validation. Also None with folds: such a
+    network is validated on the rows of `data` that are not in `rows`.
     seconds: duration of the launches so far.
     checkpointer: writer of the network's checkpoint file; None without checkpoints.
     """
@@ -73,9 +74,9 @@ class NetworkEntry:
 _Scaled = dict[tuple[bool, bool, str, int | None], tuple[Samples, Samples | None]]
 GivenData = dict[tuple[int | None, int | None, str | None, str], tuple[Samples, _Scaled]]
 """The samples as they were given, once for each way to read them. A key holds the expected numbers
-of inputs and outputs, the task and the weights of classes. A value holds the samples, and their
-scaled forms to train on and to validate on, by the settings and the fold that decide the scaling.
-"""
+of inputs and outputs, the task and the weights of classes. A value holds the samples, and a mapping
+with the scaled samples to train on and to validate on for each scaling. The keys of this mapping
+are the settings and the fold that decide the scaling."""
 
 
 def entries_of(index: int, config: MLP | Mapping[str, Any], x: Any, y: Any, sample_weight: Any,

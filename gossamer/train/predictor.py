@@ -42,7 +42,7 @@ class Predictor(Estimator):
     _scaling: Scaling
 
     def predict(self, x: Any) -> np.ndarray:
-        """Predict labels or, for regression, numbers; compile to_graph() to do so on a device.
+        """Predict labels or, for regression, numbers; to predict on a device, compile to_graph().
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class Predictor(Estimator):
         -------
         numpy.ndarray
             Float32 of shape (n, classes): the softmax outputs with the loss "cross_entropy",
-            otherwise the outputs, with 0 for negative ones, divided by their sum.
+            otherwise the outputs, with 0 in place of negative outputs, divided by their sum.
 
         Raises
         ------
@@ -185,8 +185,8 @@ class Predictor(Estimator):
         path : str or Path
             Name of the file, which ends in .onnx.
         preparation : Preparation, optional
-            Steps that were applied to the samples before fit(). The file begins with them, and
-            takes samples that are not prepared.
+            Steps that were applied to the samples before fit(). The file begins with these steps,
+            and takes samples that are not prepared.
 
         Raises
         ------
@@ -246,11 +246,11 @@ def become(mlp: Predictor, state: TrainState, data: Samples, training: TrainLoop
     mlp : Predictor
         The network that changes.
     state : TrainState
-        Its training state.
+        The network's training state.
     data : Samples
-        The samples that it was trained on.
+        The samples that the network was trained on.
     training : TrainLoop or None
-        Loop that trained it; None where the state comes from a checkpoint alone.
+        Loop that trained the network; None where the state comes from a checkpoint alone.
     """
     mlp._state, mlp._scaling = state, data.scaling
     layers = data.scaling.folded(TrainedNetwork.kept_of(state).layers)

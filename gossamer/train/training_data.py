@@ -39,7 +39,8 @@ def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
 
 
 def _tell_of_labels(targets: np.ndarray) -> None:
-    """Warns where each row has one number to learn, and these take only a few values, all whole."""
+    """Warns where each row has one number to learn, and these numbers take only a few different
+    values, all whole."""
     if targets.shape[1] != 1 or not (targets == np.rint(targets)).all():
         return
     count = len(np.unique(targets))
@@ -54,7 +55,7 @@ def trainable(settings: Settings, data: Samples, device: Device,
               scaling: Scaling | None = None) -> Samples:
     """Returns the samples as they are trained on.
 
-    scaling: the scaling of the samples; None computes it from them.
+    scaling: the scaling of the samples; None computes the scaling from the samples.
     Raises InputError where a target is outside of the outputs' range, or the host has no room for
     the network.
     """

@@ -85,7 +85,8 @@ class BuildOnlyDevice(Device):
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[BuiltKernel]:
         """Assembles the first program in this process, and at the same time each other program in a
-        new process. Only long programs share a key, so that a new process is worth its start."""
+        new process. Programs that share a key are so long that starting a process for each of them
+        saves time."""
         seconds = 0.0
 
         def build() -> bytes:

@@ -22,19 +22,19 @@ _MOST, _HERE = 48, 3
 same time. Both are rules of thumb: each process takes about 50 MB of the host's memory that it does
 not share with other processes."""
 _NICE = 5
-"""The niceness that is added to the processes', so that they do not delay this process, which times
-candidates at the same time."""
+"""The number that is added to the niceness of the processes, so that they do not delay this
+process, which times candidates at the same time."""
 
 
 def process_count(processors: int) -> int:
-    """Returns the number of other processes that are of use where `processors` processors
-    compile."""
+    """Returns the number of other processes to start where kernels may be compiled on `processors`
+    processors."""
     return min(_MOST, processors - _HERE) if processors >= 2 * _HERE else 0
 
 
 class CompileProcesses:
     """Processes that compile one kernel at a time. They start in the background when the first
-    kernel is compiled. They end with `end`, or with this process, even where it is killed. This
+    kernel is compiled. They end when `end` is called, or when this process ends or is killed. This
     process itself compiles some kernels while all processes are busy, and all kernels where no
     process is left.
 

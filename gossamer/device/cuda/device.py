@@ -86,7 +86,8 @@ class CudaDevice(Device):
 
     def call(self, what: str, call: Callable[..., tuple[Any, ...]], *arguments: Any) -> None:
         """Makes a driver call on a stream. A call that fails is repeated with the device's context
-        current: the driver refuses a thread without a context, or with another device's."""
+        current: the driver refuses calls of a thread whose current context is missing or belongs to
+        another device."""
         if call(*arguments)[0] != driver.CUresult.CUDA_SUCCESS:
             with self.current():
                 self.checked(what, call(*arguments))
@@ -163,8 +164,8 @@ class CudaDevice(Device):
 
     def assemble(self, key: Sequence[str],
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[CudaKernel]:
-        """Returns the kernels, from the disk cache if possible. Otherwise they are assembled at the
-        same time, each in its own process."""
+        """Returns the kernels, from the disk cache if possible. Otherwise assembles the programs at
+        the same time, each in its own process."""
         seconds = 0.0
 
         def build() -> bytes:
@@ -193,7 +194,8 @@ class CudaDevice(Device):
         return kernel
 
     def _compiled(self, source: KernelSource, architecture: str) -> bytes:
-        """Returns the cubin of a kernel. Other processes compile it in the body of `compilers`."""
+        """Returns the cubin of a kernel. Other processes compile the kernel while the body of
+        `compilers` runs."""
         compilers = self._compilers
         if compilers is None:
             return nvrtc.compile_cubin(source, architecture)[0]
@@ -351,14 +353,15 @@ class CudaDevice(Device):
         return CudaStream(self)
 
     def side_streams(self, stream: Any, count: int) -> list[CudaStream]:
-        """Returns the same streams at each call for the same stream. A graph that this thread
+        """Returns the same side streams at each call with the same stream. A graph that this thread
         captures has side streams of its own."""
         side = self._recorder.side_streams or self._side
         return side.beside(self.stream_handle(stream), count)
 
     def wait(self, waiting: Any, awaited: Any) -> None:
         if self.is_closed(awaited):
-            # a closed stream's work goes on, and can be waited for only with all other work
+            # the work of a closed stream goes on, and only a wait for all work of the context
+            # covers it
             self.call("running kernels", driver.cuCtxSynchronize)
             return
         first, second = self.stream_handle(waiting), self.stream_handle(awaited)
@@ -393,7 +396,7 @@ class CudaDevice(Device):
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
         """Returns work(stream) as a graph that keeps all used buffers and kernels alive. The work
-        is captured on this thread's own stream. stream: where replays run that name no stream."""
+        is captured on this thread's own stream. stream: stream of replays that name no stream."""
         return self._recorder.graph(work, stream, repeats)
 
     def capture_copying(self, work: Callable[[Any], None],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gossamer.device.cuda.device import CudaDevice
 
 _CUDA, _CUDA_MANAGED = 2, 13
+"""DLPack's numbers of the device types kDLCUDA and kDLCUDAManaged."""
 _TO_CONTIGUOUS = {
     "torch": "x.contiguous()",
     "cupy": "cupy.ascontiguousarray(x)",
@@ -30,7 +31,7 @@ _TO_CONTIGUOUS = {
 class CudaArray:
     """A C-contiguous array in the memory of a CUDA device.
 
-    Other libraries read it without a copy: torch.from_dlpack(a), cupy.from_dlpack(a),
+    Other libraries read an array a without a copy: torch.from_dlpack(a), cupy.from_dlpack(a),
     jax.dlpack.from_dlpack(a). These libraries wait for the stream that fills the array, and keep
     its memory alive.
 
@@ -183,7 +184,8 @@ def like(array: Any, result: CudaArray) -> Any:
         return torch.from_dlpack(result)
     if package == "cupy":
         import cupy
-        # cupy passes only the handle of its stream, and destroys the stream with its object
+        # cupy passes only the handle of its stream, and destroys the stream with the stream object,
+        # which the buffer therefore keeps alive
         result.buffer.used_on(cupy.cuda.get_current_stream(result.buffer.device.index))
         return cupy.from_dlpack(result)
     if package == "jax":

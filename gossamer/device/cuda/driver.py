@@ -48,7 +48,7 @@ def check(result: tuple[Any, ...]) -> Any:
 
 
 class Current:
-    """A context manager that makes a device's context current in the calling thread and then
+    """A context manager that makes a device's context current in the calling thread, and at its end
     restores the context that another library had set. Entering the same context again within the
     body costs no driver call."""
 
@@ -84,7 +84,8 @@ def quietly(device: CudaDevice, call: Callable[..., Any], *arguments: Any) -> No
 
 
 def count() -> int:
-    """Returns the number of NVIDIA devices. Raises DeviceError that says why there is none."""
+    """Returns the number of NVIDIA devices. Where there is none, raises DeviceError, whose message
+    says why."""
     try:
         check(driver.cuInit(0))
         devices = int(check(driver.cuDeviceGetCount()))

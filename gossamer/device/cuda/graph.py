@@ -45,7 +45,8 @@ class CudaGraph:
             self.executable, driver.cuGraphLaunch, driver.CUresult.CUDA_SUCCESS)
 
         def replay() -> None:
-            # the driver refuses a thread whose current context is none or another device's
+            # the driver refuses a thread without a current context, or with another device's
+            # context; launch() makes the right context current
             if launch(executable, handle)[0] != success:
                 self.launch(stream)
 
@@ -56,8 +57,8 @@ class CudaCopyingGraph(CopyingGraph):
     """A graph that ends with copies, whose targets are parameters of the instantiated graph.
 
     New targets do not affect replays that were launched before. The driver accepts a new target
-    only in memory of the same kind as the old one, and memory of a pool is a kind of its own. For a
-    target in memory of another kind the graph is instantiated again.
+    only in memory of the same kind as the old target's memory, and memory of a pool is a kind of
+    its own. For a target in memory of another kind the graph is instantiated again.
 
     steps: the recorded work, a graph that the caller destroys.
     copies: pairs of a buffer that the work writes and the number of bytes to copy.
@@ -68,7 +69,8 @@ class CudaCopyingGraph(CopyingGraph):
                  copies: Sequence[tuple[Buffer, int]], used_objects: list[Any]) -> None:
         self._device = device
         self._used_objects = [*used_objects, *copies]
-        # a node's parameters are set by its handle, which lives as long as its graph
+        # the parameters of a node are set by the node's handle, which is valid as long as the
+        # recorded graph exists
         self._recorded = check(driver.cuGraphCreate(0))
         weakref.finalize(self, quietly, device, driver.cuGraphDestroy, self._recorded)
         before = [check(driver.cuGraphAddChildGraphNode(self._recorded, None, 0, steps))]

@@ -33,6 +33,7 @@ _FORMATS: dict[type, str] = {
     np.int32: "i", np.uint32: "I", np.int64: "q", np.uint64: "Q",
     np.float16: "e", np.float32: "f", np.float64: "d",
 }
+"""The format of Python's module struct for each type of argument."""
 
 
 class _Packer:
@@ -98,7 +99,8 @@ class CudaKernel(Kernel):
         """Returns the offset and the size of each parameter.
 
         The driver tells the number of parameters only by an error for the index after the last
-        parameter. compute-sanitizer reports this error unless --report-api-errors no is given.
+        parameter. compute-sanitizer reports this error unless it has the option
+        `--report-api-errors no`.
         """
         parameters: list[tuple[int, int]] = []
         while True:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class CudaBuffer(Buffer):
-    """Device memory whose owner is kept alive: an allocation, another buffer of which it is a part,
-    or an object of another library."""
+    """Device memory that keeps its owner alive. The owner is an allocation, a larger buffer that
+    contains this memory, or an object of another library."""
 
     device: CudaDevice
     # each launch reads the address, and a plain attribute is read faster than a property
@@ -40,9 +40,9 @@ class CudaBuffer(Buffer):
     def used_on(self, stream: Any) -> None:
         """Records that later work of a stream may use the memory.
 
-        Memory that was allocated in a stream's order is freed after the work of all such streams.
-        A stream object is kept alive; a stream given by its bare handle must live as long as the
-        memory.
+        Memory that was allocated in a stream's order is freed after the work of all recorded
+        streams. A stream object is kept alive; a stream given by its bare handle must live as long
+        as the memory.
         """
         owner = self.owner
         while isinstance(owner, CudaBuffer):

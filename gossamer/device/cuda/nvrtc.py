@@ -56,7 +56,7 @@ def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, Build
     """Returns the cubin of a kernel for an architecture such as sm_90, and the assembler's report.
 
     Division and square root are rounded as IEEE 754 says, denormals are kept, and a multiplication
-    with an addition is contracted to one FMA instruction.
+    followed by an addition is contracted to one FMA instruction.
     Raises CompileError with the compiler's log.
     """
     log = io.StringIO()
@@ -65,7 +65,7 @@ def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, Build
         fma=True, ptxas_options=["-v"],
         # without the declarations of textures and of the runtime, parsing takes 4 ms less
         minimal=True,
-        # a cached build has no report; kernel_cache stores the cubins
+        # a build from NVRTC's own cache has no report, and kernel_cache stores the cubins anyway
         no_cache=True)
     try:
         program = Program(source.text(), "c++", options)

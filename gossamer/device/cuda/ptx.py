@@ -88,12 +88,13 @@ class Code:
         return quotient, self.get("mad.lo.s32", "r", quotient, -by, number)
 
     def jump(self, target: str, when: str = "", uniform: bool = True) -> None:
-        """Appends a jump; where it is uniform, either all work-items of a warp take it or none."""
+        """Appends a jump. uniform: whether the work-items of a warp jump together or not at all."""
         self.emit("bra.uni" if uniform else "bra", target, guard=when)
 
     def dispatch(self, index: str, targets: Sequence[str], first: int = 0) -> None:
-        """Appends jumps to one of the targets by the number in a register, which must be the same
-        for all work-items of a warp. first: the number that leads to the first target."""
+        """Appends jumps that lead to one of the targets, chosen by the number in a register. This
+        number must be the same for all work-items of a warp. first: the number that leads to the
+        first target."""
         if len(targets) == 1:
             self.jump(targets[0])
             return

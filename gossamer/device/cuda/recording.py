@@ -37,8 +37,8 @@ class _Capture:
 
 
 _TOGETHER = 10
-"""Number of executions that are captured together where kernels may begin early. Each execution
-except the first, nine of ten, begins as in a plan. The number is a rule of thumb: with a larger one
+"""Number of executions that are captured together where kernels may begin early. Of these ten, all
+executions except the first begin as in a plan. The number is a rule of thumb: with a larger number
 recording would take longer."""
 
 
@@ -77,10 +77,10 @@ class Recorder:
               events: Sequence[driver.CUevent] = (), *, as_in_plan: bool = False) -> CudaGraph:
         """Returns a graph of repeated executions of some work.
 
-        stream: where the graph replays if its call names no stream.
+        stream: stream on which the graph is replayed where a call of the graph names no stream.
         events: none, or two events, recorded before the first execution and after the last one.
         as_in_plan: whether kernels that may begin early do so in nine of ten executions, as they do
-        in a plan; else each execution waits for the end of the execution before it.
+        in a plan. Otherwise each execution waits for the end of the execution before it.
         """
         device = self._device
         capture = _Capture(self._stream_of_thread(), SideStreams(device.create_stream))
@@ -177,8 +177,8 @@ def _repeat(graph: driver.CUgraph, parts: Sequence[tuple[driver.CUgraph, int]],
 
 def _add_one_after_another(graph: driver.CUgraph, child: driver.CUgraph, count: int,
                            before: list[driver.CUgraphNode]) -> list[driver.CUgraphNode]:
-    """Adds a graph to another one `count` times, one after another, and returns the last node in a
-    list. before: the node after which the first one comes, in a list; empty for none."""
+    """Adds child graph nodes to a graph `count` times, one after another, and returns a list with
+    the last node. before: a list with the node that the first child follows, or an empty list."""
     for _ in range(count):
         before = [check(driver.cuGraphAddChildGraphNode(graph, before or None, len(before), child))]
     return before

@@ -1,5 +1,6 @@
 """Columns of tables with cells that are no numbers: gaps are filled, and texts become columns of
-zeros and ones. The fillings and the texts are kept, and serve for later samples too."""
+zeros and ones. The numbers that fill gaps and the texts of each column are kept, so that later
+samples are encoded in the same way."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class CellRules:
 
     @property
     def takes_others(self) -> bool:
-        """Whether a cell may be no number."""
+        """Whether the rules allow cells that are no numbers."""
         return (self.impute is not None or self.one_hot
                 or any(column.fill is not None or column.values is not None
                        for column in self.known))
@@ -53,9 +54,9 @@ class CellRules:
         return any(column.values is not None for column in self.known)
 
     def named(self, names: Sequence[str], count: int) -> tuple[Column, ...]:
-        """Returns the `count` columns of a file in its order, with their names alone. Where names
-        are missing or repeat, returns columns without names if the rules allow cells besides
-        numbers, else an empty tuple."""
+        """Returns the `count` columns of a file in the file's order, each with only its name. Where
+        names are missing or repeat, returns columns without names if the rules allow cells that are
+        no numbers, else an empty tuple."""
         if names and len(set(names)) == count and all(names):
             return tuple(map(Column, names))
         return (Column(""),) * count if self.takes_others else ()
@@ -63,7 +64,7 @@ class CellRules:
     def order(self, path: Path, columns: Sequence[Column], count: int) -> list[int]:
         """Returns the place of each known column among the `count` columns of a file. Columns
         without names are taken in the file's order. Raises InputError where a known column is
-        absent, or the file has another one."""
+        absent, or the file has a column that is not known."""
         known = [column.name for column in self.known]
         names = [column.name for column in columns]
         if not (known and names and all(known) and all(names)):
@@ -92,8 +93,8 @@ def parsed(rows: Sequence[Sequence[str]], columns: Sequence[Column], rules: Cell
     """Returns the cells of a table as (rows, columns) float32, and its columns. A gap is NaN, and a
     text is its index among the sorted texts of its column.
 
-    fault: a function that returns the error for a cell, given its row, its column and the words for
-    its fault. The error is raised for the first cell that the rules do not allow.
+    fault: a function that returns the error for a cell, given the cell's row, its column and words
+    that say what is wrong. The error is raised for the first cell that the rules do not allow.
     """
     has_names = all(column.name for column in (*columns, *rules.known))
     known = {column.name: column for column in rules.known} if has_names else {}

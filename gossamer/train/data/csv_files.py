@@ -35,11 +35,12 @@ from gossamer.train.data.csv_layout import (
 from gossamer.train.data.dataset import Dataset, are_pixels, picture_shape
 
 _LONGEST_LABEL, _GREATEST_LABEL = 63, 2.0**53
-"""The most characters of a label; and the float64 above which some whole numbers have none."""
+"""The most characters of a label, and the number above which float64 cannot represent every whole
+number."""
 _GREATEST = float(np.finfo(np.float32).max)
 _NO_LABEL = ("", "nan")
 _NUMBERS = (np.int32, np.float32)
-"""Types that are tried for cells, in this order: whole numbers are read several times as fast as
+"""Dtypes that are tried for cells, in this order: whole numbers are read several times as fast as
 floats."""
 
 
@@ -70,10 +71,13 @@ def read(path: Path, label: str, limit: int | None, numbers: bool = False,
 def read_inputs(path: Path, numbers: int, label: str,
                 known: tuple[Column, ...] = ()) -> tuple[np.ndarray, list[str] | None]:
     """Returns the inputs of a network from a csv file, float32 of shape (rows, numbers), and the
-    text of each row's label; None where the file has only the columns that the network takes.
+    text of each row's label. The labels are None where the file has only the columns that the
+    network takes.
 
-    label: the column of the labels in a file that has one column more, as for read().
-    known: the columns that the network was trained on; empty where its file does not name them.
+    label: the column of the labels, as for read(), in a file that has one column more than the
+    network takes.
+    known: the columns that the network was trained on; empty where the network's file does not
+    state them.
     Raises InputError with line and column of the first wrong cell, and for other numbers of
     columns.
     """

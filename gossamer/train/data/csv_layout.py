@@ -81,7 +81,7 @@ class CsvLayout:
 
     @property
     def label_place(self) -> str:
-        """The words for the label's column in a message."""
+        """The words with which messages name the label's column."""
         assert self.label is not None
         if self.headings:
             return f"the column {quoted(self.headings[self.label])}"
@@ -96,8 +96,8 @@ class CsvLayout:
         return row[self.label], [*row[:self.label], *row[self.label + 1:]]
 
     def place(self, line: int, index: int) -> str:
-        """Returns the words for a cell of the numbers in a message. index: the index of the cell's
-        column among the columns of numbers."""
+        """Returns the words with which messages name a cell that should hold a number. index: the
+        index of the cell's column among the columns of numbers."""
         if self.headings:
             return f"line {line}, column {quoted(self.names[index])}"
         is_after = self.label is not None and index >= self.label

@@ -84,5 +84,5 @@ def are_pixels(x: np.ndarray, shape: tuple[int, int] | None) -> bool:
 
 def has_grey_levels(x: np.ndarray) -> bool:
     """Says whether numbers look like grey levels: none is below 0 or above 255, and the largest is
-    above 127.5. Numbers up to 1, or up to 16, do not."""
+    above 127.5. Numbers from 0 to 1, or from 0 to 16, do not look like grey levels."""
     return bool(x.size and x.min() >= 0 and WHITE / 2 < x.max() <= WHITE)

@@ -19,6 +19,7 @@ from gossamer.train.data.dataset import Dataset
 
 _IMAGES, _LABELS = ("images", "idx3"), ("labels", "idx1")
 _UNSIGNED_BYTES = 8
+"""The number in a file's header that stands for unsigned bytes."""
 
 
 def is_named_so(name: str) -> bool:
@@ -38,8 +39,9 @@ def is_one(path: Path) -> bool:
 
 
 def read(path: Path, limit: int | None) -> Dataset:
-    """Returns the samples of a file of images and a file of labels, given the path of either. The
-    names of the two differ only in images and labels, idx3 and idx1, and .gz.
+    """Returns the samples of a file of images and a file of labels, given the path of either file.
+    The two names are the same except for the words images and labels, for idx3 and idx1, and for
+    the ending .gz.
 
     limit: largest number of samples; None for all.
     """

@@ -1,4 +1,4 @@
-"""Labelled pictures in folders: each class has a folder of its name."""
+"""Labelled pictures in folders: each class has a folder with the name of the class."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SUFFIXES = (".bmp", ".png", ".jpg", ".jpeg")
 
 
 def read(folder: Path, limit: int | None) -> Dataset:
-    """Returns the pictures in the folders of a folder, as grey levels; all must have one size.
-    Their labels are the names of the folders, as int64 where all names are whole numbers. Other
-    files and hidden folders are ignored.
+    """Returns the pictures in the subfolders of a folder, as grey levels; all pictures must have
+    the same size. The label of a picture is the name of its subfolder, as int64 where all names are
+    whole numbers. Other files and hidden folders are ignored.
 
     The classes are evenly mixed, because a network that is trained on one class after the other
-    forgets the first. The pictures of one class come in the order of their files' names.
+    forgets the first classes. The pictures of one class come in the order of their files' names.
 
     limit: largest number of samples; None for all.
     """
@@ -42,8 +42,8 @@ def read(folder: Path, limit: int | None) -> Dataset:
 
 
 def labelled_files(folder: Path, limit: int | None) -> list[tuple[Path, str]]:
-    """Returns at most `limit` pictures in the folders of a folder, each with the name of its
-    folder, in the order of read(). Raises InputError where there are no pictures."""
+    """Returns at most `limit` pictures in the subfolders of a folder, each with the name of its
+    subfolder, in the order of read(). Raises InputError where there are no pictures."""
     classes = sorted(entry for entry in folder.iterdir()
                      if entry.is_dir() and not entry.name.startswith((".", "__")))
     if not classes:

@@ -22,7 +22,7 @@ def matrix(values: Any, columns: int | None, what: str) -> np.ndarray:
     values: anything that NumPy turns into an array of numbers, such as a data frame; or a sparse
     matrix of SciPy, which becomes dense.
     columns: number of columns that `sizes` asks for; None where any number is right.
-    what: "x" or "y", perhaps with a word before it, which names the values in messages.
+    what: name of the values in messages: "x" or "y", perhaps with a word before it.
     Raises InputError that says what is wrong, and TypeError where an object is no number.
     """
     names = feature_names(values)
@@ -124,7 +124,7 @@ def _numbers(array: np.ndarray, what: str, names: np.ndarray | None) -> np.ndarr
 
 
 def _column(index: int, names: np.ndarray | None) -> str:
-    """Returns the words for a column in a message."""
+    """Returns the words with which messages name a column."""
     return f"column {index}" + ("" if names is None else f" ({quoted(names[index])})")
 
 

@@ -21,7 +21,7 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
     test on.
 
     The array x is (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width);
-    y is (n,) labels, whole numbers or texts. Files with Python objects are refused, and nothing in
+    y is (n,) labels, whole numbers or texts. Files with Python objects are refused, and no code in
     them is run.
 
     limit: largest number of samples of either part; None for all.
@@ -48,8 +48,8 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
 
 
 def _has_test(path: Path, names: set[str]) -> bool:
-    """Says whether a file has samples to test on, and warns where it has only one of their two
-    arrays."""
+    """Says whether a file has samples to test on, and warns where it has only one of the arrays
+    x_test and y_test."""
     missing = [name for name in _TEST if name not in names]
     if len(missing) == 1:
         (present,) = {*_TEST} - {*missing}

@@ -23,7 +23,7 @@ class Preparation:
     scale : bool
         True to divide numbers from 0 to 255 by 255.
     threshold : float, optional
-        Number from 0 to 1; numbers of at least this become 1, smaller ones 0.
+        Number from 0 to 1. Numbers that are at least as large become 1, smaller numbers become 0.
     pad : tuple of int, optional
         Height and width to which pictures are padded with zeros on all sides, as evenly as
         possible.
@@ -90,7 +90,7 @@ class Preparation:
         Parameters
         ----------
         numbers : int
-            Number of numbers of a sample.
+            How many numbers a sample has.
         source : str
             Name of the samples in error messages.
 

@@ -22,9 +22,11 @@ TASKS = ("classification", "regression")
 
 @dataclass(frozen=True)
 class DataShape:
-    """The numbers and kinds of samples that decide how a network is trained.
+    """The facts of samples that decide how a network is trained.
 
-    rows, inputs, outputs: numbers of samples, of columns of x, and of columns of the targets.
+    rows: number of samples.
+    inputs: number of columns of x.
+    outputs: number of columns of the targets.
     labelled: whether y holds labels, rather than numbers to learn.
     """
 
@@ -42,8 +44,8 @@ class Samples:
     targets: (n, outputs) float32.
     labels: (n,) index of each row's class; None for regression.
     classes: (outputs,) label of each class; None for regression.
-    weights: (n,) float32, the weight of each row, 1 on average; None where all are alike.
-    scaling: the scaling that turned the user's x and targets into these.
+    weights: (n,) float32, the weight of each row, 1 on average; None where all weights are equal.
+    scaling: the scaling by which `x` and `targets` were made from the user's numbers.
     names: (inputs,) name of each column of x; None where the columns have no names.
     """
 
@@ -64,8 +66,8 @@ class Samples:
                          self.labels is not None)
 
     def on(self, device: Device, name: str, array: np.ndarray, spec: TensorSpec) -> Buffer:
-        """Returns one of the arrays as a buffer of a device, laid out as the spec says. It is
-        uploaded at the first call.
+        """Returns one of the arrays as a buffer of a device, laid out as the spec says. The array
+        is uploaded at the first call.
 
         Raises OutOfMemoryError where the device has no room.
         """
@@ -80,9 +82,9 @@ class Samples:
         return self.targets * self.weights[:, None]
 
     def targets_for(self, loss: str) -> np.ndarray:
-        """Returns the targets that are trained on, (n, outputs) float32. For cross-entropy they are
-        multiplied by the weight of their row, since this loss and its gradient are linear in the
-        targets."""
+        """Returns the targets that are trained on, (n, outputs) float32. For cross-entropy the
+        targets of each row are multiplied by the row's weight, since this loss and its gradient are
+        linear in the targets."""
         if self.weights is None or loss != "cross_entropy":
             return self.targets
         return self._weighted_targets
@@ -110,11 +112,12 @@ class Samples:
 
 def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None = None,
             what: str = "", task: str | None = None, sample_weight: Any = None) -> Samples:
-    """Returns checked samples. Integer labels or strings become one-hot targets; a matrix of
-    floats, or one column where there is one output, is used as the targets.
+    """Returns checked samples. Labels, which are integers or strings, become one-hot targets. A
+    matrix of floats is used as the targets, and so is one column of floats where the network has
+    one output.
 
-    sizes: units of the layers; the first is the number of columns that x must have, the last the
-    number that the targets must have. Empty where any number is right.
+    sizes: units of the layers. The first number is the number of columns that x must have, the last
+    is the number of columns that the targets must have. Empty where any number is right.
     classes: labels that may occur; None takes the labels that do occur.
     what: word before x and y in messages: "validation " for validation data.
     task: one of TASKS, which says what y holds; None decides by the type of y.
@@ -147,7 +150,7 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
 
 
 def _array_of(y: Any, what: str) -> np.ndarray:
-    """Returns labels or targets as an array, which holds objects only where all are texts."""
+    """Returns labels or targets as an array, which has dtype object only where all are texts."""
     array = np.asarray(y)
     if array.dtype.kind != "O" or all(isinstance(value, str) for value in array.flat):
         return array
@@ -227,7 +230,7 @@ def found_classes(y: np.ndarray, outputs: int | None) -> np.ndarray:
     Where all labels are integers from 0 to below `outputs`, the classes are all of these integers,
     whether they occur or not. Otherwise, and where `outputs` is None, the classes are the labels
     that occur, sorted. Raises InputError where the number of classes is not `outputs`, or where
-    there is only one.
+    there is only one class.
     """
     if outputs is None:
         classes = np.unique(y)

@@ -1,4 +1,5 @@
-"""The scaling of samples to a mean of 0 and a deviation of 1, and its removal from a network."""
+"""The scaling of samples to a mean of 0 and a standard deviation of 1, and the change of a trained
+network by which it takes and gives unscaled numbers."""
 
 from __future__ import annotations
 
@@ -7,15 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 _ROUNDING = 1e-6
-"""A column whose deviation is below this share of its mean is constant to float32's rounding."""
+"""A column counts as constant where its standard deviation is at most this share of its mean: such
+a deviation may come from the rounding of float32."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """How samples are changed before training: each column less its mean, divided by its deviation.
+    """The change of samples before training: from each column its mean is subtracted, and the
+    difference is divided by the column's standard deviation.
 
-    x, y: mean and deviation of each column of x and of the targets, (2, columns) float32; None
-    where these stay as they are.
+    x: mean and deviation of each column of x, (2, columns) float32; None where x is not scaled.
+    y: mean and deviation of each column of the targets, (2, columns) float32; None where the
+    targets are not scaled.
     """
 
     x: np.ndarray | None = None
@@ -43,7 +47,7 @@ class Scaling:
     def folded(self, layers: list[tuple[np.ndarray, np.ndarray]]) -> list[
             tuple[np.ndarray, np.ndarray]]:
         """Returns weights (units, units of the layer before) and biases (units,) of layers that
-        take x and give targets as they were before the scaling, computed in float64.
+        take unscaled x and give unscaled targets, computed in float64.
 
         Targets are scaled only where the outputs are linear.
         """

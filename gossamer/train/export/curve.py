@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from gossamer.io.charts import as_png, new_figure
 
 _INCHES, _DOTS = (7.0, 5.5), 110
+"""Width and height of the picture in inches, and its pixels per inch."""
 
 
 def png(title: str, losses: Sequence[float],
@@ -14,9 +15,9 @@ def png(title: str, losses: Sequence[float],
     """Returns a PNG picture of a learning curve.
 
     losses: mean loss of each epoch; the axis is logarithmic where all of them are above 0.
-    accuracies: shares of right answers, by name of the data and by epoch (from 1); they are drawn
-    below the losses.
-    of_labels: whether `accuracies` are such shares; else they are R^2 of numbers that were learnt.
+    accuracies: shares of right answers, or R^2 for regression, by name of the data and by epoch
+    (from 1); they are drawn below the losses.
+    of_labels: whether `accuracies` are shares of right answers; else they are R^2.
     """
     from matplotlib.ticker import MaxNLocator
 

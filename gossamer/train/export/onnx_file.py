@@ -24,7 +24,7 @@ Layers = Sequence[tuple[np.ndarray, np.ndarray]]
 def model_metadata(activations: Sequence[str], classes: np.ndarray | None,
                    preparation: Preparation | None = None) -> ModelMetadata:
     """Returns the metadata of a network: the names of the classes, whether the outputs are scores,
-    and the form of the inputs where they are a grey picture or the columns of a table.
+    and the meaning of the inputs where they are a grey picture or the columns of a table.
 
     classes: label of each output; None for regression.
     """

@@ -1,5 +1,5 @@
-"""The preparation of samples as nodes in front of a network, so that its file takes samples that
-are not prepared."""
+"""The preparation of samples as nodes in front of a network, so that the network's file takes
+samples that are not prepared."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def put_before(model: onnx.ModelProto, preparation: Preparation) -> None:
 
 
 def least_that_counts(preparation: Preparation) -> np.float32:
-    """Returns the smallest number of a sample that the threshold turns into 1. One comparison with
-    it gives the same as a division and a comparison, even where a device does not round divisions
-    correctly."""
+    """Returns the smallest number of a sample that the threshold turns into 1. A comparison with
+    this number gives the same result as the scaling and a comparison with the threshold, even where
+    a device does not round divisions correctly."""
     threshold, white = np.float32(preparation.threshold), np.float32(WHITE)
     if not preparation.scale:
         return threshold

@@ -24,8 +24,8 @@ _LEAST_MEASURED, _MOST_MEASURED = 256, 2048
 two, rounded down to complete updates, so that epochs of many lengths share one measurement."""
 _MEASURED_IN_ALL = 2**15
 """Largest number of samples that all networks of a measured launch have together, since the float64
-reference has to train on all of them. It may be exceeded where each network has the smallest number
-of samples."""
+reference has to train on all of them. This limit may be exceeded where each network has the
+smallest number of samples."""
 _SHORTEST = 256
 """Launches of at most this many samples are not halved once more to suit an algorithm."""
 
@@ -54,13 +54,13 @@ class AlgorithmChoice:
 
 def choose(problem: BackpropProblem, device: Device, effort: str | None,
            algorithm: str | None) -> AlgorithmChoice:
-    """Returns the algorithm and the config that train an epoch. If `algorithm` is a name, it is the
-    algorithm of that name; else with an effort the algorithm that measures fastest, and without an
-    effort the first one of _expected(). Where no algorithm of the device can train the problem, the
-    host trains it, with a warning.
+    """Returns the algorithm and the config that train an epoch. Where `algorithm` is a name, the
+    algorithm of this name trains. Where it is None, the algorithm that is measured to be fastest
+    trains, or without an effort the first algorithm of _expected(). Where no algorithm of the
+    device can train the problem, the host trains it, with a warning.
 
-    Raises InputError for an unknown effort or algorithm, or where the named algorithm cannot
-    train it.
+    Raises InputError for an unknown effort or algorithm, or where the named algorithm cannot train
+    the problem.
     """
     algorithms = OPS[problem.op].algorithms
     names = [algorithm.name for algorithm in algorithms]
@@ -106,8 +106,8 @@ def _expected(problem: BackpropProblem,
               choices: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
     """Returns the choices in the order of their expected speed, the fastest first.
 
-    The op lists its algorithms in this order: one launch for an epoch, one for a block of samples,
-    one for a step. Exact blocking comes before all others where it, too, takes one launch for an
+    The op lists its algorithms by the length of their launches: an epoch, a block of samples, a
+    step. Exact blocking comes before all other algorithms where it, too, takes one launch for an
     epoch, because it has the least work that must go sample by sample (docs/notes/training.md).
     """
     def follows(choice: AlgorithmChoice) -> bool:

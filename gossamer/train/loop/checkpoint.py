@@ -25,6 +25,7 @@ from gossamer.train.loop.train_state import Best, TrainState, Validation
 
 _MAGIC = b"gossamer checkpoint 3\n"
 _MAY_DIFFER = ("epochs", "target_error", "patience", "keep")
+"""Settings in which a training may differ from the checkpoint that it goes on from."""
 _SHARE = 0.05
 """Largest share of the time that is spent on writing checkpoints."""
 _NONE = "is no checkpoint that this gossamer wrote"
@@ -55,8 +56,8 @@ class Throttle:
 
     @property
     def due(self) -> bool:
-        """True where the next checkpoint is due. The first one is due at once, later ones so far
-        apart that writing takes only a small share of the time."""
+        """True where the next checkpoint is due. The first checkpoint is due at once. Later
+        checkpoints are so far apart that writing takes only a small share of the time."""
         return time.perf_counter() >= self._again
 
     def __enter__(self) -> None:

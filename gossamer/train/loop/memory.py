@@ -1,5 +1,5 @@
-"""A check that the memory suffices for networks, before memory is allocated: a system that promises
-more memory than it has kills the process that uses the memory."""
+"""A check, before memory is allocated, that there is enough memory for networks. A system that
+overcommits memory would allow the allocation, and kill the process when it uses the memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ that trains (after the last epoch, and before each of the last two epochs)."""
 
 
 def check(settings: Settings, device: Device, networks: int = 1) -> None:
-    """Raises InputError where the parameters of the networks, with velocities and copies, exceed
-    the host's memory. A device with its own memory raises its own error when it allocates."""
+    """Raises InputError where the parameters of the networks, with the optimiser's numbers and
+    copies, exceed the host's memory. A device with its own memory raises its own error when it
+    allocates."""
     count = settings.problem(0, 0).parameter_count * networks
     copies = _COPIES + (_DEVICE_COPIES if device.on_processors else 0)
     needed, free = 4 * count * copies, available()

@@ -17,7 +17,8 @@ class Progress:
     epochs : int
         Largest number of epochs that are trained.
     loss : float
-        Mean loss of the epoch; the loss of a sample is taken before the update that it is in.
+        Mean loss of the epoch; the loss of a sample is computed before the update to which the
+        sample belongs.
     validation_loss : float or None
         Mean loss on the validation data after the epoch; None without validation data.
     validation_score : float or None
@@ -45,8 +46,8 @@ class Progress:
     def score(self) -> float:
         """Score on the training data with the parameters after the epoch.
 
-        It is computed when it is read, which is possible until on_epoch returns. Of more than
-        10,000 rows only 10,000 count, spread over all of them.
+        The score is computed when it is read, which is possible until on_epoch returns. Where there
+        are more than 10,000 rows, it is computed on 10,000 of them, which are spread over all rows.
 
         Returns
         -------

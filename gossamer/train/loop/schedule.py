@@ -10,13 +10,13 @@ from typing import Any
 from gossamer.errors import InputError
 
 Schedule = str | Sequence[Any] | Callable[[int], float]
-"""A schedule as a user gives it; factor() says what each form means."""
+"""A schedule as a user gives it; factor() says what each kind of schedule means."""
 
 _EXPECTED = "expected 'constant', 'inverse', ('step', epochs, factor) or a function of the epoch"
 
 
 def factor(schedule: Schedule, epochs: int) -> float:
-    """Returns the factor of the learning rate in the epoch after `epochs` finished ones.
+    """Returns the factor of the learning rate in the epoch that follows `epochs` finished epochs.
 
     schedule: "constant" gives 1; "inverse" gives 1 / (1 + epochs); ("step", every, by) gives
     by ** (epochs // every); a function gives what it returns for `epochs`.

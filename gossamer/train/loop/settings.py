@@ -20,7 +20,7 @@ INITIAL = ("glorot", "uniform")
 OPTIMISERS = ("adam", "sgd")
 KEEP = ("best", "last")
 UNIFORM = 0.05
-"""The published initial weights lie between minus this and plus this."""
+"""The largest magnitude of the published initial weights."""
 HIDDEN = (100,)
 """Units of the hidden layers where neither `sizes` nor `hidden` is given."""
 _BATCH = 200
@@ -38,8 +38,9 @@ class Settings:
     """The settings with which one network is trained.
 
     sizes: number of units of each layer, inputs first.
-    The other fields are the parameters of MLP with the same names. What the MLP leaves open has a
-    value here, except `output`: None is resolved by BackpropProblem.output_activation.
+    The other fields are the parameters of MLP with the same names. `loss`, `learning_rate` and
+    `batch` have values here also where the MLP leaves them open. For an `output` of None,
+    BackpropProblem.output_activation gives the activation.
     Raises InputError that names a wrong setting.
     """
 
@@ -149,8 +150,8 @@ class Settings:
                              "output='linear', or bring y into that range")
 
     def start(self, rng: np.random.Generator) -> np.ndarray:
-        """Returns the initial weights and biases, and zeros behind them for what the optimiser
-        keeps, (parameter_count,) float32. They are the same for every device."""
+        """Returns the initial weights and biases, with zeros behind them for the numbers that the
+        optimiser keeps, (parameter_count,) float32. All devices get the same initial weights."""
         problem = self.problem(0, 0)
         parameters = np.zeros(problem.parameter_count, np.float32)
         if self.initial == "uniform":
@@ -163,14 +164,14 @@ class Settings:
         return parameters
 
     def numbers(self, epochs: int) -> tuple[float, float, float]:
-        """Returns learning rate, momentum and weight decay of the epoch after `epochs` finished
-        ones."""
+        """Returns learning rate, momentum and weight decay of the epoch that follows `epochs`
+        finished epochs."""
         return (self.learning_rate * factor(self.schedule, epochs), self.momentum,
                 self.weight_decay)
 
 
 def given_sizes(mlp: Any) -> tuple[int, ...]:
-    """Returns the numbers of units of all layers that `sizes` of an MLP gives; () where it is
+    """Returns the numbers of units of all layers that `sizes` of an MLP gives; () where `sizes` is
     empty. Raises InputError where `sizes` is wrong."""
     sizes = mlp.sizes
     if sizes is None or (not isinstance(sizes, str | int) and len(sizes) == 0):
@@ -188,7 +189,8 @@ def given_sizes(mlp: Any) -> tuple[int, ...]:
 
 
 def units(mlp: Any, inputs: int, outputs: int) -> tuple[int, ...]:
-    """Returns the numbers of units of all layers of an MLP. Raises InputError where they are wrong.
+    """Returns the numbers of units of all layers of an MLP. Raises InputError where `sizes` or
+    `hidden` of the MLP is wrong.
 
     inputs, outputs: the first and the last number where `sizes` of the MLP is empty.
     """

@@ -34,12 +34,12 @@ Validate = Callable[[TrainState], Validation]
 class _Slot:
     """A network's place in the loop.
 
-    state: its training state.
+    state: the network's training state.
     rows: (samples,) int32 indices of the rows that the network is trained on.
     start: number of epochs that were finished when the loop began.
     previous: the random generator of the state as it was before the last epoch.
     parameters_fetched: True where the state has the parameters after its last epoch; otherwise
-    these are still on the device alone.
+    these parameters are only on the device.
     """
 
     state: TrainState
@@ -50,8 +50,8 @@ class _Slot:
 
 
 class TrainLoop:
-    """Trains several networks together. They have the same sizes, activation, loss and batch, and
-    the same number of samples; all of them use momentum, or none does.
+    """Trains several networks together. The networks have the same sizes, activation, loss and
+    batch, and the same number of samples. All of them use momentum, or none of them does.
 
     states: the training state of each network, which the loop changes.
     rows: for each state the indices of the rows of `data` that it is trained on.
@@ -116,7 +116,8 @@ class TrainLoop:
         return seconds
 
     def _note_progress(self, slots: Sequence[_Slot]) -> None:
-        """Records in each state that was trained how well its last epoch did."""
+        """Records the result of the epoch in each state that was trained: its validation, or its
+        loss where there are no validation data."""
         if self._validate is not None:
             self.fetch_parameters()
         for slot in slots:
@@ -128,15 +129,15 @@ class TrainLoop:
                 slot.state.note_validation(self._validate(slot.state))
 
     def fetch_parameters(self) -> None:
-        """Copies from the device into each state the parameters that it has after its last epoch;
-        a state whose parameters are no longer finite has diverged."""
+        """Copies the parameters of each network after its last epoch from the device into its
+        state. A state whose parameters are no longer finite has diverged."""
         trainer = self._trainer
         stale_slots = [(index, slot) for index, slot in enumerate(self._slots)
                        if not slot.parameters_fetched and not slot.state.failure]
         if not stale_slots:
             return
         if any(slot.state.epochs_done - slot.start == trainer.begun for _, slot in stale_slots):
-            # Ctrl-C may have come after the epoch was counted and before it was accepted
+            # Ctrl-C may have come after the epoch was counted and before the trainer accepted it
             trainer.accept()
         parameters = trainer.parameters()
         for index, slot in stale_slots:
@@ -148,8 +149,8 @@ class TrainLoop:
                 self._step_back(index, slot, 1 + trainer.begun - trainer.accepted)
 
     def _next_order(self) -> tuple[np.ndarray, list[np.random.Generator]]:
-        """Returns the order of each state's next epoch, (states, samples) int32, and the generator
-        that each state has after it."""
+        """Returns the order of each state's next epoch, (states, samples) int32, and for each state
+        the random generator after the order was drawn."""
         generators = [slot.state.rng for slot in self._slots]
         if not any(slot.state.settings.shuffle for slot in self._slots):
             return self._in_order, generators
@@ -201,8 +202,8 @@ class TrainLoop:
         loss of the first samples."""
         first = state.first
         if first is None:
-            # where the bad sample is an early one, only samples before it and before the first
-            # update count
+            # where the bad sample is an early one, the mean is over the samples before it whose
+            # losses were computed before the first update
             early = losses[:self._early if bad >= self._early else min(bad, self.problem.batch)]
             if not len(early):
                 return ""
@@ -240,8 +241,9 @@ class TrainLoop:
 
 
 def _first_bad_sample(losses: np.ndarray, bound: float) -> int | None:
-    """Returns the first sample whose loss is not finite or, where all are finite and their mean
-    exceeds the bound, the first whose loss exceeds it; None where training did not diverge."""
+    """Returns the first sample whose loss is not finite. Where all losses are finite and their mean
+    exceeds the bound, returns the first sample whose loss exceeds the bound. Returns None where
+    training did not diverge."""
     bad = ~np.isfinite(losses)
     if not bad.any():
         if losses.mean(dtype=np.float64) <= bound:

@@ -1,4 +1,4 @@
-"""The training state of a network, and which of its epochs did best."""
+"""The training state of a network, and the best of its epochs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from gossamer.errors import TrainingError
 from gossamer.train.loop.settings import Settings
 
 _LEAST_GAIN = 1e-4
-"""A mean loss is an improvement where it is below the best one so far by at least this."""
+"""The least difference by which a mean loss must be below the mean loss of the last improvement to
+count as an improvement itself."""
 
 
 @dataclass(frozen=True)
 class Validation:
-    """How well a network did on its validation data.
+    """The result of a network on its validation data.
 
     loss: mean loss.
     score: accuracy, or R^2.
@@ -34,10 +35,10 @@ class Validation:
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """The epoch that did best on the validation data.
+    """The epoch with the best result on the validation data.
 
     epoch: number of the epoch, from 1.
-    validation: how well the epoch did.
+    validation: the result after the epoch.
     weights: (weight_count,) float32, the parameters after the epoch.
     """
 
@@ -56,12 +57,12 @@ class TrainState:
     epochs_done: number of finished epochs.
     curve: mean loss of each epoch.
     first: mean loss of the very first samples; None before the first epoch.
-    validation: how well the last epoch did; None without validation data.
+    validation: the result after the last epoch; None without validation data.
     best: the best epoch so far; None without validation data, or where the last epoch is kept.
     idle: number of epochs since the last improvement.
     least: the mean loss of the last epoch that note_loss() counted as an improvement.
     failure: text that says how training diverged, or "". After training diverged, the other fields
-    are those from before the epoch that diverged.
+    have their values from before the epoch that diverged.
     """
 
     settings: Settings
@@ -96,7 +97,8 @@ class TrainState:
     @property
     def kept_weights(self) -> np.ndarray:
         """The parameters that the trained network has, (weight_count,) float32: the parameters
-        after the best epoch where that is to be kept and is known, else after the last epoch."""
+        after the best epoch where the best epoch is to be kept and is known, else the parameters
+        after the last epoch."""
         if self.best is not None and self.settings.keep == "best":
             return self.best.weights
         return self.parameters[:self.settings.problem(0, 0).weight_count]
@@ -133,8 +135,8 @@ class TrainState:
             self.least = self.curve[-1]
 
     def note_validation(self, validation: Validation) -> None:
-        """Records how well the last epoch did on the validation data. Where the best epoch is kept
-        and the last one is the best so far, its parameters are recorded too."""
+        """Records the result of the last epoch on the validation data. Where the best epoch is kept
+        and the last epoch is the best so far, the parameters after it are recorded too."""
         self.validation = validation
         if self.settings.keep != "best":
             self.note_loss()

@@ -22,7 +22,7 @@ class Trainer:
     samples.
 
     problem: one epoch over the data.
-    parameters: (networks, parameter_count) float32 before the first epoch.
+    parameters: (networks, parameter_count) float32, the parameters before the first epoch.
     choice: device and algorithm that train.
     begun: number of epochs that run() began.
     accepted: number of epochs that accept() counted.
@@ -95,8 +95,8 @@ class Trainer:
         return losses
 
     def accept(self) -> None:
-        """Counts the epoch that run() trained. Until then parameters() returns the parameters from
-        before that epoch."""
+        """Counts the epoch that run() trained. Until accept() is called, parameters() returns the
+        parameters from before that epoch."""
         self.accepted = self.begun
 
     def parameters(self) -> np.ndarray:
@@ -110,7 +110,7 @@ class Trainer:
         return self._read(self._previous[epochs - 1])
 
     def launch(self, piece: _Piece, order: Buffer, losses: Buffer, stream: Any) -> None:
-        """Trains on the samples of a piece, in place."""
+        """Queues the training on the samples of a piece, which changes the parameters in place."""
         self.choice.algorithm.launch(
             piece.state, [self._x, self._targets, order, self._settings, self._parameters,
                           *self._sample_weights],
@@ -137,7 +137,8 @@ class Trainer:
         return stored
 
     def _piece_slices(self) -> list[tuple[slice, slice]]:
-        """Returns for each piece the place of its values in memory, and its samples."""
+        """Returns for each piece the slice of memory that has its values, and the slice of the
+        epoch's samples that it trains on."""
         slices, start, column = [], 0, 0
         for piece in self._pieces:
             spec = piece.problem.inputs[2]

@@ -3,8 +3,9 @@
  * The files cuda.h and opencl.h, which are included below, define the macros for one compiler each.
  *
  * Kernels are written in OpenCL C 1.2 with these macros. Sizes of tensors are kernel arguments,
- * and tile sizes are macros. Pointer parameters carry GLOBAL or SHARED_POINTER. SHARED arrays are
- * declared at the outermost scope of a kernel. No kernel returns before a BARRIER. */
+ * and tile sizes are macros. Pointer parameters are declared with GLOBAL or SHARED_POINTER. SHARED
+ * arrays are declared at the outermost scope of a kernel. No work-item returns before the last
+ * BARRIER of its kernel. */
 
 #pragma once
 
@@ -33,9 +34,10 @@
  *                                warp's work-item n is true. VOTES(name, warps), which stands among
  *                                the SHARED arrays, declares the array that `votes` names.
  *   VOTE_OR(words, index, predicate)  sets bit n of the SHARED uint words[index] where the
- *                                predicate of the warp's work-item n is true. The word was 0, and
- *                                `index` is the same for the whole warp. All work-items of the warp
- *                                call VOTE_OR, and a BARRIER follows before the word is read. */
+ *                                predicate of the warp's work-item n is true. The word has to be 0
+ *                                before, and `index` is the same for the whole warp. All work-items
+ *                                of the warp call VOTE_OR, and a BARRIER follows before the word is
+ *                                read. */
 
 /* Loads and stores of four floats, whose address is a multiple of 16 bytes. */
 #define LOAD4(pointer) (*(const GLOBAL float4 *)(pointer))
@@ -48,11 +50,11 @@
  * to sums. */
 
 /* 16-bit floats exist in memory only: pointers point to HALF, and arithmetic is in float. Loads and
- * stores of four halves take an address that is a multiple of 8 bytes; for eight halves it is a
- * multiple of 16 bytes. FETCH_HALF loads a value without conversion, and HALF_VALUE converts a
- * fetched value later: so an early or conditional load need not complete before the value is used.
- * LOWER_VALUE4 and UPPER_VALUE4 convert the first four and the last four of eight fetched halves to
- * a float4.
+ * stores of four halves take an address that is a multiple of 8 bytes. Loads and stores of eight
+ * halves take an address that is a multiple of 16 bytes. FETCH_HALF loads a value without
+ * conversion, and HALF_VALUE converts a fetched value later: so an early or conditional load need
+ * not complete before the value is used. LOWER_VALUE4 and UPPER_VALUE4 convert the first four and
+ * the last four of eight fetched halves to a float4.
  *
  * REAL is the type of a kernel's tensors in memory: HALF where HALVES is set, else float. */
 #if HALVES

@@ -161,7 +161,8 @@ struct sixteen_floats {
     return y;
 }
 
-/* The larger and the smaller of two numbers, or NaN: one instruction from sm_80 on. */
+/* The larger and the smaller of two numbers, NaN where a number is NaN: one instruction from sm_80
+ * on. */
 #if __CUDA_ARCH__ >= 800
 #define MAXIMUM(a, b) larger(a, b)
 #define MINIMUM(a, b) smaller(a, b)

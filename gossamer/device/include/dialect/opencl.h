@@ -87,8 +87,9 @@
 #define STORE_HALF8(pointer, index, lower, upper) \
     vstorea_half8_rte((float8)(lower, upper), 0, (pointer) + (index))
 #define SIGMOID(x) (1.0f / (1.0f + exp(-(x))))
-/* Dynamic shared memory is a kernel parameter in OpenCL and an extern array in CUDA. It has only
- * the alignment of its type: an array that is read four numbers at a time has a vector type. */
+/* Dynamic shared memory is a kernel parameter in OpenCL and an extern array in CUDA. The memory is
+ * aligned only for its type, so that an array that is read four numbers at a time needs a vector
+ * type. */
 #define DYNAMIC_SHARED_PARAMETER(type, name) , __local type *name
 #define DYNAMIC_SHARED(type, name)
 

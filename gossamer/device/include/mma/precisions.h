@@ -24,15 +24,15 @@ INLINE uint4 as_operands(const uint4 &words)
     mma_sync(sum, pixels, tile ? weights.z : weights.x, tile ? weights.w : weights.y);
 }
 #else
-/* Numbers, each as a sum of two: `upper` has the upper 11 bits of a number, rounded, as TF32
- * represents them, and `lower` the remainder. */
+/* Numbers, each as the sum of two numbers: `upper` is the number rounded to 11 significant bits, as
+ * TF32 represents it, and `lower` is the remainder. */
 struct Operands {
     uint4 upper, lower;
 };
 typedef Operands Pixels;
 typedef Operands Weights;
 
-/* Splits a number into its upper 11 bits, rounded, and the remainder. */
+/* Splits a number into the number rounded to 11 significant bits and the remainder. */
 INLINE void split(uint value, uint &upper, uint &lower)
 {
     upper = (value + 0x1000u) & ~0x1fffu;
@@ -50,7 +50,7 @@ INLINE Operands as_operands(const uint4 &words)
 }
 
 /* Adds three of the four products of upper and lower numbers; the product of the two lower numbers
- * is left out, because it is below 2^-22 of the result. Tensor cores truncate their sums, so
+ * is left out, because it is below 2^-22 of the whole product. Tensor cores truncate their sums, so
  * ordinary additions add the sums of a step to the earlier sums. */
 [[maybe_unused]] INLINE void multiply_tile(float (&sum)[4], const Pixels &pixels,
                                            const Weights &weights, int tile)

@@ -20,7 +20,7 @@
 #if CLUSTER > 1
 #define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
 #define CLUSTER_ARRIVE()                                                  \
-    WARP_BARRIER(); /* .aligned: the work-items of a warp come together */ \
+    WARP_BARRIER(); /* .aligned: a warp's work-items arrive together */    \
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory")
 #define CLUSTER_WAIT() asm volatile("barrier.cluster.wait.aligned;" ::: "memory")
 #define CLUSTER_BARRIER()                                                                         \

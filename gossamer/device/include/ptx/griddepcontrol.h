@@ -4,12 +4,12 @@
  *
  *   pdl_trigger()           griddepcontrol.launch_dependents: lets the next kernel begin, once all
  *                           work-groups have reached pdl_trigger.
- *   pdl_wait()              griddepcontrol.wait: waits for the end of the kernel before. A
- *                           work-item reads and writes memory that kernels write only after its
- *                           pdl_wait, and at least one work-item of each kernel calls pdl_wait.
+ *   pdl_wait()              griddepcontrol.wait: waits for the end of the previous kernel. A
+ *                           work-item calls pdl_wait before it reads or writes memory that any
+ *                           kernel writes. At least one work-item of each kernel calls pdl_wait.
  *   pdl_trigger_and_wait()  both, at the start of a kernel that prepares nothing: in a chain of
- *                           small kernels, each kernel then waits for the kernel before it on the
- *                           multiprocessors and not in the queue. */
+ *                           small kernels, each kernel is then already on the multiprocessors, and
+ *                           not in the queue, while it waits for the previous kernel. */
 
 #pragma once
 

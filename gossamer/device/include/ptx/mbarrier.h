@@ -80,8 +80,8 @@
                  "f"(fourth), "r"(group) : "memory");
 }
 
-/* cp.async.bulk: starts a copy of `bytes` bytes, a multiple of 16, to shared memory. They count at
- * a barrier that expects them. */
+/* cp.async.bulk: starts a copy of `bytes` bytes, a multiple of 16, to shared memory. The copied
+ * bytes count at `barrier`, which has to expect them. */
 [[maybe_unused]] INLINE void cp_async_bulk(uint target, const void *source, int bytes,
                                            ulong *barrier)
 {
