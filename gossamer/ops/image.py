@@ -1,8 +1,8 @@
 """How kernels of a network's first layers read images.
 
-The image is either a tensor of numbers that the kernel reads, or is computed from the tensor that
-the kernel reads, such as callers' bytes in NHWC or floats that are rounded. In the second case the
-first part of a fusion computes the image.
+A kernel may read a tensor that holds the image's numbers. Or the kernel reads another tensor, such
+as callers' bytes in NHWC or floats that are to be rounded, and computes the image's numbers from
+the tensor's elements. This arithmetic is then the first part of a fusion.
 """
 
 from __future__ import annotations

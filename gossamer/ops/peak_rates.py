@@ -1,5 +1,5 @@
 """The peak rates of one compute unit, by which estimates of kernels' times are scaled to a device.
-They are multiply-adds and bytes a microsecond."""
+They are multiply-adds and bytes per microsecond."""
 
 from __future__ import annotations
 

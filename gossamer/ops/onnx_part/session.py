@@ -24,10 +24,10 @@ _LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
 """Operators that may run for ever, or for very long."""
 _INEXACT = ["ConvMulFusion"]
 """Rewrites of ONNX Runtime that would make exact sums of integers inexact: they multiply a
-convolution's weights by the scales that follow it."""
+convolution's weights by the scales that follow the convolution."""
 _LARGE = 1024
-"""Number of bytes from which on a constant is surely data: no operator takes it as a shape, an axis
-or another setting."""
+"""A constant of at least this number of bytes is surely data: no operator takes a constant of this
+size as a shape, an axis or another setting."""
 
 
 def version_on(device: Device) -> str:
@@ -70,7 +70,7 @@ class Session:
         onnxruntime = host_library.onnxruntime()
         proto = _checked(model)
         inputs = list(proto.graph.input)
-        # ONNX Runtime expands an operator that is an ONNX function for the shapes of its inputs
+        # ONNX Runtime needs the shapes to expand operators that ONNX defines as functions
         for info, shape in zip(inputs, shapes, strict=False):
             info.type.tensor_type.ClearField("shape")
             info.type.tensor_type.shape.SetInParent()

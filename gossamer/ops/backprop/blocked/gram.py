@@ -1,5 +1,5 @@
-"""Inner products of the samples, which do not depend on the weights, and the parts into which an
-epoch is divided so that the products of a part fit into little memory."""
+"""Inner products of the samples, which do not depend on the weights. The samples are divided into
+parts, so that the inner products of one part fit into little memory."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _MOST_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class RunPart:
-    """Samples that are trained on together.
+    """A part of the samples, whose inner products are in memory at the same time.
 
     first: the first sample.
     count: number of samples.
     gram: launch that computes the samples' inner products.
-    buffers: inputs and outputs of the problem with which the samples are trained on.
+    buffers: the problem's inputs and outputs, as kernel arguments of the training on these samples.
     """
 
     first: int

@@ -101,7 +101,8 @@ KERNEL WORK_GROUP_OF(THREADS) void in_turn(
         FETCH(s + 2)
         backpropagate_upper_layers(pool, item, buffer, buffer);
         BARRIER();
-        /* each sum of the next sample is changed by the work-item that reads it next */
+        /* A work-item changes the sums of the next sample that it reads itself, so that no barrier
+         * is needed before it reads them. */
         for (int n = item; n < UNITS * SPLITS; n += THREADS) {
             int j = n % UNITS;
             float delta = -rate * pool[ERROR_AT + buffer * WIDTH + j];

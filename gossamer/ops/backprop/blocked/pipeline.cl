@@ -204,7 +204,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
             }
             state->listed += POPCOUNT(ballot);
         }
-    /* the list is padded to whole steps with values of 0 and a row of weights of no input */
+    /* the list is padded to whole steps: values of 0, and a row of weights that has no input */
     if (IS_MATMUL_WARP && lane < CEIL_DIV(state->listed, STEP) * STEP - state->listed) {
         row[state->listed + lane] = INPUTS * STRIDE * 4;
         for (int s = 0; s < BLOCK; s++)

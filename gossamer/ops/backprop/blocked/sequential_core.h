@@ -1,8 +1,8 @@
 /* The sequential core: the part of training a network with one hidden layer that has to be done
  * sample after sample, by one warp.
  *
- * The record of a sample holds the sums of the hidden units without the changes by the samples just
- * before, the coefficients by which this sample's changes enter the sums of later samples, and the
+ * The record of a sample holds the sums of the hidden units without the changes by the preceding
+ * samples, the coefficients by which this sample's changes enter the sums of later samples, and the
  * targets. The core adds to the record the terms of the loss, and delta, the change of the hidden
  * units' weights for an input of 1. A delta counts for the next REACH samples (pending). */
 
@@ -88,7 +88,7 @@ typedef struct {
     float changes[PADDED(OUTPUTS)], delta[UNITS_PER_ITEM], y[UNITS_PER_ITEM];
     float coefficient[REACH], last_keep;
     int output, part;
-    /* 0 in a register, which is added to offsets in the pool (KEEP_IN_REGISTER) */
+    /* always 0; it is kept in a register and added to offsets in the pool (KEEP_IN_REGISTER) */
     int origin;
 } SequentialCore;
 
@@ -109,7 +109,7 @@ INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float
     SHARED_POINTER float *error = pool + core->origin + ERROR_AT;
     int output = core->output, part = core->part;
     int share = part < SPLIT ? part * PIECE : 0;
-    /* of the current sample: sums of the hidden units, inputs of the output, and its target */
+    /* of the current sample: sums of the hidden units, and the output's inputs and target */
     float sum[UNITS_PER_ITEM], in[PIECE], target = 0.0f;
 
 /* The part of a hidden unit's sum that the matmul warps computed. */

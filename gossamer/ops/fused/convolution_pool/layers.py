@@ -1,5 +1,5 @@
-"""Finds the layers of fusions of a first convolution and the maximum behind it, and says which
-fusions one kernel can compute."""
+"""Recognises fusions of a network's first convolution and the maximum over windows behind it, and
+says which of these fusions one kernel can compute."""
 
 from __future__ import annotations
 

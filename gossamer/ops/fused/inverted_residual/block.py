@@ -29,7 +29,8 @@ EXCITED_PATTERNS = tuple(
     for first in (("conv2d",), ()) for mean in ("reduce", "pool"))
 """The ops of blocks with squeeze-and-excite, with and without an expansion."""
 LARGEST_KERNEL = 7
-"""The most rows and columns of a depthwise filter whose windows kernels hold in registers."""
+"""The most rows, and the most columns, of a depthwise filter: kernels hold the inputs of its
+windows in registers."""
 _MOST_IMAGE_CHANNELS, _MOST_GATHERED = 4, 64
 """The most channels of an image, and the most inputs of a window of the image's first convolution,
 that kernels gather."""
@@ -41,8 +42,8 @@ class Block:
     that projects them, one after another.
 
     problem: the fusion.
-    expand: the first convolution. A network's first layer in this place has larger windows than
-    1x1. None where the block begins with the depthwise convolution: a separable convolution.
+    expand: the convolution before the depthwise convolution: a 1x1 convolution, or a network's
+    first layer, which has larger windows. None where the block is a separable convolution.
     depthwise: the depthwise convolution.
     project: the 1x1 convolution that projects.
     excite: the squeeze-and-excite layer between depthwise and project; None where the block has

@@ -27,8 +27,8 @@ RunTimeBuffer = Callable[..., Argument]
 
 _SOURCE = Path(__file__).with_name("inverted_residual.cl")
 _MOST_SUMS = 6
-"""The most units of the projection, of four pixels and four channels, that fit the registers of a
-work-item."""
+"""The most units of the projection that fit the registers of a work-item. A unit has the sums of
+four pixels and four channels."""
 _OUTPUTS = (49, 64, 32, 16)
 """Output pixels of a tile, approximately."""
 _CHUNKS = (32, 16, 8)
@@ -84,8 +84,9 @@ class Tile:
         return 4 * self.chunk * (height * width + -(-self.rows * self.columns // 4) * 4)
 
     def products(self, block: Block) -> float:
-        """Returns the multiplications of a launch for an image. Included are pixels that several
-        tiles expand, because their windows overlap, and outputs outside of the image."""
+        """Returns the number of multiplications of a launch for one image. A pixel that several
+        tiles expand, because their windows overlap, counts once for each of these tiles. Outputs
+        of tiles that lie outside of the image count, too."""
         p = block.depthwise
         tiles = self.count(block)
         height, width = block.halo(self.rows, self.columns)

@@ -222,9 +222,9 @@ def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[Bloc
 
 
 def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile]:
-    """Yields the tiles that are offered. Where the block's batch size is one of BATCHES, its tiles
-    come first, and the tiles for other batch sizes are computed only when they are asked for.
-    Otherwise the tiles for all BATCHES come together. Within each of these groups, tiles that are
+    """Yields the tiles that are offered. Where the block's batch size is one of BATCHES, the tiles
+    for this batch size come first, and the tiles for the others are computed only when the caller
+    reads on. Otherwise the tiles for all BATCHES are one group. Within each group, tiles that are
     expected to be faster at the block's batch size come first."""
     batch = block.depthwise.batch
     known: dict[BlockTile, None] = {}
@@ -234,7 +234,8 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
                                                                          limits))
         order = sorted((tile for tile in tiles if tile not in known),
                        key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
-        # where nothing is measured, the first tile is taken, so every device must have room for it
+        # where nothing is measured, the first tile is taken, so that its cluster must fit every
+        # device
         yield from sorted(order, key=lambda tile: tile is not next(
             (sure for sure in order if sure.cluster <= _SURE_CLUSTER), None))
         known.update(tiles)

@@ -86,11 +86,11 @@ def _excite_macros(divided: BlockTiling) -> dict[str, object]:
 
 def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size: str,
               tensor: str) -> str:
-    """Returns declarations of an epilogue's operands.
+    """Returns the C declarations of an epilogue's operands.
 
     constants: the name of the memory in which channel operands follow one another.
-    first: the number of channel operands there before the epilogue's first one.
-    size: the elements of a channel operand there, as C.
+    first: the number of channel operands in this memory before the epilogue's first one.
+    size: the number of elements of each channel operand in this memory, as a C expression.
     tensor: the name of the memory of tensor operands.
     """
     declared = []

@@ -115,9 +115,9 @@ def _operands_of(matrix: np.ndarray, divided: BlockTiling) -> np.ndarray:
 
 
 def _lines(matrix: np.ndarray, precision: str) -> np.ndarray:
-    """Returns weights as right operands of wgmma: for each 8 output channels, the lower half of a
-    step's input channels and then the upper half. Each half has 16 bytes for each output
-    channel."""
+    """Returns weights as right operands of wgmma. For each step of input channels and each 8 output
+    channels, the lower half of the step's input channels comes first and the upper half follows.
+    Each half has 16 bytes for each output channel."""
     # axes: step, half, input channel, eight channels, channel
     split = matrix.reshape(-1, 2, DEPTHS[precision] // 2, matrix.shape[1] // 8, 8)
     return _words(split.transpose(0, 3, 1, 4, 2), precision)

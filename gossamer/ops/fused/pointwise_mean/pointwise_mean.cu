@@ -3,7 +3,7 @@
  * output channel.
  *
  * A work-group computes OUT_PART channels of an image. It copies its weights to shared memory while
- * the kernel before still runs. Its warps take tiles of 16 pixels round-robin. Each lane
+ * the previous kernel still runs. Its warps take tiles of 16 pixels round-robin. Each lane
  * loads its operands from memory: a quarter of LINE channels of pixels lane / 4 and lane / 4 + 8.
  * Four lanes thus read 64 neighbouring bytes of a pixel, which are the operands of two products.
  * The weights are read in the same way, so that the input channels of both operands have the same

@@ -30,9 +30,10 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("pointwise_mean.cu")
 _PARTS = (16, 8, 32, 64)
-"""Output channels of a work-group, each a multiple of 8 and a divisor of the last."""
+"""Output channels of a work-group, each a multiple of 8 and a divisor of the largest."""
 _MOST_SPLIT = 32
-"""The most output channels of a work-group in float32, whose split operands take more registers."""
+"""The most output channels of a work-group in float32: operands that are split into TF32 numbers
+take more registers."""
 _WARPS = (4, 8)
 _MULTIPLE = 8
 """The input channels have to be a multiple of this number, so that each word of 16 bytes holds

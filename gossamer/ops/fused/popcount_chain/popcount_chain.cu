@@ -32,7 +32,7 @@
 #define L0_DEPTH 70 /* length of its inner products */
 #define L0_WORDS 3 /* words of 32 bits of a row of its inputs */
 #define L0_QUADS 1 /* quads (four words) of a row of its inputs */
-#define L0_PLANES 1 /* bits of an input; with 2 the first bit says whether it is not 0 */
+#define L0_PLANES 1 /* bits of an input; of two bits the first is 1 for inputs other than 0 */
 #define L0_RESULTS 70 /* columns of the product */
 #define L0_COLUMNS 32 /* columns of a work-group, a multiple of 32 */
 #define L0_INPUT 64 /* place of its inputs in shared memory */
@@ -65,8 +65,8 @@ INLINE int differing_in(const uint4 &column, const uint4 *inputs, int quad)
     return POPCOUNT(word.x) + POPCOUNT(word.y) + POPCOUNT(word.z) + POPCOUNT(word.w);
 }
 
-/* Calls use(column, sum) for each of the work-group's columns. A warp calls it for 32 neighbouring
- * columns at the same time. */
+/* Calls use(column, sum) for each of the work-group's columns. The lanes of a warp make the calls
+ * for 32 neighbouring columns at the same time. */
 template <int QUADS, int COLUMNS, int PLANES, int DEPTH, class Use>
 INLINE void multiply(const uint4 *weights, const uint4 *inputs, int *partial, const Use &use)
 {
