@@ -275,9 +275,9 @@ class Algorithm(abc.ABC):
         no tensor operands. Parts begin at multiples of PART_BYTES. A concatenation reads and writes
         parts only where it joins channels.
     by_name_only : bool
-        Whether the algorithm computes a layer only where `only` names it. This is so for a
-        published algorithm that is slower than another algorithm, which contains and improves it,
-        and for an algorithm that was not timed on a GPU yet.
+        Whether the algorithm computes a layer only where `only` names it. There are two reasons:
+        the algorithm was not timed on a GPU yet; or another algorithm contains and improves it, so
+        that to measure it, too, would be of no use.
     exact : bool
         Whether the algorithm sums bits to exact integers, so that rows state the precision EXACT.
         Rows of variants of precision fp16, which round the sums to float16, state "fp16".
@@ -481,7 +481,7 @@ class Algorithm(abc.ABC):
         -------
         callable or None
             A function that can be pickled. Another process calls it with the same device; it then
-            puts the library's answers into the kernel cache. None where that is of no use.
+            puts the library's answers into the kernel cache. None where no answer takes long.
         """
         return None
 
@@ -490,7 +490,7 @@ class Algorithm(abc.ABC):
         """Pack the weights and compile the kernels.
 
         The method is called for each candidate and for each context. Later calls are cheap: each
-        `Weights` caches its packed forms, and the device caches its kernels.
+        `Weights` caches the arrays that it packed, and the device caches its kernels.
 
         Parameters
         ----------

@@ -1,5 +1,5 @@
-/* How kernels of a network's first layers load an image, or compute its numbers from the tensor
- * that callers give. */
+/* How kernels of a network's first layers load an image, or compute its numbers from another
+ * tensor, such as bytes. */
 
 #pragma once
 

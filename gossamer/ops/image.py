@@ -1,8 +1,8 @@
 """How kernels of a network's first layers read images.
 
-A kernel may read a tensor that holds the image's numbers. Or the kernel reads another tensor, such
-as callers' bytes in NHWC or floats that are to be rounded, and computes the image's numbers from
-the tensor's elements. This arithmetic is then the first part of a fusion.
+The network's input may be the image itself. Or it is another tensor, such as bytes in NHWC or
+floats that are to be rounded, from which kernels compute the image's numbers. This arithmetic is
+then the first part of a fusion.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def given_arguments(weights: Weights, given: ElementwiseProblem | None) -> list[
     """Returns the arguments that match GIVEN_EPILOGUE_PARAMETERS.
 
     weights: the constants of a fusion.
-    given: the first part of the fusion, where it computes an image from the tensor that callers
-    give; else None.
+    given: the first part of the fusion, where it computes the image from the network's input; else
+    None.
     """
     return [] if given is None else [
         weights.packed(f"operand{index} of what is given", functools.partial(_numbers, index))

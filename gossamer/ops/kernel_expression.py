@@ -46,8 +46,8 @@ class _Steps:
 
 
 _Replacement = Callable[[_Steps, Expression, ExpressionStep, list[int]], int | None]
-"""Function that adds the steps in place of a step of an expression, given the numbers of the step's
-arguments, and returns the number of their value; it returns None where the step stays."""
+"""Function that may replace a step of an expression. It takes the numbers of the step's arguments,
+adds the new steps, and returns the number of their result. It returns None where the step stays."""
 
 
 @functools.lru_cache(maxsize=1024)

@@ -103,8 +103,8 @@ def constant_words(value: float, spec: TensorSpec) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PackedParts:
-    """How kernels address a packed tensor: as unsigned numbers of 32 bits, called parts, of which a
-    word has one or two.
+    """How kernels address a packed tensor: as unsigned numbers of 32 bits, called parts. A word has
+    one or two parts.
 
     planes: number of bits of a value.
     parts: number of parts of a word; the first part has the lower channels.

@@ -1,4 +1,4 @@
-"""Convolutions of signs, each in one step with the padding before it and the signs behind it.
+"""Convolutions of signs, each in one step with the padding before it and the layer of signs behind.
 
 A padding of -1, 0 or 1 costs nothing where the convolution's kernel reads pixels outside of a
 packed image as this constant. In residual blocks the signs of a sum are the next layer's input, and
@@ -79,7 +79,7 @@ class _DeviceFusion(BinaryFusion):
     @abc.abstractmethod
     def configs(self, layer: BinaryLayer, device: Device
                 ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
-        """Returns the configs of the kernel, each with the bits of a word."""
+        """Returns the configs of the kernel, each with the number of bits of a word."""
 
     @abc.abstractmethod
     def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,

@@ -1,5 +1,5 @@
 """The algorithm few_channels_mma for fusions: a network's first convolution, and the layer before
-it that makes the image from the numbers that callers give, as one kernel."""
+it, which computes the image from the network's input, as one kernel."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Session:
 
     def node_times(self) -> list[tuple[str, float]]:
         """Returns the name and the microseconds of each execution of a node, in the order of all
-        runs so far. The session must be `profiled`. It takes no more times after this call."""
+        runs so far. The session must be `profiled`. After this call it takes no more times."""
         events = json.loads(Path(self._session.end_profiling()).read_text())
         ending = "_kernel_time"
         return [(event["name"].removesuffix(ending), float(event["dur"])) for event in events

@@ -53,8 +53,8 @@ class SampleRun:
 
     samples: largest number of samples of a part.
     products: the kernel argument for the inner products.
-    same: the kernel argument for flags of tiles in which a network has the same samples as the
-    first network.
+    same: the kernel argument for a flag of each network and tile: whether the tile's samples are
+    the samples of the first network.
     nbytes: bytes that the products and the flags take at the start of the workspace.
     """
 

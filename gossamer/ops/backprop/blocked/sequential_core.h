@@ -3,8 +3,8 @@
  *
  * The record of a sample holds the sums of the hidden units without the changes by the preceding
  * samples, the coefficients by which this sample's changes enter the sums of later samples, and the
- * targets. The core adds to the record the terms of the loss, and delta, the change of the hidden
- * units' weights for an input of 1. A delta counts for the next REACH samples (pending). */
+ * targets. The core adds to the record the terms of the loss, and delta: for each hidden unit, the
+ * change of a weight whose input is 1. A delta enters the sums of REACH later samples (pending). */
 
 #pragma once
 
@@ -12,7 +12,7 @@
 #define HIDDEN 32 /* hidden units */
 #define OUTPUTS 10 /* outputs */
 #define BLOCK 8 /* records of a block */
-#define REACH 16 /* later samples for which a delta counts, a multiple of 4 */
+#define REACH 16 /* later samples whose sums a delta enters, a multiple of 4 */
 #define STRIDE 32 /* hidden units, padded */
 #define PARTS 1 /* work-items that share the weights of an output */
 /* weights of each of these work-items, a multiple of 4; in CUDA, where partial sums need no shared
@@ -23,7 +23,7 @@
 #define PART_SUM_AT 1772 /* offset of the sums of parts, in floats */
 #define SUMS_AT 1784 /* offset of the outputs' sums, in floats */
 #define EXPONENTIALS_AT 1796 /* offset of the softmax's exponentials, in floats */
-#define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
+#define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
 #define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
 #define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */

@@ -24,7 +24,7 @@
 #define LOG_BETA_1 -0.1053605f /* logarithm of the share of the first mean that is kept */
 #define LOG_BETA_2 -0.0010005f /* logarithm of the share of the second mean that is kept */
 #define EPSILON 1e-8f /* the number that Adam adds to each square root */
-#define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
+#define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
 #define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
 #define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */

@@ -3,8 +3,9 @@
  * before.
  *
  * In the first layer LANES neighbouring work-items share SHARE inputs, and each has PER_ITEM units
- * that are LANES apart: only one work-item ever reads or changes a weight. Without velocities the
- * weights are stored divided by `scale`, so that their decay takes one multiplication per update.
+ * that are LANES apart: each weight is read and changed by one work-item only. Without velocities
+ * the weights are stored divided by `scale`, so that their decay takes one multiplication per
+ * update.
  *
  * upper_layers.h has further macros. */
 
@@ -19,7 +20,7 @@
 /* 1: zeros of a sample are skipped; each list then holds the nonzero inputs of 32 neighbours */
 #define SPARSE 0
 #define X_AT 1024 /* offset in shared memory, in floats, of two samples */
-#define LISTED_AT 1152 /* offset of the numbers of the inputs in the lists, in floats */
+#define LISTED_AT 1152 /* offset of the indices of the listed inputs, in floats */
 #define LENGTHS_AT 1152 /* offset of the lengths of the lists, in floats */
 #define FIRST_AT 1152 /* offset of the first layer's weights, in floats */
 #define VELOCITY_AT 3200 /* offset of the velocities of the first layer's weights, in floats */

@@ -1,7 +1,7 @@
 /* A convolution of few input channels, such as a network's first convolution, and the maximum over
  * windows of its outputs. The outputs are never stored. The maxima are the results: y is float16,
  * NHWC.
- * The image is read in the format that callers give (ops/image.h).
+ * The image is read in the format of the network's input (ops/image.h).
  *
  * A work-group of four warps computes OUT_PART channels of a tile of results: it goes down 64
  * columns of the convolution's outputs. It computes a band of ROWS rows of outputs at a time: the

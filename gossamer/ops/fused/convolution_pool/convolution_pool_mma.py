@@ -42,8 +42,8 @@ _BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
 
 
 class ConvolutionPoolMma(FusionAlgorithm):
-    """Computes both layers in float16 with float32 sums. The kernel reads the tensor that callers
-    give, such as float32 in NCHW or bytes in NHWC, and writes float16 in NHWC."""
+    """Computes both layers in float16 with float32 sums. The kernel reads the network's input, such
+    as float32 in NCHW or bytes in NHWC, and writes float16 in NHWC."""
 
     name = "convolution_pool_mma"
     patterns = (("conv2d", "pool"), ("elementwise", "conv2d", "pool"))

@@ -48,8 +48,8 @@ class Block:
     project: the 1x1 convolution that projects.
     excite: the squeeze-and-excite layer between depthwise and project; None where the block has
     none.
-    given: the layer that makes the image from the numbers that the network's callers give, such as
-    bytes in NHWC; None where callers give the image itself.
+    given: the layer that computes the image from the network's input, such as bytes in NHWC; None
+    where the network's input is the image itself.
     """
 
     problem: FusionProblem
@@ -119,8 +119,8 @@ def block_of(problem: FusionProblem, expands: bool) -> Block | None:
 
 def stem_block_of(problem: FusionProblem) -> Block | None:
     """Returns a fusion as a block whose first convolution is a network's first layer; None where
-    its layers are no such block. A layer that makes the image from callers' numbers may come
-    first."""
+    its layers are no such block. A layer that computes the image from the network's input may
+    come first."""
     if len(problem.parts) not in (3, 4):
         return None
     *before, first, depthwise, project = problem.parts
@@ -150,9 +150,9 @@ def excited_block_of(problem: FusionProblem) -> Block | None:
 
 def _block(problem: FusionProblem, first: Sequence[Problem], depthwise: Problem,
            project: Problem) -> Block | None:
-    """Returns the block of a fusion; None where its convolutions are of other kinds, or a part does
-    not read the result of the part before it as its first input (an element-wise part may read it
-    as any input). first: the convolution that expands, if any."""
+    """Returns the block of a fusion; None where the convolutions are of other kinds, or the parts
+    are no chain. In a chain each part reads the result of the part before it as its first input; an
+    element-wise part may read it as any input. first: the convolution that expands, if any."""
     convolutions = [part for part in (*first, depthwise, project)
                     if isinstance(part, Conv2dProblem)]
     if len(convolutions) != len(first) + 2 or not isinstance(depthwise, Conv2dProblem) or (

@@ -25,10 +25,10 @@ _EXCITES = 2500.0
 _CLUSTER_LATENCY = 700.0
 """Cycles in which a cluster adds up its sums, with squeeze-and-excite."""
 _LEAST_GPC, _LARGEST_GPC = 16, 18
-"""The least and the most multiprocessors of a graphics processing cluster (GPC). All work-groups of
-a cluster run in one GPC. The number of GPCs of a device is estimated by the larger number. On an
-H200 with 132 multiprocessors eight clusters of 12 or 15 work-groups took as long as two waves, and
-seven clusters did not."""
+"""The least and the largest number of multiprocessors of a graphics processing cluster (GPC). All
+work-groups of a cluster run in one GPC. The number of GPCs of a device is estimated with the larger
+number, as 7 for an H200 with 132 multiprocessors. There eight clusters of 12 or 15 work-groups took
+as long as two waves, and seven clusters did not."""
 
 
 class Phase(NamedTuple):

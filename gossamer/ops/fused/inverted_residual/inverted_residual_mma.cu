@@ -1,6 +1,6 @@
-/* An inverted residual block, or a separable convolution, as one kernel, with the expanded tensor in
- * shared memory. Tensor cores compute both 1x1 convolutions, in float16, in TF32, or in float32 by
- * three products of TF32 numbers.
+/* An inverted residual block, or a separable convolution, as one kernel, with the expanded tensor
+ * in shared memory. Tensor cores compute both 1x1 convolutions, in float16, in TF32, or in float32
+ * by three products of TF32 numbers.
  *
  * A cluster of CLUSTER work-groups computes TILE_H by TILE_W outputs of all channels. Its
  * work-groups share the chunks of CHUNK hidden channels round-robin. For each chunk, a work-group
@@ -13,9 +13,9 @@
  * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
  * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and 2 (lane % 4) + 1.
  *
- * The expansion may be the first convolution of a network. Then x is the network's image, or the
- * tensor that the network's callers give, such as bytes, from which work-items compute the image's
- * numbers. For each pixel, work-items gather the inputs of the pixel's window.
+ * The expansion may be the first convolution of a network. Then x is the network's input: an image,
+ * or another tensor, such as bytes, from which work-items compute the image's numbers. For each
+ * pixel, work-items gather the inputs of the pixel's window.
  *
  * With squeeze-and-excite a tile is a whole image. The work-groups keep the convolved channels,
  * compute the gates from the channels' means together, scale the channels by the gates, and then

@@ -109,7 +109,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
                 if BlockTiling(block, tile, precision).unfit(device.limits) is None:
                     variant = (plain.as_fp16 if precision == "fp16" else
                                replace(plain, precision=precision))
-                    # a network's image is read in the format in which callers give it
+                    # the kernel reads a network's input in any format
                     yield (replace(variant, inputs=problem.inputs) if block.gathers else variant)
 
     def _divided(self, problem: FusionProblem, variant: Variant) -> BlockTiling:
@@ -185,9 +185,9 @@ class SeparableMma(_FusedBlockMma):
 
 
 class StemMma(_FusedBlockMma):
-    """A network's first convolution and the separable convolution behind it as one kernel, which
-    reads the image as the network gets it: as float32 in NCHW, or as the numbers that callers give,
-    such as bytes in NHWC, which the kernel converts to the image's numbers."""
+    """A network's first convolution and the separable convolution behind it as one kernel. The
+    kernel reads the network's input: an image in float32 and NCHW, or other numbers, such as bytes
+    in NHWC, from which the kernel computes the image."""
 
     name = "stem_mma"
     patterns = (("conv2d", "conv2d", "conv2d"), ("elementwise", "conv2d", "conv2d", "conv2d"))

@@ -129,7 +129,7 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
             const int from = r == 0 ? 0 : (r - 1) * STRIDE_Y + KERNEL_H > r * STRIDE_Y
                                               ? (r - 1) * STRIDE_Y + KERNEL_H : r * STRIDE_Y;
             const int count = r + ROWS_AT_ONCE < RUN ? ROWS_AT_ONCE : RUN - r;
-            /* the loops over i have bounds that are constant before the outer loop is unrolled */
+            /* the bounds of the loops over i are constants, so that these loops can be unrolled */
             UNROLL for (int i = 0; i < HELD_ROWS; i++)
                 UNROLL for (int pair = 0; pair < ROW_PAIRS; pair++) {
                     const int row = from + i;

@@ -67,8 +67,8 @@ def pack_excite(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
 
 
 def pack_small_constants(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the channel operands of the two products of a squeeze-and-excite layer in float32,
-    with the first product's before the second's."""
+    """Returns the channel operands of the two products of a squeeze-and-excite layer in float32:
+    first the operands of the first product, then the operands of the second."""
     block, layer = divided.block, divided.block.excite
     assert layer is not None
     rows = [row.reshape(-1) for part, size in ((layer.squeeze, layer.squeezed),

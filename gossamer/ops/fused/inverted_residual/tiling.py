@@ -153,14 +153,14 @@ class BlockTiling(BlockSizes):
 
     @cached_property
     def warpgroups_m(self) -> int:
-        """Warpgroups that share the channels of the projection; the others share its pixels.
-        Without wgmma a warpgroup is one warp."""
+        """Number of parts into which warpgroups divide the projection's channels; they divide its
+        pixels into _warpgroups / warpgroups_m parts. Without wgmma a warpgroup is one warp."""
         return min((count for count in (1, 2, 4, 8, 16) if self._warpgroups % count == 0 and (
                         not self.tile.wgmma or self.out_pairs % count == 0)),
                    key=lambda count: self._project_cycles(count).alone)
 
     def _phase(self, issued: float, waited: float, shared: float) -> Phase:
-        """Returns a phase. issued: cycles in which one warp issues its instructions."""
+        """Returns a phase. issued: cycles in which one warp, not all, issues its instructions."""
         return Phase(issued * self.tile.warps / 4, waited, shared)
 
     def _sum_tiles(self, warpgroups_m: int) -> tuple[int, int]:

@@ -31,7 +31,7 @@
 #define OUT_TILES (OUT_PART / 8)
 /* words of 16 bytes of a row of weights, with padding so that two rows are in different banks */
 #define WEIGHT_ROW (LINES * 4 + (LINES % 2 ? 0 : 4))
-/* lines that are loaded at once; in float32 each is split into twice as many registers */
+/* lines that are loaded at once; in float32 the split of a line takes twice as many registers */
 #define MOST_AT_ONCE (HALVES || TF32 ? 10 : 4)
 #define AT_ONCE CEIL_DIV(LINES, CEIL_DIV(LINES, MOST_AT_ONCE))
 

@@ -1,5 +1,5 @@
 """The algorithm pointwise_mean computes a 1x1 convolution and the mean of its results over each
-image as one kernel for NVIDIA GPUs. Only the means go to memory, and never the convolution's
+image as one kernel for NVIDIA GPUs. Only the means are written to memory, never the convolution's
 results."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MOST_WARPS = 16
 
 class PointwiseMean(FusionAlgorithm):
     """A 1x1 convolution and the mean of its results over each image as one kernel. A work-group
-    computes a few channels of an image, whose results stay in registers."""
+    computes a few channels of an image, and keeps the convolution's results in registers."""
 
     name = "pointwise_mean"
     patterns = (("conv2d", "reduce"), ("conv2d", "pool"))
