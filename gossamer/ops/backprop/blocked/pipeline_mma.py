@@ -77,7 +77,7 @@ FORMS = (PipelineMma(384, 0), PipelineMma(384, 1), PipelineMma(480, 0), Pipeline
          PipelineMma(160, 0))
 """The configs in the order in which they are tried. They have 10, 9, 13, 5 and 3 matmul warps, to
 which groups of inputs are dealt one by one. A row of a picture has 3.5 groups for 28 pixels and 4
-groups for 32 pixels. No number of warps is a multiple of these, so that each warp gets an equal
+groups for 32 pixels. No number of warps is a multiple of 3.5 or 4, so that each warp gets an equal
 share of any part of the picture."""
 
 

@@ -109,7 +109,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
                 if BlockTiling(block, tile, precision).unfit(device.limits) is None:
                     variant = (plain.as_fp16 if precision == "fp16" else
                                replace(plain, precision=precision))
-                    # the kernel reads a network's input in any format
+                    # a network's input is read in the format in which the network gets it
                     yield (replace(variant, inputs=problem.inputs) if block.gathers else variant)
 
     def _divided(self, problem: FusionProblem, variant: Variant) -> BlockTiling:
@@ -234,8 +234,8 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
                                                                          limits))
         order = sorted((tile for tile in tiles if tile not in known),
                        key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
-        # where nothing is measured, the first tile is taken, so that its cluster must fit every
-        # device
+        # where nothing is measured, the first tile is taken, so that its cluster has to fit every
+        # device with clusters
         yield from sorted(order, key=lambda tile: tile is not next(
             (sure for sure in order if sure.cluster <= _SURE_CLUSTER), None))
         known.update(tiles)
