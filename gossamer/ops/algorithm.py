@@ -99,7 +99,7 @@ class Problem(HashedOnce, abc.ABC):
     def exact_precision(self) -> str:
         """The least precise of PRECISIONS whose results equal those of float32.
 
-        They are equal for all values that the facts allow.
+        The results are equal for all values that the facts allow.
         """
         return "fp32"
 
@@ -108,7 +108,7 @@ class Problem(HashedOnce, abc.ABC):
         """True where the op sums products of integers.
 
         Such sums are exact in float32, unless an algorithm transforms the integers first, as
-        Winograd's does.
+        Winograd's algorithm does.
         """
         return False
 
@@ -147,9 +147,9 @@ class Problem(HashedOnce, abc.ABC):
         Returns
         -------
         list of numpy.ndarray
-            One logical array for each input. Where the facts of an input allow few values, they are
-            drawn from these values. Else floats are normally distributed, bytes are from 0 to 255,
-            and other integers are 0 or 1, so that they are valid indices.
+            One logical array for each input. Where the facts of an input allow few values, its
+            elements are drawn from these values. Else floats are normally distributed, bytes are
+            from 0 to 255, and other integers are 0 or 1, so that they are valid indices.
         """
         arrays = []
         for index, spec in enumerate(self.inputs):
@@ -275,15 +275,15 @@ class Algorithm(abc.ABC):
         no tensor operands. Parts begin at multiples of PART_BYTES. A concatenation reads and writes
         parts only where it joins channels.
     by_name_only : bool
-        Whether the algorithm computes a layer only where `only` names it. Such an algorithm either
-        is a published one that another algorithm contains and improves, so that measuring it would
-        bring nothing, or was not timed on a GPU yet.
+        Whether the algorithm computes a layer only where `only` names it. There are two reasons:
+        the algorithm was not timed on a GPU yet; or another algorithm contains and improves it, so
+        that to measure it, too, would be of no use.
     exact : bool
         Whether the algorithm sums bits to exact integers, so that rows state the precision EXACT.
         Rows of variants of precision fp16, which round the sums to float16, state "fp16".
     rounds_sums : bool
-        Whether variants of precision fp16 round sums to float16 before the epilogue. Layers that
-        sum integers are not computed by variants that do so.
+        Whether variants of precision fp16 round sums to float16 before the epilogue. Such variants
+        do not compute layers that sum integers.
     """
 
     op: ClassVar[str]
@@ -465,8 +465,8 @@ class Algorithm(abc.ABC):
                       precisions: Sequence[str]) -> Callable[[Device], object] | None:
         """Return work that another process can do before `supports` and `variants_in` are called.
 
-        An algorithm overrides this method where its vendor library takes long to list what it
-        offers.
+        An algorithm overrides this method where its vendor library takes long to list the ways in
+        which it can compute a problem.
 
         Parameters
         ----------
@@ -481,7 +481,7 @@ class Algorithm(abc.ABC):
         -------
         callable or None
             A function that can be pickled. Another process calls it with the same device; it then
-            puts the library's answers into the kernel cache. None where that is of no use.
+            puts the library's answers into the kernel cache. None where no answer takes long.
         """
         return None
 
@@ -490,7 +490,7 @@ class Algorithm(abc.ABC):
         """Pack the weights and compile the kernels.
 
         The method is called for each candidate and for each context. Later calls are cheap: each
-        `Weights` caches its packed forms, and the device caches its kernels.
+        `Weights` caches the arrays that it packed, and the device caches its kernels.
 
         Parameters
         ----------

@@ -189,8 +189,8 @@ def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
 
 
 def apply_in_place(epilogue: Epilogue, result: np.ndarray, operands: Sequence[np.ndarray]) -> None:
-    """Applies an epilogue to a result in host memory. A chain of the functions in _IN_PLACE does
-    not allocate memory."""
+    """Applies an epilogue to a result in host memory. No memory is allocated for a chain of
+    functions of _IN_PLACE."""
     expression = epilogue.expression
     if not _is_simple_chain(expression):
         result[...] = expression.evaluate(result, *operands)[0]

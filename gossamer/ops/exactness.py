@@ -51,9 +51,11 @@ def precision_of_values(facts: Iterable[ValueFacts]) -> str:
 
 
 def shared_facts(facts: ValueFacts) -> ValueFacts:
-    """Returns the facts that problems state of a value whose facts are known. They may be wider
-    than the known facts: values that algorithms treat alike get equal facts, so that layers share
-    measurements. A value that may have many different numbers gets REAL."""
+    """Returns the facts that problems state of a value. facts: all that is known of the value.
+
+    The returned facts may be wider than the known facts: values that algorithms treat alike get
+    equal facts, so that layers share measurements. A value that may have many different numbers
+    gets REAL."""
     if facts.few_values and facts.is_integer and (facts.count or 0) > 3:
         return next((wider for wider in (BYTES, NARROW) if facts.largest <= wider.largest), facts)
     return facts if facts.few_values else REAL

@@ -2,9 +2,9 @@
 of the algorithm's config, so that it is saved and reported like any other setting. All layers of a
 plan take the same number.
 
-By default they take all threads, as NumPy and ONNX Runtime do. The threads that work on one product
-wait for each other. Where another program runs on one of their processors, each product may last
-until that program's time slice ends, and one thread is faster.
+By default algorithms take all threads, as NumPy and ONNX Runtime do. The threads that work on one
+product wait for each other. Where another program runs on the processor of one of these threads,
+each product may last until that program's time slice ends. One thread is then faster.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ALL: Threads = "all"
 """The values of the setting: a library takes one thread, or as many threads as it may."""
 
 _SERIAL = 2**18
-"""The largest number of multiply-adds of a product that OpenBLAS computes with one thread, however
-many threads it may take."""
+"""The most multiply-adds of a product for which OpenBLAS takes only one thread, even where it may
+take more."""
 
 Config = tuple[tuple[str, int | str], ...]
 
@@ -52,8 +52,8 @@ def thread_configs(multiply_adds: int | None = None) -> list[Config]:
 
 def of_threads(variants: Iterable[Variant], threads: Threads,
                device: Device) -> Iterable[Variant]:
-    """Returns the variants of an algorithm whose config has a number of threads, or no setting of
-    threads. Returns all variants where there are no such variants, and on devices other than the
+    """Returns the variants whose config has the value `threads`, or has no setting of threads.
+    Returns all variants where no variant is of these two kinds, and on devices other than the
     host."""
     if device.compiles:
         return variants

@@ -1,8 +1,8 @@
 """How kernels of a network's first layers read images.
 
-The image is either a tensor of numbers that the kernel reads, or is computed from the tensor that
-the kernel reads, such as callers' bytes in NHWC or floats that are rounded. In the second case the
-first part of a fusion computes the image.
+The network's input may be the image itself. Or it is another tensor, such as bytes in NHWC or
+floats that are to be rounded, from which kernels compute the image's numbers. This arithmetic is
+then the first part of a fusion.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def given_arguments(weights: Weights, given: ElementwiseProblem | None) -> list[
     """Returns the arguments that match GIVEN_EPILOGUE_PARAMETERS.
 
     weights: the constants of a fusion.
-    given: the first part of the fusion, where it computes an image from the tensor that callers
-    give; else None.
+    given: the first part of the fusion, where it computes the image from the network's input; else
+    None.
     """
     return [] if given is None else [
         weights.packed(f"operand{index} of what is given", functools.partial(_numbers, index))

@@ -1,12 +1,12 @@
-"""Expressions as kernels compute them.
+"""Rewrites expressions for kernels.
 
-Floats: the same results by operations that GPUs have many units for. Divisions by constants become
-multiplications, and numbers that were clipped to a narrow range are rounded by additions. A
-compiler's code for a division of floats that has to round correctly calls a function for some
-operands. Kernels that keep sums in registers would save the sums round each call. GPUs have fewer
-units for the instruction that rounds to an integer than for additions.
+A float expression keeps its results, but takes operations for which GPUs have many units. A
+division by a constant becomes multiplications: the compiler's code for a correctly rounded division
+calls a function for some operands, and a kernel that keeps sums in registers would have to save the
+sums before each call. Numbers that were clipped to a narrow range are rounded by additions, because
+GPUs have fewer units for the instruction that rounds to an integer.
 
-Integers: no division that traps.
+An integer expression gets no division that traps.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ import numpy as np
 from gossamer.expression import Expression, ExpressionStep
 
 _MOST_DIVISOR = 2.0**100
-"""The largest magnitude of divisors that are replaced. Divisors between its inverse and itself have
-reciprocals that are as precise as other floats."""
+"""The largest magnitude of divisors that are replaced by their reciprocals; the smallest magnitude
+is the inverse of this number. Reciprocals of divisors between both are as precise as other
+floats."""
 _MOST_ROUNDED = 2.0**22
 """The largest magnitude of numbers that are rounded by additions."""
 _INTEGERS = 1.5 * 2.0**23
-"""The float whose sums with numbers up to _MOST_ROUNDED lie where floats are the integers."""
+"""The float that rounds a number of a magnitude up to _MOST_ROUNDED when it is added: the sum lies
+between 2^23 and 2^24, where floats are exactly the integers."""
 
 
 class _Steps:
-    """The steps of an expression that is written anew."""
+    """The steps of a new expression, to which steps are added one after another."""
 
     def __init__(self, inputs: int) -> None:
         self.inputs = inputs
@@ -44,8 +46,8 @@ class _Steps:
 
 
 _Replacement = Callable[[_Steps, Expression, ExpressionStep, list[int]], int | None]
-"""Function that adds the steps in place of a step of an expression, given the numbers of the step's
-arguments, and returns the number of their value; it returns None where the step stays."""
+"""Function that may replace a step of an expression. It takes the numbers of the step's arguments,
+adds the new steps, and returns the number of their result. It returns None where the step stays."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -120,8 +122,8 @@ def _step_of(expression: Expression, value: int) -> ExpressionStep | None:
 
 
 def _divisor(expression: Expression, division: ExpressionStep) -> float | None:
-    """Returns the constant by which a step divides; None where a value divides, or a constant that
-    has no useful reciprocal."""
+    """Returns the constant by which a step divides; None where the divisor is no constant, or is
+    too large or too small for a precise reciprocal."""
     step = _step_of(expression, division.arguments[1])
     if step is None or step.function != "constant":
         return None
@@ -130,7 +132,8 @@ def _divisor(expression: Expression, division: ExpressionStep) -> float | None:
 
 
 def _is_narrow(expression: Expression, value: int) -> bool:
-    """Returns whether a value was clipped to numbers that additions round."""
+    """Returns whether a value was clipped to a range in which additions round numbers to
+    integers."""
     step = _step_of(expression, value)
     return (step is not None and step.function == "clip"
             and all(abs(bound) <= _MOST_ROUNDED for bound in step.constants))

@@ -27,8 +27,8 @@ class Op:
     reference : callable
         ``reference(problem, inputs, weights)`` takes a list of the inputs and a mapping of names to
         constants, and returns a list of the outputs. Arrays are logical: activations of rank 4 are
-        (N, C, H, W). It computes in float64, whatever the dtype of the inputs; integers and
-        booleans stay exact.
+        (N, C, H, W). The function computes in float64, whatever the dtype of the inputs; integers
+        and booleans stay exact.
     algorithms : tuple of Algorithm
         The algorithms in the order in which they are tried where nothing was measured.
     """

@@ -29,8 +29,8 @@ def can_hold(format_: Format, facts: ValueFacts) -> bool:
 
 
 def formats_for(facts: ValueFacts) -> list[Format]:
-    """Returns the packed formats that can hold all values that the facts allow: those of bits if
-    these can, else those of trits; empty where neither can."""
+    """Returns the packed formats that can hold all values that the facts allow: the formats of bits
+    where bits suffice, else the formats of trits; an empty list where trits do not suffice."""
     for dtype in ("bits", "trits"):
         formats = [Format(layout, dtype) for layout in ("packed32", "packed64")]
         if can_hold(formats[0], facts):
@@ -40,12 +40,13 @@ def formats_for(facts: ValueFacts) -> list[Format]:
 
 def result_dtype(expression: Expression, output: int = 0) -> str | None:
     """Returns the packed dtype with the fewest bits that holds all values that an output of an
-    expression may have; None where no packed dtype does."""
+    expression may have; None where no packed dtype holds them."""
     return smallest_dtype(_possible_values(expression, output))
 
 
 def smallest_dtype(values: set[float] | None) -> str | None:
-    """Returns the packed dtype with the fewest bits that holds the values; None where none does."""
+    """Returns the packed dtype with the fewest bits that holds the values; None where no packed
+    dtype holds them."""
     if values is None:
         return None
     return next((name for name in ("bits", "trits") if values <= set(PACKED_DTYPES[name].values)),
@@ -85,7 +86,7 @@ def _results(function: str, constants: tuple[float, ...],
 
 
 def as_images(spec: TensorSpec) -> TensorSpec:
-    """Returns the spec of images of one pixel that have the memory of a matrix. Returns a spec of
+    """Returns the spec of a matrix as images of one pixel in the same memory. Returns a spec of
     rank 4 unchanged."""
     if len(spec.shape) == 4:
         return spec
@@ -102,14 +103,14 @@ def constant_words(value: float, spec: TensorSpec) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PackedParts:
-    """How kernels address a packed tensor: as unsigned numbers of 32 bits, called parts, of which a
-    word has one or two.
+    """How kernels address a packed tensor: as unsigned numbers of 32 bits, called parts. A word has
+    one or two parts.
 
     planes: number of bits of a value.
     parts: number of parts of a word; the first part has the lower channels.
     count: number of parts of one plane of a pixel, paddings included.
     strides: distances in parts between neighbouring images, words of channels, rows and columns.
-    start: number of parts of the border, which precede channel 0 of the first pixel.
+    start: number of parts of the border that precede channel 0 of the first pixel.
     """
 
     planes: int

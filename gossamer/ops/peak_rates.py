@@ -1,5 +1,5 @@
 """The peak rates of one compute unit, by which estimates of kernels' times are scaled to a device.
-They are multiply-adds and bytes a microsecond."""
+Rates are multiply-adds and bytes per microsecond."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from gossamer.device.base import Device
 from gossamer.device.rates import PeakRates
 
 H200_UNIT = PeakRates(238_600.0, 32_300.0)
-"""Rates of one of the 132 multiprocessors of an H200. All together have 63 TFLOP/s and 4.26 TB/s,
-as measured by `gossamer bench`. They stand for GPUs whose own rates were not measured."""
+"""Rates of one of the 132 multiprocessors of an H200. All multiprocessors together reach 63 TFLOP/s
+and 4.26 TB/s, as measured by `gossamer bench`. These rates stand for GPUs that were not
+measured."""
 _PROCESSOR = PeakRates(55_000.0, 10_000.0)
-"""Rates of a processor core with AVX-512 at 3.4 GHz. They stand for processors whose own rates were
-not measured."""
+"""Rates of a processor core with AVX-512 at 3.4 GHz. These rates stand for processors that were not
+measured."""
 
 
 def rates_of_unit(device: Device) -> PeakRates:

@@ -209,7 +209,8 @@ class HostAlgorithm(Algorithm):
 
 
 def spatial_inner(spec: TensorSpec) -> int:
-    """Returns `inner` of a rank-4 tensor (outer, H, W, inner) in memory, without paddings."""
+    """Returns the size of `inner` of a rank-4 tensor without paddings, which is
+    (outer, H, W, inner) in memory."""
     axes = AXES[spec.layout]
     return math.prod(spec.shape[axis] for axis in axes[axes.index(3) + 1:])
 

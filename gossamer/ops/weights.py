@@ -1,4 +1,5 @@
-"""A layer's constants, their density, and their packed forms on a device."""
+"""A layer's constants, their density, and their packed forms on a device: arrays that are made of
+the constants, each laid out as one kernel reads it."""
 
 from __future__ import annotations
 
@@ -85,9 +86,9 @@ def build_clock(device: Device) -> float:
     Returns
     -------
     float
-        Seconds. On a device where several threads build side by side and wait for one another: the
-        processor time of this thread and of other processes that build for it. Else the wall-clock
-        time.
+        Seconds of processor time, of this thread and of other processes that build for it, on a
+        device where several threads build side by side and wait for one another. Seconds of
+        wall-clock time on other devices.
     """
     if not device.builds_side_by_side:
         return time.perf_counter()
@@ -245,8 +246,8 @@ class WeightsStore:
         device : Device
             The device that holds the packed forms.
         covers : tuple of str
-            Names of the layers that the layer consists of, which may differ from batch size to
-            batch size under one name.
+            Names of the layers that a fusion or a part covers; empty for a single layer. A layer
+            of one name may cover different layers at different batch sizes.
 
         Returns
         -------

@@ -15,8 +15,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 _SMALL = 1 << 24
 """Largest number of multiply-adds in the forward pass of an update for which BLAS gets one thread:
-with so few, several threads gain little and wait for each other on a busy machine. The number is a
-rule of thumb for all processors."""
+in such small updates several threads gain little, and wait for each other on a busy machine. The
+number is a rule of thumb for all processors."""
 
 
 class NumpyBackprop(HostAlgorithm):

@@ -102,7 +102,7 @@ class _OnlineUpdate:
             bias -= self.rate * bias_velocity
             return
         if self.decay:
-            # products with a factor just below 1 would round in the same direction at every sample
+            # a product with a factor just below 1 would round in the same direction at each sample
             weight -= self.rate * self.decay * weight
         # BLAS takes column-major matrices, so it gets the transpose of a row-major matrix
         sger(-self.rate, before, error, a=weight.T, overwrite_a=True)

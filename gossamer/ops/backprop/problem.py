@@ -17,9 +17,10 @@ LOSSES = ("squared_error", "cross_entropy")
 OUTPUTS = ("linear", "sigmoid", "tanh")
 """Activations that the outputs may have with the loss "squared_error"."""
 BETAS = (0.9, 0.999)
-"""Share of the means of gradients and of squared gradients that Adam keeps at each update."""
+"""Adam's two shares: how much of the running mean of the gradients, and how much of the running
+mean of the squared gradients, an update keeps."""
 EPSILON = 1e-8
-"""The number that Adam adds to each root, so that it never divides by 0."""
+"""The number that Adam adds to each square root, so that it never divides by 0."""
 DENSITIES = (1.0, 0.5, 0.25, 0.1)
 """Shares of non-zero inputs to which the density of data is rounded, so that data of about the
 same density share one measurement."""
@@ -66,14 +67,14 @@ class BackpropProblem(Problem):
     softmax for cross_entropy; for squared_error `output` says which. The loss is 0.5 sum (t - a)^2,
     or -sum t log a. Let g be the gradient of the loss with respect to a parameter, averaged over
     the update's samples, plus weight decay times the parameter for weights (not for biases):
-    velocity = momentum * velocity + g, parameter -= learning rate * velocity. The published form
+    velocity = momentum * velocity + g, parameter -= learning rate * velocity. The published update
     for one sample is w += rate * err * input. With Adam, m and v are the running means of g
-    and g^2 with the shares BETAS = (b, c) kept, and at update t
+    and g^2: each update keeps b of m and c of v, where BETAS = (b, c). At update t
     parameter -= learning rate * sqrt(1 - c^t) / (1 - b^t) * m / (sqrt(v) + EPSILON).
 
-    Source: training by back-propagation on a GPU with everything resident (2013), its online
-    form with sigmoid units and squared error; Adam is Kingma and Ba (2015), the form before
-    section 2.1; the other forms are standard.
+    Sources: training by back-propagation on a GPU with everything resident (2013), for online
+    training with sigmoid units and squared error; Kingma and Ba (2015), for Adam, whose update is
+    written as in the last lines before section 2.1. All other methods are standard.
     """
 
     op: ClassVar[str] = "backprop"
@@ -167,8 +168,8 @@ class BackpropProblem(Problem):
 
     @property
     def least_bytes(self) -> int:
-        """Bytes of each sample that is trained on, all parameters (read and written) and all
-        losses, each counted once."""
+        """Bytes of all samples that are trained on, of all parameters (once for the reads and once
+        for the writes), and of all losses."""
         samples = 4 * min(self.rows, self.samples * self.networks) * (self.sizes[0]
                                                                        + self.sizes[-1])
         return samples + 2 * self.outputs[0].nbytes + self.outputs[1].nbytes
@@ -177,9 +178,9 @@ class BackpropProblem(Problem):
         """Returns data and settings with which training stays finite.
 
         As in pictures, some inputs are zero more often than others, and neighbouring inputs are
-        zero about equally often. At a density of 0.146, which binarised MNIST has, 36% of the
-        inputs are 1 in at least one of eight samples. With MNIST it is 35%; it would be 72% if all
-        inputs were 1 equally often.
+        zero about equally often. At a density of 0.146, the density of binarised MNIST, 36% of the
+        inputs are 1 in at least one of eight samples. In MNIST itself this share is 35%. If all
+        inputs were 1 equally often, the share would be 72%.
         """
         inputs = self.sizes[0]
         position = (np.arange(inputs) + 0.5) / inputs

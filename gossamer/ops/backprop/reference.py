@@ -115,6 +115,7 @@ def _update(problem: BackpropProblem, parameters: np.ndarray, gradients: Layers,
 
 
 def adam_factor(updates: float) -> float:
-    """Returns the factor of the learning rate in Adam's update with this number, counted from 1."""
+    """Returns the factor by which Adam multiplies the learning rate in an update. updates: the
+    number of the update, counted from 1."""
     by_mean, by_square = BETAS
     return math.sqrt(1 - by_square**updates) / (1 - by_mean**updates)

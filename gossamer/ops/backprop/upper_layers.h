@@ -3,7 +3,8 @@
  *
  * Layer l has sizes[l] inputs and sizes[l + 1] units. The weights of layers from 1 on are stored
  * input by input in rows of odd length, so that work-items read along and across rows without bank
- * conflicts. A sample's outputs, its errors and the rows are padded with zeros to multiples of 4. */
+ * conflicts. A sample's outputs, its errors and the rows are padded with zeros to multiples of
+ * 4. */
 
 #pragma once
 
@@ -17,7 +18,7 @@
 #define UNIT_AT 0, 32 /* for each layer the offset of its units among the units of a sample */
 /* for each layer from 1 on the offset of its weights in shared memory, in floats */
 #define WEIGHT_AT 0, 512
-/* for each layer the offset of its parameters among the network's parameters, and their number */
+/* for each layer the offset of its parameters among the network's, and last the number of all */
 #define PARAMETER_AT 0, 2080, 2410
 /* offset in shared memory, in floats, of the units' outputs for each sample of a batch */
 #define OUT_AT 0
@@ -29,10 +30,10 @@
 #define BIAS_AT 264 /* offset of the biases, in floats */
 #define UPPER_VELOCITY 416 /* floats from a weight to its velocity */
 #define THREADS 128 /* work-items of the work-group */
-/* 1: no layer but the first has more than 32 inputs or units, so that one warp does the work of
- * the upper layers, and the other warps wait for this warp once */
+/* 1: no layer has more than 32 units, so that one warp does the work of the upper layers, and the
+ * other warps wait for this warp once */
 #define NARROW 1
-#define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
+#define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
 #define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
 #define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */
@@ -77,7 +78,7 @@ CONSTANT_TABLE int parameter_at[] = {PARAMETER_AT};
     (parameter) = FMA(-rate, gradient, (1.0f - rate * (decay)) * (parameter));
 #endif
 
-/* Input and unit of weight n of layer l, and its offsets in shared and in global memory. */
+/* Input and unit of weight n of layer l, and the weight's offsets in shared and global memory. */
 #define UPPER_I (n / sizes[l + 1])
 #define UPPER_J (n % sizes[l + 1])
 #define UPPER_SHARED_AT (weight_at[l] + UPPER_I * ROW(sizes[l + 1]) + UPPER_J)

@@ -1,8 +1,8 @@
-"""Convolutions of signs, in one step with a padding layer before them and a layer of signs behind.
+"""Convolutions of signs, each in one step with the padding before it and the layer of signs behind.
 
-A padding of -1, 0 or 1 costs nothing where the convolution itself assumes that constant outside of
-a packed image. In residual blocks, the signs of a sum are the input of the next layer, and the sum
-is an operand of a later layer: there the convolution writes both the sum and its signs.
+A padding of -1, 0 or 1 costs nothing where the convolution's kernel reads pixels outside of a
+packed image as this constant. In residual blocks the signs of a sum are the next layer's input, and
+a later layer reads the sum: there the convolution writes both the sum and its signs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _DeviceFusion(BinaryFusion):
     @abc.abstractmethod
     def configs(self, layer: BinaryLayer, device: Device
                 ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
-        """Returns the configs of the kernel, each with the bits of a word."""
+        """Returns the configs of the kernel, each with the number of bits of a word."""
 
     @abc.abstractmethod
     def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
@@ -281,8 +281,8 @@ def _both(first: Expression, second: Expression, places: dict[int, int]) -> Expr
     """Returns the expression with two outputs: the first expression's result, and the second
     expression of that result.
 
-    places: the inputs of the second expression other than the first expression's result: their
-    numbers in the returned expression, by their numbers in the second.
+    places: for inputs of the second expression that are not the first expression's result, their
+    numbers in the returned expression, by their numbers in the second expression.
     """
     inputs = first.inputs + len(places)
 

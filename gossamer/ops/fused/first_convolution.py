@@ -1,5 +1,5 @@
 """The algorithm few_channels_mma for fusions: a network's first convolution, and the layer before
-it that makes the image from the numbers that callers give, as one kernel."""
+it, which computes the image from the network's input, as one kernel."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _CONVOLUTION = FewChannelsMma()
 
 
 class FirstConvolutionMma(FusionAlgorithm):
-    """Computes the convolution as few_channels_mma of conv2d does, from bytes or floats in NCHW or
-    NHWC, from which the kernel computes the image as it loads them."""
+    """Computes the convolution by the kernel of few_channels_mma of conv2d. The kernel loads bytes
+    or floats in NCHW or NHWC, and computes the image's numbers from them."""
 
     name = _CONVOLUTION.name
     patterns = (("elementwise", "conv2d"),)

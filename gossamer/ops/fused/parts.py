@@ -9,7 +9,7 @@ from gossamer.ops.reduce.problem import ReduceProblem
 
 
 def is_product(part: Problem) -> bool:
-    """Returns whether a problem is a convolution of single pixels in one group."""
+    """Returns whether a problem is a 1x1 convolution in one group."""
     return isinstance(part, Conv2dProblem) and part.kernel == (1, 1) and part.groups == 1
 
 

@@ -14,12 +14,13 @@ from gossamer.ops.algorithm import PRECISIONS, Problem
 from gossamer.tensor import TensorSpec
 
 Source = tuple[int, int]
-"""The number of a part and the number of one of its outputs; for an entry, -1 and its number."""
+"""Where a value comes from: the number of a part and the number of one of the part's outputs, or -1
+and the number of an entry."""
 
 
 def entry(number: int) -> Source:
-    """Returns the source of the entry with a number, which is a value that a fusion reads from
-    outside."""
+    """Returns the source of an entry, a value that a fusion reads from outside. number: position of
+    the entry among the fusion's inputs."""
     return (-1, number)
 
 
@@ -35,8 +36,8 @@ class FusionProblem(Problem):
     sources: the source of each input of each part: an output of an earlier part, or an entry.
     exits: the sources of the fusion's outputs, each an output of a part.
 
-    The constants of part i are named "i.name". Raises ValueError where the source of an input is no
-    earlier part's output and no entry, or has another spec than the input.
+    The constants of part i are named "i.name". Raises ValueError where the source of an input is
+    neither an output of an earlier part nor an entry, or has another spec than the input.
     """
 
     op: ClassVar[str] = "fused"

@@ -1,5 +1,5 @@
-/* The two small products of a squeeze-and-excite layer, computed by a cluster of work-groups, each
- * of which has some of the channels of an image.
+/* The two small products of a squeeze-and-excite layer, computed by a cluster of work-groups. Each
+ * work-group has some of the channels of an image.
  *
  * The first product makes SQUEEZED numbers. `parts` has the partial sum of each work-group for each
  * number, (work-groups, numbers). */

@@ -25,8 +25,8 @@ class SqueezeExciteLayer:
     squeeze: the product that computes a few numbers from the means.
     excite: the product that computes the gates from these numbers.
     scale: the expression that scales an element of the image. Its first operand is the gate of the
-    element's channel, its others are the elements at the same place in other tensors.
-    tensors: the sources of these other tensors.
+    element's channel; its further operands are the elements at the same place in other tensors.
+    tensors: the sources of the other tensors.
     """
 
     squeeze: Conv2dProblem

@@ -10,7 +10,7 @@ from gossamer.ops.weights import Pack, Packed, Weights
 
 
 class RenamedWeights(Weights):
-    """Constants under other names. Their packed forms are kept with the original constants.
+    """Constants under other names. The original `Weights` packs them and keeps the packed arrays.
 
     names: the original name of each constant, by its new name.
     """

@@ -1,4 +1,4 @@
-/* The sums of kernels whose work-groups reduce one column of a product. A work-group has
+/* Sums for kernels in which a work-group computes one column of a product. A work-group has
  * WORK_GROUP_SIZE work-items, a power of two, and each work-item has a partial sum for each of ROWS
  * rows. */
 

@@ -35,7 +35,8 @@ TILES = (
     Tile(32, 1, 4, 1, 4),
     Tile(64, 1, 4, 1, 8),
 )
-"""Tiles for one row, for a few rows and for many rows, as columns of an image of height 1."""
+"""Tiles for products of one row, of a few rows and of many rows. The rows of a product are the
+columns of an image of height 1."""
 
 
 class _ImagesOfOnePixel(Algorithm):
@@ -117,7 +118,7 @@ class PopcountGemm(Algorithm):
 
 
 def _one_image(problem: GemmProblem) -> Conv2dProblem:
-    """Returns the product as a convolution of one image, whose columns are the rows."""
+    """Returns the product as a convolution of one image, whose columns are the product's rows."""
     return replace(pointwise(problem), batch=1, width=problem.rows)
 
 

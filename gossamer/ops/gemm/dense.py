@@ -33,8 +33,8 @@ from gossamer.tensor import ROW_MAJOR
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
 _USUAL_ROWS = 16
-"""Number of rows for which the numbers of threads of a product on the host are listed. Configs do
-not depend on the actual number of rows, which is the batch size."""
+"""The number of rows that is assumed when the numbers of threads of a product on the host are
+listed: configs do not depend on the actual number of rows, which is the batch size."""
 
 
 class _PointwiseGemm(Algorithm):
@@ -96,8 +96,8 @@ class MmaGemm(_PointwiseGemm):
 
 
 class FewRows(Algorithm):
-    """A product of at most four rows, where a work-group reduces each column; its time is the time
-    of reading the weights."""
+    """A product of at most four rows, in which one work-group computes each column. The product
+    takes the time of reading its weights."""
 
     op = "gemm"
     name = "few_rows"
@@ -199,7 +199,8 @@ def pointwise(problem: GemmProblem) -> Conv2dProblem:
 
 
 def _over(problem: GemmProblem | Conv2dProblem, variant: Variant, layout: str) -> Variant:
-    """Returns a variant of another problem with the same config and precision."""
+    """Returns a variant of `problem` with the config and precision of a variant of another problem.
+    layout: the layout of all its tensors."""
     inputs, outputs = (tuple(spec.with_format(layout=layout) for spec in specs)
                        for specs in (problem.inputs, problem.outputs))
     same_config = replace(variant, inputs=inputs, outputs=outputs)

@@ -45,7 +45,7 @@
 #define TILE_WORDS (TILE_K * (TILE_M + TILE_N))
 #define WEIGHT_LOADS (TILE_N * TILE_K / 4 / WORK_GROUP_SIZE)
 #define ASYNC (TILES > 2)
-#define GROUP_SIZE_M 8 /* rows of tiles whose tiles neighbouring work-groups compute */
+#define GROUP_SIZE_M 8 /* rows of tiles that a group of neighbouring work-groups computes */
 
 /* Numbers of x that are copied together; a work-item's k is the same for all of its copies. */
 #define TOGETHER (ASYNC ? 1 : 4)

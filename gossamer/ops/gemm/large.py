@@ -30,7 +30,8 @@ _CONFIGS = (
 CUDA, and one of the last two is the fastest through OpenCL; on every device each config may be
 measured."""
 _LEAST = 128
-"""The least numbers of rows and of columns: with fewer, most of a tile would be empty."""
+"""The least number of rows, and of columns: with fewer rows or columns, much of a tile would be
+empty."""
 
 
 class LargeGemm(Algorithm):

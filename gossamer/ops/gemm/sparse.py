@@ -1,4 +1,4 @@
-"""Products with pruned weights in CSR: of few rows on devices, of any number of rows on the host.
+"""Products with pruned weights in CSR, by a kernel for few rows and by SciPy on the host.
 
 A product of few rows takes the time of reading its weights: a nonzero with its column index
 takes 6 bytes where indices fit 16 bits, and a dense weight takes 4.

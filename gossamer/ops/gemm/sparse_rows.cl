@@ -1,6 +1,6 @@
-/* A matrix product of ROWS rows with weights in CSR. Each work-group reduces one column of the
+/* A matrix product of ROWS rows with weights in CSR. Each work-group computes one column of the
  * result; its work-items stride along that column's nonzeros. The kernel is memory-bound: it reads
- * every nonzero and its index `place` along the depth once. */
+ * every nonzero, and the nonzero's index `place` along the depth, once. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 1 /* rows of the product */

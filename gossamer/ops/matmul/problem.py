@@ -18,8 +18,8 @@ class MatmulProblem(Problem):
     """The product a @ b by the rules of NumPy: a vector is a row on the left and a column on the
     right, and the dimensions before the last two broadcast.
 
-    constants: numbers of the operands, a (0) and b (1), that are constants, stored in the weights
-    as `operand0` and `operand1`.
+    constants: indices of the operands that are constants, 0 for a and 1 for b; the weights hold
+    these operands as `operand0` and `operand1`.
     Raises ValueError for shapes that have no product.
     """
 

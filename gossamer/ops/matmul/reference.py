@@ -1,4 +1,4 @@
-"""Matrix products in NumPy, in float64 for the reference and in float32 for the host."""
+"""The float64 reference of matrix products, and the operands of a product as arrays."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-/* Batched row-major matrix products, c = a @ b, on processors: a work-item is a work-group, and holds
- * the sums of ROWS rows by 16 * VECTORS columns in vector registers. Shared memory is not used:
- * rows of b are read in order, and one number of a at a time is spread over a vector. */
+/* Batched row-major matrix products, c = a @ b, on processors. A work-group has one work-item,
+ * which holds the sums of ROWS rows by 16 * VECTORS columns in vector registers. Shared memory is
+ * not used: rows of b are read in order, and one number of a at a time is broadcast to a vector. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 6 /* rows of a tile */

@@ -24,10 +24,10 @@ _LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
 """Operators that may run for ever, or for very long."""
 _INEXACT = ["ConvMulFusion"]
 """Rewrites of ONNX Runtime that would make exact sums of integers inexact: they multiply a
-convolution's weights by the scales that follow it."""
+convolution's weights by the scales that follow the convolution."""
 _LARGE = 1024
-"""Number of bytes from which on a constant is surely data: no operator takes it as a shape, an axis
-or another setting."""
+"""A constant of at least this number of bytes is surely data: no operator takes a constant of this
+size as a shape, an axis or another setting."""
 
 
 def version_on(device: Device) -> str:
@@ -70,7 +70,7 @@ class Session:
         onnxruntime = host_library.onnxruntime()
         proto = _checked(model)
         inputs = list(proto.graph.input)
-        # ONNX Runtime expands an operator that is an ONNX function for the shapes of its inputs
+        # ONNX Runtime needs the shapes to expand operators that ONNX defines as functions
         for info, shape in zip(inputs, shapes, strict=False):
             info.type.tensor_type.ClearField("shape")
             info.type.tensor_type.shape.SetInParent()
@@ -140,7 +140,7 @@ class Session:
 
     def node_times(self) -> list[tuple[str, float]]:
         """Returns the name and the microseconds of each execution of a node, in the order of all
-        runs so far. The session must be `profiled`. It takes no more times after this call."""
+        runs so far. The session must be `profiled`. After this call it takes no more times."""
         events = json.loads(Path(self._session.end_profiling()).read_text())
         ending = "_kernel_time"
         return [(event["name"].removesuffix(ending), float(event["dur"])) for event in events

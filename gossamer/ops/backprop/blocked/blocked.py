@@ -30,9 +30,9 @@ class Blocked(KernelBackprop):
     W_{s+1} x = W_s x + g_s (x_s . x) for every input x, so that only this correction and the upper
     layers have to be computed sample after sample.
 
-    There are two kinds of forms. A pipeline trains a network with one hidden layer in one
-    work-group, with or without tensor cores. The other forms take several launches per block, with
-    the first layer's weights distributed over all work-groups.
+    There are two kinds of configs. A pipeline trains a network with one hidden layer in one
+    work-group, with or without tensor cores. The other configs take several launches per block,
+    with the first layer's weights distributed over all work-groups.
     """
 
     name = "blocked"

@@ -1,5 +1,5 @@
-"""Inner products of the samples, which do not depend on the weights, and the parts into which an
-epoch is divided so that the products of a part fit into little memory."""
+"""Inner products of the samples, which do not depend on the weights. The samples are divided into
+parts, so that the inner products of one part fit into little memory."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _MOST_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class RunPart:
-    """Samples that are trained on together.
+    """A part of the samples, whose inner products are in memory at the same time.
 
     first: the first sample.
     count: number of samples.
     gram: launch that computes the samples' inner products.
-    buffers: inputs and outputs of the problem with which the samples are trained on.
+    buffers: the problem's inputs and outputs, as kernel arguments of the training on these samples.
     """
 
     first: int
@@ -53,8 +53,8 @@ class SampleRun:
 
     samples: largest number of samples of a part.
     products: the kernel argument for the inner products.
-    same: the kernel argument for flags of tiles in which a network has the same samples as the
-    first network.
+    same: the kernel argument for a flag of each network and tile: whether the tile's samples are
+    the samples of the first network.
     nbytes: bytes that the products and the flags take at the start of the workspace.
     """
 

@@ -2,9 +2,10 @@
  * Let W be the first layer's weights before the block. advance.cl has computed the products W x_s
  * with the block's samples. The sums of the first layer's units for sample s are
  *     W x_s + sum over the samples r of the block before s of (x_r . x_s) delta_r
- * where delta_r is the change of the units' weights by the error of r for an input of 1. As soon as
- * delta_r is known, it is added to the sums of all later samples. Weight decay multiplies W by a
- * factor at each sample, and the inner products by powers of this factor.
+ * where delta_r has, for each unit, the amount by which the update after sample r changes a weight
+ * whose input is 1. As soon as delta_r is known, it is added to the sums of all later samples.
+ * Weight decay multiplies W by a factor at each sample, and the inner products by powers of this
+ * factor.
  *
  * upper_layers.h has further macros: NARROW is 0, and BATCH is 2, because two samples alternate. */
 
@@ -101,7 +102,8 @@ KERNEL WORK_GROUP_OF(THREADS) void in_turn(
         FETCH(s + 2)
         backpropagate_upper_layers(pool, item, buffer, buffer);
         BARRIER();
-        /* each sum of the next sample is changed by the work-item that reads it next */
+        /* A work-item changes the sums of the next sample that it reads itself, so that no barrier
+         * is needed before it reads them. */
         for (int n = item; n < UNITS * SPLITS; n += THREADS) {
             int j = n % UNITS;
             float delta = -rate * pool[ERROR_AT + buffer * WIDTH + j];

@@ -35,9 +35,9 @@ MOST_LAUNCHES = 1 << 15
 
 @dataclass(frozen=True)
 class InTurn:
-    """The form in which one work-group per network trains the upper layers on the samples of a
-    block, one after the other, and then many work-groups change and multiply the weights of the
-    first layer.
+    """A config of exact blocking by several launches per block. One work-group per network trains
+    the upper layers on the samples of a block, one after the other. Many work-groups then change
+    and multiply the weights of the first layer.
 
     block: number of samples of a block.
     threads: work-items of the work-group that trains the upper layers.
@@ -60,7 +60,7 @@ class InTurn:
         return _Memory(problem, self).nbytes
 
     def unfit(self, problem: BackpropProblem, device: Device) -> str | None:
-        """Returns the reason why the device cannot train the network in this form, or None."""
+        """Returns the reason why the device cannot train the network with this config, or None."""
         blocks, units = -(-problem.samples // self.block), problem.sizes[1]
         if 2 * blocks > MOST_LAUNCHES:
             return f"{2 * blocks} launches, more than {MOST_LAUNCHES} a call"
@@ -116,8 +116,8 @@ FORMS = (InTurn(32, 256), InTurn(64, 256), InTurn(32, 512), InTurn(64, 512), InT
 
 
 class _Memory:
-    """The places in the workspace: inner products of samples, and for one block the first layer's
-    sums and the changes of its weights for an input of 1."""
+    """The places of three arrays in the workspace: the inner products of samples, and for one block
+    the sums of the first layer's units and the changes of weights whose input is 1."""
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
         self.run = SampleRun(problem, form.reach)

@@ -82,8 +82,8 @@
 #define VOTES_OF_WARPS ((SHARED_POINTER uint *)(pool + VOTES_AT))
 
 /* The registers of a work-item of a matmul warp. quad: its groups of four inputs. valid: a mask for
- * each group, with all bits set where the network has the group, otherwise none. next_row: the row
- * of the data of a later sample. source: the network whose inner products are used. listed_before,
+ * each group, with all bits set where the network has the group, otherwise none. next_row: the data
+ * row of a later sample. source: the network whose inner products are used. listed_before,
  * listed: how many rows the warp listed in the block before and in this block. */
 typedef struct {
     int quad[QUADS], valid[QUADS], next_row, source, listed_before, listed;
@@ -204,7 +204,7 @@ INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
             }
             state->listed += POPCOUNT(ballot);
         }
-    /* the list is padded to whole steps with values of 0 and a row of weights of no input */
+    /* the list is padded to whole steps: values of 0, and a row of weights that has no input */
     if (IS_MATMUL_WARP && lane < CEIL_DIV(state->listed, STEP) * STEP - state->listed) {
         row[state->listed + lane] = INPUTS * STRIDE * 4;
         for (int s = 0; s < BLOCK; s++)

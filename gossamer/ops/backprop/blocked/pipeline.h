@@ -1,18 +1,18 @@
-/* The parts of exact blocking in one work-group per network that do not depend on how the first
- * layer is computed: the roles of the warps, the records of a block, and the loop over the blocks.
+/* Exact blocking in one work-group per network, without the code of the first layer: the roles of
+ * the warps, the records of a block, and the loop over the blocks.
  *
  * While the first warp trains on the BLOCK samples of a block (sequential_core.h), the matmul warps
- * change the first layer's weights by the block before and multiply them by the block after. A
- * barrier of the work-group separates the blocks.
+ * change the first layer's weights by the updates of the previous block, and multiply the weights
+ * by the samples of the next block. A barrier of the work-group separates the blocks.
  *
  * Let W be the first layer's weights after block u - 1. The hidden units' sums for sample s of
  * block u + 1 are
  *     W x_s + sum over samples r of (x_r . x_s) delta_r
- * where r goes over block u and over the samples of block u + 1 before s, and delta_r is the change
- * of the hidden units' weights by the error of r for an input of 1. The matmul warps compute W x_s
- * during block u, `gram` holds the inner products, and the first warp adds each delta_r to the sums
- * of later samples (`pending`). Weight decay multiplies W by `keep` at each sample, and the inner
- * products by powers of `keep`. */
+ * where r goes over block u and over the samples of block u + 1 before s, and delta_r has, for each
+ * hidden unit, the amount by which the update after sample r changes a weight whose input is 1. The
+ * matmul warps compute W x_s during block u, `gram` holds the inner products, and the first warp
+ * adds each delta_r to the sums of later samples (`pending`). Weight decay multiplies W by `keep`
+ * at each sample, and the inner products by powers of `keep`. */
 
 #pragma once
 

@@ -1,5 +1,5 @@
-"""Exact blocking in one work-group per network: the host side of pipeline.cl, and the parts that
-the form for tensor cores shares with it."""
+"""Exact blocking in one work-group per network: the host side of pipeline.cl, and the code that
+pipeline_mma.py shares with it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SOURCE = Path(__file__).with_name("pipeline.cl")
 
 _MOST_HIDDEN, _MOST_OUTPUTS = 64, 32
 _MOST_NETWORKS = 65535
-"""Largest number of networks: they are the y axis of the grid that computes inner products."""
+"""Largest number of networks: networks are the y axis of the grid that computes inner products."""
 _MOST_FETCHED = 64
 """Largest number of registers of a work-item that hold inputs of the next block."""
 
 
 class PipelineLayoutBase:
-    """The shared memory and the macros that sequential_core.h and pipeline.h need in every form. A
-    form reserves its own memory with place().
+    """The shared memory and the macros that sequential_core.h and pipeline.h need, with and without
+    tensor cores. Subclasses reserve further memory with place().
 
     registers: approximate number of registers that a work-item needs.
     nbytes: bytes of shared memory.
@@ -141,7 +141,8 @@ class Pipeline:
         return SampleRun(problem, self.reach).nbytes
 
     def unfit(self, problem: BackpropProblem, device: Device) -> str | None:
-        """Returns the reason why a work-group cannot train the network in this form, or None."""
+        """Returns the reason why a work-group cannot train the network with this config, or
+        None."""
         if (reason := unfit_sizes(problem)) is not None:
             return reason
         layout = _PipelineLayout(problem, self)
@@ -159,7 +160,7 @@ class Pipeline:
         return launches_of(problem, device, kernel, layout)
 
 
-# The forms are tried in this order on every device; the order is a rule of thumb.
+# The configs are tried in this order on every device; the order is a rule of thumb.
 FORMS = (
     Pipeline(8, 384, 0, 4), Pipeline(8, 256, 0, 4), Pipeline(8, 384, 1, 4),
     Pipeline(8, 320, 0, 4), Pipeline(8, 384, 0, 2), Pipeline(4, 384, 0, 4),

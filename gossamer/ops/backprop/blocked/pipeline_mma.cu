@@ -17,8 +17,9 @@
  * In shared memory the inputs of a warp are stored group by group, as 8 rows of 8 inputs; row r has
  * sample SAMPLE_OF(r), so that the lanes read inputs and changes from different banks.
  *
- * Warp 4 makes the records, and with APART warps 8, 12, ... do, too. They share a sub-partition of
- * the multiprocessor with the first warp: records are little work and leave the first warp time.
+ * Warp 4 makes the records, and with APART warps 8, 12, ... do, too. These warps share a
+ * sub-partition of the multiprocessor with the first warp: records are little work and leave the
+ * first warp time.
  *
  * Macros that end in _AT are offsets in shared memory, in floats, and FLOATS is its size in floats.
  * pipeline.h has further macros; BLOCK is 8. */
@@ -328,7 +329,7 @@ INLINE void work_matmul_warp(float *pool, MatmulState &state, const Run *run, in
     state.next = after;
 }
 
-/* The registers of a work-item that makes records. next_row: the row of the data of a later sample.
+/* The registers of a work-item that makes records. next_row: the data row of a later sample.
  * source: the network whose inner products are used. */
 struct Recorder {
     int next_row, source;

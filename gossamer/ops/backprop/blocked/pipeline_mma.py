@@ -33,7 +33,7 @@ class PipelineMma:
 
     threads: work-items of the work-group.
     apart: 1 where all other warps in the first warp's sub-partition of the multiprocessor make
-    records, which is little work; 0 where only one of them does.
+    records, which is little work; 0 where only one of these warps makes records.
     """
 
     threads: int
@@ -53,7 +53,8 @@ class PipelineMma:
         return SampleRun(problem, self.reach).nbytes
 
     def unfit(self, problem: BackpropProblem, device: Device) -> str | None:
-        """Returns the reason why a work-group cannot train the network in this form, or None."""
+        """Returns the reason why a work-group cannot train the network with this config, or
+        None."""
         if not device.limits.mma:
             return f"{device.name} has no tensor cores for TF32 (sm_80 or newer)"
         if (reason := unfit_sizes(problem)) is not None:
@@ -74,9 +75,10 @@ class PipelineMma:
 
 FORMS = (PipelineMma(384, 0), PipelineMma(384, 1), PipelineMma(480, 0), PipelineMma(224, 0),
          PipelineMma(160, 0))
-"""The forms in the order in which they are tried. They deal groups of inputs one by one to 10, 9,
-13, 5 and 3 matmul warps. A row of a picture of 28 or 32 pixels has 3.5 or 4 groups, so that each
-warp gets an equal share of any part of the picture."""
+"""The configs in the order in which they are tried. They have 10, 9, 13, 5 and 3 matmul warps, to
+which groups of inputs are dealt one by one. A row of a picture has 3.5 groups for 28 pixels and 4
+groups for 32 pixels. No number of warps is a multiple of 3.5 or 4, so that each warp gets an equal
+share of any part of the picture."""
 
 
 class _MmaLayout(PipelineLayoutBase):

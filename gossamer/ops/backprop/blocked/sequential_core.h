@@ -1,10 +1,10 @@
 /* The sequential core: the part of training a network with one hidden layer that has to be done
  * sample after sample, by one warp.
  *
- * The record of a sample holds the sums of the hidden units without the changes by the samples just
- * before, the coefficients by which this sample's changes enter the sums of later samples, and the
- * targets. The core adds to the record the terms of the loss, and delta, the change of the hidden
- * units' weights for an input of 1. A delta counts for the next REACH samples (pending). */
+ * The record of a sample holds the sums of the hidden units without the changes by the preceding
+ * samples, the coefficients by which this sample's changes enter the sums of later samples, and the
+ * targets. The core adds to the record the terms of the loss, and delta: for each hidden unit, the
+ * change of a weight whose input is 1. A delta enters the sums of REACH later samples (pending). */
 
 #pragma once
 
@@ -12,7 +12,7 @@
 #define HIDDEN 32 /* hidden units */
 #define OUTPUTS 10 /* outputs */
 #define BLOCK 8 /* records of a block */
-#define REACH 16 /* later samples for which a delta counts, a multiple of 4 */
+#define REACH 16 /* later samples whose sums a delta enters, a multiple of 4 */
 #define STRIDE 32 /* hidden units, padded */
 #define PARTS 1 /* work-items that share the weights of an output */
 /* weights of each of these work-items, a multiple of 4; in CUDA, where partial sums need no shared
@@ -23,7 +23,7 @@
 #define PART_SUM_AT 1772 /* offset of the sums of parts, in floats */
 #define SUMS_AT 1784 /* offset of the outputs' sums, in floats */
 #define EXPONENTIALS_AT 1796 /* offset of the softmax's exponentials, in floats */
-#define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
+#define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
 #define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
 #define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */
@@ -88,7 +88,7 @@ typedef struct {
     float changes[PADDED(OUTPUTS)], delta[UNITS_PER_ITEM], y[UNITS_PER_ITEM];
     float coefficient[REACH], last_keep;
     int output, part;
-    /* 0 in a register, which is added to offsets in the pool (KEEP_IN_REGISTER) */
+    /* always 0; it is kept in a register and added to offsets in the pool (KEEP_IN_REGISTER) */
     int origin;
 } SequentialCore;
 
@@ -109,7 +109,7 @@ INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float
     SHARED_POINTER float *error = pool + core->origin + ERROR_AT;
     int output = core->output, part = core->part;
     int share = part < SPLIT ? part * PIECE : 0;
-    /* of the current sample: sums of the hidden units, inputs of the output, and its target */
+    /* of the current sample: sums of the hidden units, and the output's inputs and target */
     float sum[UNITS_PER_ITEM], in[PIECE], target = 0.0f;
 
 /* The part of a hidden unit's sum that the matmul warps computed. */

@@ -1,6 +1,6 @@
 /* Back-propagation with one launch per step and all data on the device: for each update the outputs
  * of every layer (9, 10), the errors of every hidden layer (11), and the changes of every layer's
- * weights and biases (12, 13). The numbers are those of the kernels in the publication.
+ * weights and biases (12, 13). These numbers are the publication's numbers of its kernels.
  *
  * `units` holds the outputs of all units but the inputs, [network][sample of the batch][unit],
  * layer after layer. The units' errors follow at the offset `errors`. The ids of a work-group are
@@ -9,7 +9,8 @@
  * `source` is the offset of a layer's inputs among the units of a sample; where `source` is
  * negative, the inputs are in the data. `target` is the offset of the layer's units.
  *
- * Each build contains one kernel: FORWARD, SOFTMAX_ERRORS, HIDDEN_ERRORS, UPDATE or COUNT_UPDATES. */
+ * Each build contains one kernel: FORWARD, SOFTMAX_ERRORS, HIDDEN_ERRORS, UPDATE or
+ * COUNT_UPDATES. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define THREADS 64 /* work-items of a work-group, a power of two */
@@ -22,8 +23,8 @@
 #define NEW_2 0.001f /* share of new values in Adam's second mean */
 #define LOG_BETA_1 -0.1053605f /* logarithm of the share of the first mean that is kept */
 #define LOG_BETA_2 -0.0010005f /* logarithm of the share of the second mean that is kept */
-#define EPSILON 1e-8f /* the number that Adam adds to each root */
-#define ACTIVATE(z) SIGMOID(z) /* the activation of inner units */
+#define EPSILON 1e-8f /* the number that Adam adds to each square root */
+#define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
 #define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
 #define ACTIVATE_OUTPUT(z) SIGMOID(z) /* the activation of outputs */
 #define OUTPUT_SLOPE(a) ((a) * (1.0f - (a))) /* derivative of ACTIVATE_OUTPUT, from its result */
@@ -44,7 +45,8 @@
     }
 #define SUM(a, b) ((a) + (b))
 
-/* Copies the parameters to the memory in which they are trained; both may be the same memory. */
+/* Copies the parameters from `before` to `after`, where they are trained. Both may be the same
+ * memory. */
 KERNEL void carry(const GLOBAL float *before, GLOBAL float *after, int count)
 {
     int i = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
@@ -52,7 +54,7 @@ KERNEL void carry(const GLOBAL float *before, GLOBAL float *after, int count)
         after[i] = before[i];
 }
 
-/* A work-group computes one unit: a tree sums its weighted inputs. */
+/* A work-group computes one unit: a tree sums the unit's weighted inputs. */
 #ifdef FORWARD
 KERNEL WORK_GROUP_OF(THREADS) void forward(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT targets,

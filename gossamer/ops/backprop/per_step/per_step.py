@@ -96,9 +96,9 @@ class _UpdateLaunches:
     """Makes the launches of one update.
 
     weights: for each layer the offset of its weights among a network's parameters.
-    starts: for each layer the offset of its inputs among the units of a sample (-1: in the data);
-    last the offset of the outputs.
-    errors: offset of all errors behind all units in the workspace.
+    starts: for each layer the offset of its inputs among the units of a sample, or -1 where its
+    inputs are in the data; the last number is the offset of the outputs.
+    errors: offset of the errors in the workspace, in floats: they follow the units of all samples.
     """
 
     def __init__(self, problem: BackpropProblem, threads: int, device: Device) -> None:

@@ -3,8 +3,9 @@
  * before.
  *
  * In the first layer LANES neighbouring work-items share SHARE inputs, and each has PER_ITEM units
- * that are LANES apart: only one work-item ever reads or changes a weight. Without velocities the
- * weights are stored divided by `scale`, so that their decay takes one multiplication per update.
+ * that are LANES apart: each weight is read and changed by one work-item only. Without velocities
+ * the weights are stored divided by `scale`, so that their decay takes one multiplication per
+ * update.
  *
  * upper_layers.h has further macros. */
 
@@ -16,10 +17,10 @@
 #define SHARE 16 /* inputs of a work-item */
 #define PER_ITEM 1 /* units of a work-item, LANES apart */
 #define REGISTERS 0 /* 1: the first layer's weights are in registers */
-/* 1: zeros of a sample are skipped; a list then holds the inputs among 32 that are not 0 */
+/* 1: zeros of a sample are skipped; each list then holds the nonzero inputs of 32 neighbours */
 #define SPARSE 0
 #define X_AT 1024 /* offset in shared memory, in floats, of two samples */
-#define LISTED_AT 1152 /* offset of the numbers of the inputs in the lists, in floats */
+#define LISTED_AT 1152 /* offset of the indices of the listed inputs, in floats */
 #define LENGTHS_AT 1152 /* offset of the lengths of the lists, in floats */
 #define FIRST_AT 1152 /* offset of the first layer's weights, in floats */
 #define VELOCITY_AT 3200 /* offset of the velocities of the first layer's weights, in floats */
@@ -55,8 +56,8 @@
         ALONG_SHARE for (int k = 0; k < SHARE; k++)       \
             UNROLL for (int u = 0; u < PER_ITEM; u++)
 
-/* Loops over this work-item's lists of a sample, AT_ONCE entries in a step. A list is padded with
- * values of 0 and a row of weights of no input. */
+/* Loops over this work-item's lists of a sample, AT_ONCE entries in a step. Lists are padded with
+ * entries that have the value 0 and a row of weights that belongs to no input. */
 #define AT_ONCE 4
 #define FOR_EACH_LISTED                                                                      \
     for (int list = split; list < LISTS; list += SPLITS)                                     \

@@ -46,7 +46,7 @@ class PersistentForm:
         return (("weights", self.weights), ("threads", self.threads), ("units", self.units))
 
 
-# The forms are tried in this order on every device; the order is a rule of thumb.
+# The configs are tried in this order on every device; the order is a rule of thumb.
 FORMS = (
     PersistentForm("sparse", 512, 1), PersistentForm("registers", 512, 1),
     PersistentForm("registers", 256, 2), PersistentForm("registers", 512, 2),
@@ -124,7 +124,7 @@ class _PersistentLayout(SharedMemoryLayout):
 
 
 def _fits(problem: BackpropProblem, form: PersistentForm, device: Device) -> bool:
-    """Returns whether a work-group of the device can train a network in this form."""
+    """Returns whether a work-group of the device can train a network with this config."""
     limits, layout = device.limits, _PersistentLayout(problem, form)
     if form.threads > limits.work_group_size or layout.lanes > form.threads:
         return False

@@ -3,7 +3,7 @@
  * gate. x and y are NHWC.
  *
  * A cluster of work-groups computes an image, and each work-group has SLICE_WORDS words of 16 bytes
- * of each pixel. While the kernel before still runs, a work-group copies its weights to shared
+ * of each pixel. While the previous kernel still runs, a work-group copies its weights to shared
  * memory. It reads its words for the means, keeps them in shared memory where they fit, and reads
  * them again otherwise. The first product is a sum over all channels: each work-group gives the
  * others its partial sums over its own channels.

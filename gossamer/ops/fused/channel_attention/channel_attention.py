@@ -223,8 +223,8 @@ def _division(problem: FusionProblem, precision: str, cluster: int, warps: int,
 def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_Division]:
     """Returns the divisions that are offered, in the order of their expected times. Of the clusters
     whose work-groups have the same number of words, only the smallest is offered. The first
-    division is the fastest for which every device with clusters has room, because it is taken where
-    nothing is measured."""
+    division is taken where nothing is measured, so that it is the fastest of the divisions that
+    every device with clusters has room for."""
     batch, limits = problem.inputs[0].shape[0], device.limits
     alone = _division(problem, precision, 1, min(_WARPS), device)
     found: dict[int, list[_Division]] = {}

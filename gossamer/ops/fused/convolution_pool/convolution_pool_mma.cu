@@ -1,10 +1,11 @@
-/* A convolution of few input channels, such as the first of a network, and the maximum over
- * windows of its outputs, which are never stored. These maxima are the results: y is float16, NHWC.
- * The image is read in the format that callers give (ops/image.h).
+/* A convolution of few input channels, such as a network's first convolution, and the maximum over
+ * windows of its outputs. The outputs are never stored. The maxima are the results: y is float16,
+ * NHWC.
+ * The image is read in the format of the network's input (ops/image.h).
  *
  * A work-group of four warps computes OUT_PART channels of a tile of results: it goes down 64
- * columns of the convolution's outputs. It computes ROWS rows of outputs at a time, a band: those
- * that a row of results needs and the previous row of results did not need.
+ * columns of the convolution's outputs. It computes a band of ROWS rows of outputs at a time: the
+ * rows of outputs that a row of results needs and the previous row of results did not need.
  *
  * Shared memory has the image's rows under a band in a ring, as float16: a line for each row and
  * channel. In a line, each of the 64 columns has 16 bytes with the numbers under its window.

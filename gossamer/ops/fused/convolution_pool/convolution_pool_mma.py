@@ -42,8 +42,8 @@ _BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
 
 
 class ConvolutionPoolMma(FusionAlgorithm):
-    """Computes both layers in float16 with float32 sums. It reads the tensor that callers give,
-    such as float32 in NCHW or bytes in NHWC, and writes float16 in NHWC."""
+    """Computes both layers in float16 with float32 sums. The kernel reads the network's input, such
+    as float32 in NCHW or bytes in NHWC, and writes float16 in NHWC."""
 
     name = "convolution_pool_mma"
     patterns = (("conv2d", "pool"), ("elementwise", "conv2d", "pool"))
@@ -117,9 +117,9 @@ def _tiling(problem: FusionProblem, variant: Variant) -> PoolTiling:
 
 def _is_folded(convolution: Conv2dProblem, bias: np.ndarray | None) -> bool:
     """Returns whether the tensor cores can compute the epilogue, which is then a bias for each
-    channel, with or without ReLU behind it. They add the bias as a sum of two float16 numbers. The
-    two numbers are the weights of ones that stand behind the window's numbers in the first two
-    lines."""
+    channel, with or without ReLU behind it. The tensor cores add the bias as a sum of two float16
+    numbers. These two numbers are weights. Their inputs are ones, which stand behind the window's
+    numbers in the first two lines."""
     return (convolution.epilogue in (_BIAS, _BIAS_RELU) and bias is not None
             and convolution.kernel[1] < TAPS and convolution.channels * convolution.kernel[0] > 1
             and bool((np.abs(bias) <= _LARGEST_HALF).all()))
@@ -146,8 +146,8 @@ def _pack(weight: np.ndarray, tiling: PoolTiling, bias: np.ndarray | None) -> np
     """Returns the weights as (parts of the output channels, lines of a window, output channels of a
     part, 8 numbers of a line). A part belongs to a work-group. Lines are in the order of rows and
     then of channels. Zeros fill the last numbers of a line, and make up a last line where the
-    number of lines is odd. bias: the number that is added to each output channel by ones behind the
-    window's numbers; None where there are no such ones."""
+    number of lines is odd. bias: the bias of each output channel, which the tensor cores add; None
+    where they add none."""
     out_channels, channels, rows, columns = weight.shape
     packed = np.zeros((tiling.lines, out_channels, TAPS), np.float16)
     with np.errstate(over="ignore"):

@@ -1,5 +1,5 @@
-"""Finds the layers of fusions of a first convolution and the maximum behind it, and says which
-fusions one kernel can compute."""
+"""Recognises fusions of a network's first convolution and the maximum over windows behind it, and
+says which of these fusions one kernel can compute."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ConvolutionPool:
     """A convolution of few input channels and the maximum over windows of its result.
 
     problem: the fusion.
-    given: the layer that makes the convolution's image from the numbers that callers give; None
-    where callers give the image itself.
+    given: the layer that computes the convolution's image from the network's input; None where the
+    network's input is the image itself.
     convolution: the convolution.
     pool: the maximum over windows.
     """

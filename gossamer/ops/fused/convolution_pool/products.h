@@ -1,9 +1,9 @@
-/* Products of convolution_pool_mma.cu: 64 columns of a row of outputs by OUT_PART channels. For
- * each n, a lane has the sums of columns c and c + 8, where c is 16 * warp + lane / 4, and of
+/* Products of convolution_pool_mma.cu: 64 columns of a row of outputs by OUT_PART channels. In
+ * sums[n], a lane has the sums of columns c and c + 8, where c is 16 * warp + lane / 4, and of
  * channels d and d + 1, where d is 8 * n + 2 * (lane % 4).
  *
- * A step multiplies 16 numbers of K. For 8 of these, half a step, a line has 16 bytes for each of
- * 64 columns, and the weights have 16 bytes for each channel. */
+ * A step multiplies 16 numbers of K, two lines of the image by their weights. A line has 16 bytes,
+ * 8 numbers of K, for each of 64 columns. The weights of a line have 16 bytes for each channel. */
 
 #pragma once
 

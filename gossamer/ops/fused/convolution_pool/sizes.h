@@ -11,8 +11,8 @@
  *              numbers of a window, and a window has at most 7 columns
  * LEAST        the least result, as a pair of halves: 0 where the epilogue is folded and ends with
  *              ReLU, otherwise minus infinity
- * MAKES_IMAGE  1: the kernel computes the image's numbers from the numbers that callers give; 0:
- *              callers give the image
+ * MAKES_IMAGE  1: the kernel computes the image from the network's input; 0: the network's input is
+ *              the image
  * WGMMA        1: the warps multiply together, from shared memory (sm_90a) */
 
 #pragma once
@@ -39,7 +39,7 @@
 #define ROWS_HELD 9 /* rows of the image in the ring */
 #define FOLDED 0 /* 1: the weights include the bias of each channel */
 #define LEAST 0xfc00fc00u /* the least result, as a pair of halves */
-#define MAKES_IMAGE 0 /* 1: the kernel computes the image from the numbers that callers give */
+#define MAKES_IMAGE 0 /* 1: the kernel computes the image from the network's input */
 #endif
 
 #include "dialect/common.h"
@@ -58,7 +58,7 @@
 #define SPAN (ROWS_HELD - ADVANCE)  /* rows of the image under ROWS rows of outputs */
 #define PAIRS CEIL_DIV(KERNEL_W, 2)
 /* With a stride of at most 2, a lane loads two numbers of a column's window, and gets the others
- * from the lanes that load them. With larger strides it loads all numbers of the window. */
+ * from the lanes that load them. With larger strides a lane loads all numbers of the window. */
 #define EXCHANGES (STRIDE_X <= 2)
 #define BEYOND (EXCHANGES ? 2 * (PAIRS - 1) / STRIDE_X : 0) /* columns loaded behind the 64 */
 #define ROUNDS (2 + (BEYOND > 0))

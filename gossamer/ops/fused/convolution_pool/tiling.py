@@ -21,7 +21,7 @@ _WGMMA_PARTS = (64, 48, 32, 16)
 _MOST_DIVISIONS = 8
 """The most work-groups along the rows of results; each smaller number is considered, too."""
 _SMALL_HEIGHTS = (4, 2, 1)
-"""Further numbers of rows of results of a work-group that are considered."""
+"""Further heights of tiles, in rows of results, that are considered."""
 _OFFERED = 5
 """Number of tiles that are offered: those with the least expected times."""
 _MOST_SUMS = 128

@@ -29,7 +29,8 @@ EXCITED_PATTERNS = tuple(
     for first in (("conv2d",), ()) for mean in ("reduce", "pool"))
 """The ops of blocks with squeeze-and-excite, with and without an expansion."""
 LARGEST_KERNEL = 7
-"""The most rows and columns of a depthwise filter whose windows kernels hold in registers."""
+"""The most rows, and the most columns, of a depthwise filter: kernels hold the inputs of its
+windows in registers."""
 _MOST_IMAGE_CHANNELS, _MOST_GATHERED = 4, 64
 """The most channels of an image, and the most inputs of a window of the image's first convolution,
 that kernels gather."""
@@ -41,14 +42,14 @@ class Block:
     that projects them, one after another.
 
     problem: the fusion.
-    expand: the first convolution. A network's first layer in this place has larger windows than
-    1x1. None where the block begins with the depthwise convolution: a separable convolution.
+    expand: the convolution before the depthwise convolution: a 1x1 convolution, or a network's
+    first layer, which has larger windows. None where the block is a separable convolution.
     depthwise: the depthwise convolution.
     project: the 1x1 convolution that projects.
     excite: the squeeze-and-excite layer between depthwise and project; None where the block has
     none.
-    given: the layer that makes the image from the numbers that the network's callers give, such as
-    bytes in NHWC; None where callers give the image itself.
+    given: the layer that computes the image from the network's input, such as bytes in NHWC; None
+    where the network's input is the image itself.
     """
 
     problem: FusionProblem
@@ -118,8 +119,8 @@ def block_of(problem: FusionProblem, expands: bool) -> Block | None:
 
 def stem_block_of(problem: FusionProblem) -> Block | None:
     """Returns a fusion as a block whose first convolution is a network's first layer; None where
-    its layers are no such block. A layer that makes the image from callers' numbers may come
-    first."""
+    its layers are no such block. A layer that computes the image from the network's input may
+    come first."""
     if len(problem.parts) not in (3, 4):
         return None
     *before, first, depthwise, project = problem.parts
@@ -149,9 +150,9 @@ def excited_block_of(problem: FusionProblem) -> Block | None:
 
 def _block(problem: FusionProblem, first: Sequence[Problem], depthwise: Problem,
            project: Problem) -> Block | None:
-    """Returns the block of a fusion; None where its convolutions are of other kinds, or a part does
-    not read the result of the part before it as its first input (an element-wise part may read it
-    as any input). first: the convolution that expands, if any."""
+    """Returns the block of a fusion; None where the convolutions are of other kinds, or the parts
+    are no chain. In a chain each part reads the result of the part before it as its first input; an
+    element-wise part may read it as any input. first: the convolution that expands, if any."""
     convolutions = [part for part in (*first, depthwise, project)
                     if isinstance(part, Conv2dProblem)]
     if len(convolutions) != len(first) + 2 or not isinstance(depthwise, Conv2dProblem) or (

@@ -3,12 +3,13 @@
  * weights that gives a gate for each channel (excite).
  *
  * A work-group computes the gates of one image. Weights are (inputs, outputs), so that neighbouring
- * work-items read neighbouring weights. PARTS work-items share a number of the first product. */
+ * work-items read neighbouring weights. PARTS work-items together compute one number of the first
+ * product. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HIDDEN 64 /* hidden channels; the parameter `hidden` also counts their padding in memory */
 #define SQUEEZED 8 /* numbers that the first product makes */
-#define PARTS 4 /* work-items that share a number of the first product */
+#define PARTS 4 /* work-items that together compute one number of the first product */
 #define WORK_GROUP_SIZE 128 /* work-items of a work-group */
 /* the epilogues of both products: their kernel parameters, and the macros that apply them */
 #define SQUEEZE_EPILOGUE_PARAMETERS

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from gossamer.device.limits import Limits
 
-# The constants up to _CLUSTER_LATENCY hold for an H200, and all but _PHASE are of blocks with
-# squeeze-and-excite. The classes below say how the constants of other blocks were fitted. On
-# another device the constants decide only the order in which tiles are tried: the tuner corrects
-# the scale of an algorithm's estimates by its measurements.
+# The constants up to _CLUSTER_LATENCY hold for an H200. All of them but _PHASE belong to the model
+# of blocks with squeeze-and-excite. The classes below say how the constants of other blocks were
+# fitted. On another device the constants decide only the order in which tiles are tried: the tuner
+# corrects the scale of an algorithm's estimates by its measurements.
 _PHASE = 150.0
 """Cycles that a phase takes in addition to its instructions, the barrier behind it included."""
 _FETCHED = 40.0
@@ -25,10 +25,10 @@ _EXCITES = 2500.0
 _CLUSTER_LATENCY = 700.0
 """Cycles in which a cluster adds up its sums, with squeeze-and-excite."""
 _LEAST_GPC, _LARGEST_GPC = 16, 18
-"""The least and the most multiprocessors of a graphics processing cluster (GPC). All work-groups of
-a cluster run in one GPC. The number of GPCs of a device is estimated by the larger number. On an
-H200 with 132 multiprocessors eight clusters of 12 or 15 work-groups took as long as two waves, and
-seven clusters did not."""
+"""The least and the largest number of multiprocessors of a graphics processing cluster (GPC). All
+work-groups of a cluster run in one GPC. The number of GPCs of a device is estimated with the larger
+number, as 7 for an H200 with 132 multiprocessors. There eight clusters of 12 or 15 work-groups took
+as long as two waves, and seven clusters did not."""
 
 
 class Phase(NamedTuple):
@@ -51,17 +51,18 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True)
 class _OneImage:
-    """Constants of the expected cycles of a single image, fitted on an H200: to the times that 38
-    tiles of MobileNetV2's blocks add to a plan, to within 12% (root mean square), and in float32 to
-    330 times of tiles that ran alone, to within 13%.
+    """Constants of the expected cycles of a single image, fitted on an H200. In float16 and TF32
+    they are fitted to the times that 38 tiles of MobileNetV2's blocks add to a plan, with an error
+    of 12% (root mean square). In float32 they are fitted to 330 times of tiles that ran alone, with
+    an error of 13%.
 
     latency: cycles in which a work-group begins, loads its first inputs and stores its results.
     member: cycles that each further work-group of a cluster adds to `latency`.
     crowded: share of `latency` by which each further work-group of a multiprocessor delays the
     others.
     phase: cycles of a phase in addition to its instructions.
-    first: bytes that a multiprocessor receives in a cycle before the first chunk. Most of them
-    arrive while the kernel before still runs.
+    first: bytes that a multiprocessor receives in a cycle before the first chunk. Most of these
+    bytes arrive while the previous kernel still runs.
     fetched: bytes that a multiprocessor receives in a cycle from the first chunk on.
     stalled: factor on the cycles of a phase in which a warp waits.
     issued: factor on the cycles of a phase in which a scheduler issues instructions.
@@ -83,10 +84,10 @@ _ONE_IMAGE = {"fp16": _OneImage(), "tf32": _OneImage(),
 
 @dataclass(frozen=True)
 class _SeveralImages:
-    """Constants of the expected cycles of many work-groups, fitted to 500 times of tiles of
-    MobileNetV2's blocks at batch 64 in float16 on an H200. The tiles that are expected to be
+    """Constants of the expected cycles of many work-groups, fitted to 500 measured times of tiles
+    of MobileNetV2's blocks at batch 64 in float16 on an H200. The tiles that are expected to be
     fastest take 352 us together, and the tiles that were fastest take 345 us. The constants of
-    float32 are of an earlier fit.
+    float32 come from an earlier fit.
 
     latency: cycles in which a work-group begins, loads its first inputs and stores its results.
     cluster: cycles that a cluster adds to `latency`.
@@ -133,8 +134,9 @@ class ChunkWork:
         return sum(phase.issued for phase in self.phases)
 
     def beside(self, groups: int, limits: Limits) -> int:
-        """Returns how many of a launch's work-groups, at least, run at once on the multiprocessor
-        with most of them: all work-groups of a cluster run in one GPC."""
+        """Returns a lower bound of the number of work-groups that run at once on the multiprocessor
+        with most of them. The bound follows from the GPCs: all work-groups of a cluster run in
+        one of them. groups: number of work-groups of the launch."""
         if self.cluster == 1:
             return 1
         gpcs = max(1, limits.compute_units // _LARGEST_GPC)
@@ -158,9 +160,10 @@ def cycles_of_wave(work: ChunkWork, together: int) -> float:
     """Returns the expected cycles of a wave of work-groups of several images, where `together`
     work-groups run on one multiprocessor.
 
-    Four times of a chunk overlap in part: the time of one work-group alone, and for all work-groups
-    the times of their instructions, of their accesses to shared memory, and of the transfer of
-    weights. The square of the chunk's time is the sum of the squares of these four times.
+    The time of a chunk has four components, which overlap in part: the time of one work-group
+    alone, and for all work-groups the times of their instructions, of their accesses to shared
+    memory, and of the transfer of weights. The square of the chunk's time is the sum of the squares
+    of these four components.
     """
     model = _SEVERAL_IMAGES[work.precision]
     alone = sum(max(phase.issued, model.stalled * phase.waited, model.shared * phase.shared)
@@ -177,8 +180,9 @@ def cycles_with_excite(work: ChunkWork, small: float, together: int) -> float:
     """Returns the expected cycles of a wave of work-groups with squeeze-and-excite, where
     `together` work-groups run on one multiprocessor.
 
-    A phase of a chunk takes the longest of three times: the time in which a warp waits, in which
-    the scheduler issues the instructions of its warps, and in which all warps access shared memory.
+    A phase of a chunk takes the longest of three times: the time in which a warp waits, the time in
+    which the scheduler issues the instructions of its warps, and the time in which all warps access
+    shared memory.
     Work-groups of one multiprocessor wait at the same time.
 
     small: bytes of the weights of the two small products.

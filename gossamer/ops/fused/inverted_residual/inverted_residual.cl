@@ -16,7 +16,7 @@
 #define TILE_W 4 /* columns of outputs of a tile */
 #define CHUNK 16 /* hidden channels that are expanded at a time, a multiple of 4 */
 #define WORK_GROUP_SIZE 64 /* work-items of a work-group */
-#define SUMS 1 /* units of four pixels and four channels of the projection of a work-item */
+#define SUMS 1 /* units of the projection that a work-item computes */
 #define KERNEL_H 3 /* rows of the window */
 #define KERNEL_W 3 /* columns of the window */
 #define STRIDE_Y 1 /* rows from a window to the next */

@@ -27,14 +27,14 @@ RunTimeBuffer = Callable[..., Argument]
 
 _SOURCE = Path(__file__).with_name("inverted_residual.cl")
 _MOST_SUMS = 6
-"""The most units of the projection, of four pixels and four channels, that fit the registers of a
-work-item."""
+"""The most units of the projection that fit the registers of a work-item. A unit has the sums of
+four pixels and four channels."""
 _OUTPUTS = (49, 64, 32, 16)
 """Output pixels of a tile, approximately."""
 _CHUNKS = (32, 16, 8)
 _WORK_GROUPS = (64, 128, 256)
 _MOST_SHARED = 48 * 1024
-"""Bytes of shared memory beyond which a work-group is alone on a compute unit."""
+"""The most bytes of shared memory of a work-group; with more, it is alone on a compute unit."""
 CONFIGS = 3
 """Number of tiles that are offered for a block."""
 _AT_ONCE = 2
@@ -70,7 +70,7 @@ class Tile:
         return cls(*(variant[field.name] for field in fields(cls)))
 
     def sums(self, block: Block) -> int:
-        """Returns the units of the projection that a work-item computes."""
+        """Returns the number of units of the projection that a work-item computes."""
         units = -(-self.rows * self.columns // 4) * -(-block.out_channels // 4)
         return -(-units // self.work_group)
 
@@ -84,8 +84,9 @@ class Tile:
         return 4 * self.chunk * (height * width + -(-self.rows * self.columns // 4) * 4)
 
     def products(self, block: Block) -> float:
-        """Returns the multiplications of a launch for an image. Included are pixels that several
-        tiles expand, because their windows overlap, and outputs outside of the image."""
+        """Returns the number of multiplications of a launch for one image. A pixel that several
+        tiles expand, because their windows overlap, counts once for each of these tiles. Outputs
+        of tiles that lie outside of the image count, too."""
         p = block.depthwise
         tiles = self.count(block)
         height, width = block.halo(self.rows, self.columns)
@@ -98,12 +99,12 @@ class Tile:
                                  + outputs * block.out_channels)
 
     def count(self, block: Block) -> int:
-        """Returns the tiles of an image."""
+        """Returns the number of tiles of an image."""
         p = block.depthwise
         return -(-p.out_height // self.rows) * -(-p.out_width // self.columns)
 
     def expected_us(self, block: Block, device: Device) -> float:
-        """Returns the expected time of all images."""
+        """Returns the expected time of all images in microseconds."""
         tiles = self.count(block)
         waves = -(-tiles * block.depthwise.batch
                   // (_AT_ONCE * max(1, device.limits.compute_units)))
@@ -204,9 +205,9 @@ def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, d
 
     convolves: whether the expansion and the depthwise convolution are computed. Otherwise x holds
     the results of the depthwise convolution, as a launch without `projects` writes them, and
-    `gates` the numbers that scale them.
+    `gates` holds the numbers by which the kernel scales these results.
     projects: whether the projection is computed. Otherwise y receives the results of the depthwise
-    convolution, and `totals` their sums over each tile.
+    convolution, and `totals` receives the sum of each channel over each tile.
     """
     p, chunk = block.depthwise, tile.chunk
     hidden, out_channels = tile.hidden(block), -(-block.out_channels // 4) * 4

@@ -1,6 +1,6 @@
-/* An inverted residual block, or a separable convolution, as one kernel, with the expanded tensor in
- * shared memory. Tensor cores compute both 1x1 convolutions, in float16, in TF32, or in float32 by
- * three products of TF32 numbers.
+/* An inverted residual block, or a separable convolution, as one kernel, with the expanded tensor
+ * in shared memory. Tensor cores compute both 1x1 convolutions, in float16, in TF32, or in float32
+ * by three products of TF32 numbers.
  *
  * A cluster of CLUSTER work-groups computes TILE_H by TILE_W outputs of all channels. Its
  * work-groups share the chunks of CHUNK hidden channels round-robin. For each chunk, a work-group
@@ -13,9 +13,9 @@
  * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
  * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and 2 (lane % 4) + 1.
  *
- * The expansion may be the first convolution of a network. Then x is the network's image, or the
- * tensor that the network's callers give, such as bytes, from which work-items compute the image's
- * numbers. For each pixel, work-items gather the inputs of the pixel's window.
+ * The expansion may be the first convolution of a network. Then x is the network's input: an image,
+ * or another tensor, such as bytes, from which work-items compute the image's numbers. For each
+ * pixel, work-items gather the inputs of the pixel's window.
  *
  * With squeeze-and-excite a tile is a whole image. The work-groups keep the convolved channels,
  * compute the gates from the channels' means together, scale the channels by the gates, and then
@@ -118,11 +118,11 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
                 sums[m][n][i] = 0.0f;
     const Share share = share_of(tile.warp);
 
-    /* Where there are several chunks, a chunk is projected in the iteration that expands the next
-     * chunk: this saves a barrier, and warps that have finished one product go on with the other.
-     * So the projection's weights are read an iteration later than the rest of their stage. They
-     * are also copied an iteration later, because they overwrite the projection's weights of two
-     * chunks before. */
+    /* A work-group with several chunks projects a chunk in the iteration that expands its next
+     * chunk. This saves a barrier, and warps that have finished one product go on with the other.
+     * So the projection's weights are read an iteration later than the other weights of their
+     * stage. They are also copied an iteration later: they take the place of the projection's
+     * weights of the second-last chunk, which the previous iteration still reads. */
     int stage = 0;
     [[maybe_unused]] uint iteration = 0;
     for (int chunk = tile.rank; chunk < chunks + (PROJECTS_LATER ? CLUSTER : 0);
@@ -182,7 +182,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
     }
 
 #if EXCITES
-    /* a work-group without a chunk has not yet waited for its inputs, whose memory the sums take */
+    /* a work-group without a chunk has not yet waited for the copies of its inputs, and the sums
+     * take the memory of the inputs */
     cp_async_wait_group<0>();
     BARRIER();
     int own_chunks = tile.rank < chunks ? (chunks - 1 - tile.rank) / CLUSTER + 1 : 0;

@@ -109,7 +109,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
                 if BlockTiling(block, tile, precision).unfit(device.limits) is None:
                     variant = (plain.as_fp16 if precision == "fp16" else
                                replace(plain, precision=precision))
-                    # a network's image is read in the format in which callers give it
+                    # a network's input is read in the format in which the network gets it
                     yield (replace(variant, inputs=problem.inputs) if block.gathers else variant)
 
     def _divided(self, problem: FusionProblem, variant: Variant) -> BlockTiling:
@@ -185,9 +185,9 @@ class SeparableMma(_FusedBlockMma):
 
 
 class StemMma(_FusedBlockMma):
-    """A network's first convolution and the separable convolution behind it as one kernel, which
-    reads the image as the network gets it: as float32 in NCHW, or as the numbers that callers give,
-    such as bytes in NHWC, which the kernel converts to the image's numbers."""
+    """A network's first convolution and the separable convolution behind it as one kernel. The
+    kernel reads the network's input: an image in float32 and NCHW, or other numbers, such as bytes
+    in NHWC, from which the kernel computes the image."""
 
     name = "stem_mma"
     patterns = (("conv2d", "conv2d", "conv2d"), ("elementwise", "conv2d", "conv2d", "conv2d"))
@@ -222,9 +222,9 @@ def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[Bloc
 
 
 def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile]:
-    """Yields the tiles that are offered. Where the block's batch size is one of BATCHES, its tiles
-    come first, and the tiles for other batch sizes are computed only when they are asked for.
-    Otherwise the tiles for all BATCHES come together. Within each of these groups, tiles that are
+    """Yields the tiles that are offered. Where the block's batch size is one of BATCHES, the tiles
+    for this batch size come first, and the tiles for the others are computed only when the caller
+    reads on. Otherwise the tiles for all BATCHES are one group. Within each group, tiles that are
     expected to be faster at the block's batch size come first."""
     batch = block.depthwise.batch
     known: dict[BlockTile, None] = {}
@@ -234,7 +234,8 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
                                                                          limits))
         order = sorted((tile for tile in tiles if tile not in known),
                        key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
-        # where nothing is measured, the first tile is taken, so every device must have room for it
+        # where nothing is measured, the first tile is taken, so that its cluster has to fit every
+        # device with clusters
         yield from sorted(order, key=lambda tile: tile is not next(
             (sure for sure in order if sure.cluster <= _SURE_CLUSTER), None))
         known.update(tiles)

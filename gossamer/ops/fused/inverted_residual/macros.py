@@ -86,11 +86,11 @@ def _excite_macros(divided: BlockTiling) -> dict[str, object]:
 
 def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size: str,
               tensor: str) -> str:
-    """Returns declarations of an epilogue's operands.
+    """Returns the C declarations of an epilogue's operands.
 
     constants: the name of the memory in which channel operands follow one another.
-    first: the number of channel operands there before the epilogue's first one.
-    size: the elements of a channel operand there, as C.
+    first: the number of channel operands in this memory before the epilogue's first one.
+    size: the number of elements of each channel operand in this memory, as a C expression.
     tensor: the name of the memory of tensor operands.
     """
     declared = []
@@ -106,13 +106,13 @@ def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size:
 
 def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[str, str]:
     """Returns the macros of an epilogue whose results stay in shared memory. START(channel) is the
-    value that a channel's sums begin with, STORE(target, first, second, channel) applies the rest
+    value that a channel's sums begin with. STORE(target, first, second, channel) applies the rest
     of the epilogue to the results of two neighbouring channels and stores them."""
     bias, rest = without_bias(epilogue)
     bounds = _half_bounds(rest.expression) if halves else None
     if bounds is None:
-        # results are rounded to TF32 for the projection; the depthwise convolution, which reads
-        # the results of the expansion, takes tensor cores in float16 only
+        # Results of the depthwise convolution are rounded to TF32 for the projection. Results of
+        # the expansion are not: without float16, no tensor cores read them.
         values = ("first, second" if prefix == "EXPAND_" else "rounded(first), rounded(second)")
         store = (f"{{ {prefix}EPILOGUE(first, channel, 0) "
                  f"{prefix}EPILOGUE(second, (channel) + 1, 0) store_two(target, {values}); }}")
@@ -133,7 +133,8 @@ def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[st
 
 def without_bias(epilogue: Epilogue) -> tuple[int | None, Epilogue]:
     """Returns the number of the channel operand that an epilogue adds to the result before anything
-    else, and the epilogue without this addition; None and the whole epilogue where it adds none."""
+    else, and the rest of the epilogue. Returns None and the whole epilogue where the first step is
+    no such addition."""
     expression = epilogue.expression
     first = expression.steps[0] if expression.steps else None
     if first is None or first.function != "add" or 0 not in first.arguments:

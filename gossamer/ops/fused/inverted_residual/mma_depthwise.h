@@ -21,16 +21,16 @@
 /* rows of inputs that are in registers at the same time */
 #define HELD_ROWS ((ROWS_AT_ONCE - 1) * STRIDE_Y + KERNEL_H)
 /* The inputs of the last taps of two rows are loaded together, with every STRIDE_Y-th row as the
- * upper row. The single tap takes its inputs from one of these loads. Where SINGLE_IS_LOWER, they
- * are the lower row of a load that the next output reads as well; otherwise they are the upper row
- * of a load. */
+ * upper row. The single tap takes its inputs from one of these loads. With SINGLE_IS_LOWER its
+ * inputs are the lower row of a load that the next output reads as well; otherwise its inputs are
+ * the upper row of a load. */
 #define SINGLE_IS_LOWER (STRIDE_Y == 1 && KERNEL_H > 1)
 /* the upper row of the last pair that an output reads, counted from the output's first row */
 #define LAST_COLUMN (KERNEL_H - (SINGLE_IS_LOWER || KERNEL_H % 2 == 0 ? 2 : 1))
 /* the upper row of the first pair that no earlier output reads */
 #define FIRST_COLUMN(output) \
     ((output) == 0 ? 0 : ((output) - 1) * STRIDE_Y + LAST_COLUMN + STRIDE_Y)
-/* the upper row of the last pair whose lower row is read, too */
+/* the upper row of the last pair of rows that are both read */
 #define LAST_FULL_COLUMN (COLUMN_PAIRS ? (RUN - 1) * STRIDE_Y + 2 * COLUMN_PAIRS - 2 : -1)
 
 /* The run of rows to which a column of outputs belongs. */
@@ -76,8 +76,8 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
 {
     const int UNITS = CHUNK / 8 * COLUMN_TILES;
     /* A lane holds column lane / 4 of the right operand, rows 2 (lane % 4) and 2 (lane % 4) + 1 of
-     * each tap. A factor of 1 or 0x10000 puts the weight in the row that is on the diagonal; 0
-     * means that neither row is. */
+     * each tap. A factor of 1 or 0x10000 puts the weight in the row that is on the diagonal; the
+     * factor is 0 where neither row is on the diagonal. */
     uint on_diagonal = lane / 8 == lane % 4 ? lane / 4 % 2 ? 0x10000u : 1u : 0u;
     int held = -1;
     uint weights[TAP_PAIRS > 0 ? TAP_PAIRS : 1][2], single = 0;
@@ -107,9 +107,9 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
         uint last_column = inputs + (first + column_place(KERNEL_W - 1) + (int)lane / 16 * HALO_W)
                                         * CHUNK_ROW * 2;
         int first_channel = channel + (int)lane % 4 * 2;
-        /* 0, which is hidden from the compiler, so that it keeps the four numbers of `begin` in
-         * registers. If the compiler knew that the last two numbers are equal to the first two, it
-         * would copy them before each product. */
+        /* This number is always 0, but the compiler cannot know that, and so keeps the four numbers
+         * of `begin` in registers. If it knew that the last two numbers are equal to the first two,
+         * it would copy them before each product. */
         float zero = real > 0 ? 0.0f : 1.0f;
         float begin[4] = {start(first_channel), start(first_channel + 1)};
         begin[2] = begin[0] + zero;
@@ -123,12 +123,13 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                          + (result + RUN_OF(result) * ((RUN - 1) * TILE_W)) * CHUNK_ROW;
         }
         RowOfInputs rows[HELD_ROWS];
-        /* several rows at a time, so that products of one row run while other rows wait */
+        /* several rows at a time, so that products of one row run while products of other rows wait
+         * for the sums that they add to */
         UNROLL for (int r = 0; r < RUN; r += ROWS_AT_ONCE) {
             const int from = r == 0 ? 0 : (r - 1) * STRIDE_Y + KERNEL_H > r * STRIDE_Y
                                               ? (r - 1) * STRIDE_Y + KERNEL_H : r * STRIDE_Y;
             const int count = r + ROWS_AT_ONCE < RUN ? ROWS_AT_ONCE : RUN - r;
-            /* the loops over i have bounds that are constant before the outer loop is unrolled */
+            /* the bounds of the loops over i are constants, so that these loops can be unrolled */
             UNROLL for (int i = 0; i < HELD_ROWS; i++)
                 UNROLL for (int pair = 0; pair < ROW_PAIRS; pair++) {
                     const int row = from + i;

@@ -26,7 +26,8 @@
 #define EXCITE_PARAMETERS                                                      \
     , const REAL *RESTRICT squeeze, const REAL *RESTRICT excite, const float *RESTRICT small_constants
 
-/* Writes the mean over the image of each channel of this work-group's convolved chunks. */
+/* Writes, for each channel of this work-group's convolved chunks, the channel's mean over the
+ * image. */
 INLINE void sum_channels(float *means, const REAL *convolved, int own_chunks, uint warp, uint lane)
 {
     for (int unit = warp; unit < own_chunks * (CHUNK / WIDTH); unit += WARPS) {

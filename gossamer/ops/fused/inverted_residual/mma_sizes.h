@@ -144,7 +144,8 @@
  * tile of pixels. */
 #define WARPGROUPS (WGMMA ? WARPS / 4 : WARPS)
 #define WARPGROUP_WARPS (WGMMA ? 4 : 1)
-/* in the projection WARPGROUPS_M warpgroups share the channels, and WARPGROUPS_P the pixels */
+/* The projection's channels are divided into WARPGROUPS_M parts, and its pixels into WARPGROUPS_P
+ * parts. A warpgroup has one part of each. */
 #define WARPGROUPS_P (WARPGROUPS / WARPGROUPS_M)
 #define SUM_TILES CEIL_DIV(CEIL_DIV(PIXEL_TILES, WARPGROUP_WARPS), WARPGROUPS_P)
 #define SUM_PAIRS CEIL_DIV(OUT_PAIRS, WARPGROUPS_M)

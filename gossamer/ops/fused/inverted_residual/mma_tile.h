@@ -88,8 +88,8 @@ INLINE void copy_weights(uint4 *staged, const uint4 *weights, ulong *arrived, in
 }
 
 #if EXPANDS
-/* Writes to `places` where each pixel's hidden channels lie, and zeros behind each pixel's
- * inputs. */
+/* Writes the place of each pixel's hidden channels to `places`, and fills each pixel's inputs with
+ * zeros up to whole steps of K. */
 INLINE void prepare_inputs(REAL *inputs, int *places, const Tile &tile)
 {
     UNROLL for (int word = CHANNELS / WIDTH; word < X_ROW / WIDTH - 1; word++)

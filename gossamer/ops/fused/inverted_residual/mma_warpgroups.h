@@ -78,7 +78,7 @@ INLINE void multiply_step(float (*sums)[4], const uint4 &pixels, ulong weights)
 
 /* Begins to multiply a warp's 16 pixels by PAIRS times 16 channels, over STEPS steps of K. first:
  * the first element of the first pixel's row. weights: the address of the first step's weights. The
- * weights of each next step lie STEP_PAIRS pairs further. */
+ * weights of a step lie STEP_PAIRS pairs behind the weights of the step before. */
 template <int PAIRS, int STEPS, int STEP_PAIRS>
 INLINE void multiply_steps(float (*sums)[4], const REAL *first, int row, uint weights, uint lane)
 {

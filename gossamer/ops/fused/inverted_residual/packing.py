@@ -67,8 +67,8 @@ def pack_excite(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
 
 
 def pack_small_constants(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the channel operands of the two products of a squeeze-and-excite layer in float32,
-    with the first product's before the second's."""
+    """Returns the channel operands of the two products of a squeeze-and-excite layer in float32:
+    first the operands of the first product, then the operands of the second."""
     block, layer = divided.block, divided.block.excite
     assert layer is not None
     rows = [row.reshape(-1) for part, size in ((layer.squeeze, layer.squeezed),
@@ -115,9 +115,9 @@ def _operands_of(matrix: np.ndarray, divided: BlockTiling) -> np.ndarray:
 
 
 def _lines(matrix: np.ndarray, precision: str) -> np.ndarray:
-    """Returns weights as right operands of wgmma: for each 8 output channels, the lower half of a
-    step's input channels and then the upper half. Each half has 16 bytes for each output
-    channel."""
+    """Returns weights as right operands of wgmma. For each step of input channels and each 8 output
+    channels, the lower half of the step's input channels comes first and the upper half follows.
+    Each half has 16 bytes for each output channel."""
     # axes: step, half, input channel, eight channels, channel
     split = matrix.reshape(-1, 2, DEPTHS[precision] // 2, matrix.shape[1] // 8, 8)
     return _words(split.transpose(0, 3, 1, 4, 2), precision)

@@ -9,9 +9,9 @@ from functools import cached_property
 from gossamer.ops.fused.inverted_residual.block import Block
 
 ROWS = 16
-"""Pixels of a tile that is multiplied at once."""
+"""Number of pixels that a warp multiplies at once: the pixels of a pixel tile."""
 WARPGROUP_WARPS = 4
-"""Tiles of pixels that the four warps of a warpgroup multiply together."""
+"""Warps of a warpgroup, which multiply together; each has one tile of pixels."""
 _PAIR_WORDS = 32
 """Words of 16 bytes of a step's weights for a pair of tiles of channels."""
 _MOST_TAPS = 25
@@ -59,7 +59,7 @@ class BlockSizes:
 
     @property
     def _word(self) -> int:
-        """Elements of 16 bytes."""
+        """Number of elements in 16 bytes."""
         return 8 if self.precision == "fp16" else 4
 
     @cached_property
@@ -161,7 +161,7 @@ class BlockSizes:
 
     @property
     def fragments(self) -> int:
-        """Tiles of 16 pixels and 8 channels of a tile's results."""
+        """Number of fragments, 16 pixels by 8 channels each, of a tile's results."""
         return self.pixel_tiles * (self.block.out_channels // 8)
 
     @cached_property

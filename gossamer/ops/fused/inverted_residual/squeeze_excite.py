@@ -130,7 +130,7 @@ class _Workspace:
 
 
 def _gate_parts(block: Block) -> int:
-    """Returns the work-items that share a number of the first product."""
+    """Returns how many work-items together compute one number of the first product."""
     assert block.excite is not None
     return max(1, _WORK_GROUP // block.excite.squeezed)
 

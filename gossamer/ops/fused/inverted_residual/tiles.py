@@ -85,6 +85,6 @@ def _shapes(block: Block) -> list[tuple[int, int]]:
 
 
 def _balanced(size: int, most: int) -> int:
-    """Returns the height of equal tiles, of at most `most`, that cover `size` with the fewest
-    tiles."""
+    """Returns the length of equal tiles that cover `size` with as few tiles as tiles of length
+    `most`."""
     return -(-size // -(-size // most))

@@ -27,15 +27,15 @@ _MOST_EXCITED_SUMS = 48
 """The most sums of the projection behind squeeze-and-excite that fit the registers of a work-item
 in TF32 and float32, with 16 warps; more sums spilled on sm_100."""
 _MOST_SUMS_BESIDE = 24
-"""The most sums of the projection beside which the registers hold two tiles of an expansion in
-float32."""
+"""In float32 the registers hold two tiles of an expansion beside at most this number of sums of the
+projection."""
 _MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
 """The most sums of an expansion and of the projection that fit the registers of a work-item
-together, where a multiprocessor has 16 warps, by precision; more sums spilled on sm_100. Expansions
-of at most _MOST_PAIRS have no such bound."""
+together, where a multiprocessor has 16 warps, by precision; more sums spilled on sm_100. This bound
+does not hold for the small expansions of _MOST_PAIRS."""
 _MOST_PAIRS = 4
-"""Tiles of pixels times pairs of channel tiles of an expansion whose sums fit the registers beside
-the sums of any projection."""
+"""The sums of an expansion fit the registers beside the sums of any projection where the number of
+pixel tiles times the number of pairs of channel tiles is at most this number."""
 _WARPGROUP_SUMS = {24: 24, 20: 40, 16: 72}
 """The most sums of an expansion and of the projection by wgmma that fit the registers of a
 work-item together, by the warps of a multiprocessor; with 8 warps all sums fit."""
@@ -43,9 +43,8 @@ _LARGE_FILTER = 24
 """Registers of a work-item that a filter of more than _FEW_TAPS taps takes, so that fewer sums
 fit."""
 _MOST_SUMS_BESIDE_ROWS = 56
-"""The most sums of an expansion and of the projection by wgmma beside which the registers of a
-work-item hold four rows of outputs of the depthwise convolution, where a multiprocessor has 16
-warps."""
+"""With 16 warps on a multiprocessor, the registers of a work-item hold four rows of outputs of the
+depthwise convolution beside at most this number of sums of expansion and projection by wgmma."""
 _UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
 """Bytes of shared memory of a multiprocessor of sm_90a, and bytes that CUDA reserves for each
 work-group."""
@@ -60,9 +59,10 @@ outputs are convolved at once."""
 # tried.
 _LOADED = {"fp16": 4.0, "tf32": 4.0, "fp32": 16.0}
 """Cycles of a scheduler for loading a tile of 16 pixels, or the weights of 16 channels, for one
-step of K; in float32 the splitting of each number is included."""
+step of K; in float32 the split of each number into TF32 numbers is included."""
 _CYCLES_OF_PAIR = 8.0
-"""Cycles of all tensor cores for 64 pixels, 16 channels and one step of K by wgmma."""
+"""Cycles in which all tensor cores of a multiprocessor multiply 64 pixels by 16 channels over one
+step of K by wgmma."""
 _WGMMA_LATENCY = 120.0
 """Cycles from the first product of a warpgroup until its sums can be read, without the cycles of
 the products."""
@@ -88,8 +88,8 @@ class BlockTiling(BlockSizes):
 
     @property
     def expand_tiles(self) -> int:
-        """Tiles of 16 pixels that a warp expands at once. They share the weights, which are loaded,
-        and in float32 split, once for all."""
+        """Tiles of 16 pixels that a warp expands at once. The weights are loaded, and in float32
+        split, once for all of these tiles."""
         return self._expand_unit[0]
 
     @property
@@ -146,21 +146,21 @@ class BlockTiling(BlockSizes):
         if self.block.excite is not None:
             gates = (self.own_chunks * self.tile.chunk // 4
                      + -(-(self.tile.cluster + 1) * self.block.excite.squeezed // 4))
-            # convolved channels stay, and sums take the place of the inputs and expanded pixels
+            # convolved pixels stay, and sums take the place of the inputs and expanded pixels
             return 16 * (max(inputs + expanded, sums) + self.own_chunks * convolved + gates
                          + beside)
         return 16 * (inputs + expanded + convolved + sums + beside)
 
     @cached_property
     def warpgroups_m(self) -> int:
-        """Warpgroups that share the channels of the projection; the others share its pixels.
-        Without wgmma a warpgroup is one warp."""
+        """Number of parts into which warpgroups divide the projection's channels; they divide its
+        pixels into _warpgroups / warpgroups_m parts. Without wgmma a warpgroup is one warp."""
         return min((count for count in (1, 2, 4, 8, 16) if self._warpgroups % count == 0 and (
                         not self.tile.wgmma or self.out_pairs % count == 0)),
                    key=lambda count: self._project_cycles(count).alone)
 
     def _phase(self, issued: float, waited: float, shared: float) -> Phase:
-        """Returns a phase. issued: cycles in which one warp issues its instructions."""
+        """Returns a phase. issued: cycles in which one warp, not all, issues its instructions."""
         return Phase(issued * self.tile.warps / 4, waited, shared)
 
     def _sum_tiles(self, warpgroups_m: int) -> tuple[int, int]:
@@ -216,7 +216,7 @@ class BlockTiling(BlockSizes):
 
     @cached_property
     def run(self) -> int:
-        """Outputs below one another that a warp convolves at once."""
+        """Outputs below one another that a warp convolves in turn."""
         return min((run for run in _OUTPUTS_AT_ONCE if self.tile.rows % run == 0),
                    key=lambda run: self._product_cycles(run).alone)
 
@@ -249,8 +249,8 @@ class BlockTiling(BlockSizes):
                            units * (_ACCESS * loads + 2 * run))
 
     def _warpgroup_sums(self, pairs: int) -> int:
-        """Returns the registers of a work-item that hold a large filter, and the sums by wgmma of
-        the projection and of an expansion of `pairs` pairs of channel tiles."""
+        """Returns the number of registers of a work-item for the sums by wgmma, of the projection
+        and of an expansion of `pairs` pairs of channel tiles, and for a large filter."""
         is_large = math.prod(self.block.depthwise.kernel) > _FEW_TAPS
         return self.sums + 8 * pairs + _LARGE_FILTER * is_large
 

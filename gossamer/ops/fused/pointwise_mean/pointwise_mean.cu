@@ -3,7 +3,7 @@
  * output channel.
  *
  * A work-group computes OUT_PART channels of an image. It copies its weights to shared memory while
- * the kernel before still runs. Its warps take tiles of 16 pixels round-robin. Each lane
+ * the previous kernel still runs. Its warps take tiles of 16 pixels round-robin. Each lane
  * loads its operands from memory: a quarter of LINE channels of pixels lane / 4 and lane / 4 + 8.
  * Four lanes thus read 64 neighbouring bytes of a pixel, which are the operands of two products.
  * The weights are read in the same way, so that the input channels of both operands have the same
@@ -31,7 +31,7 @@
 #define OUT_TILES (OUT_PART / 8)
 /* words of 16 bytes of a row of weights, with padding so that two rows are in different banks */
 #define WEIGHT_ROW (LINES * 4 + (LINES % 2 ? 0 : 4))
-/* lines that are loaded at once; in float32 each is split into twice as many registers */
+/* lines that are loaded at once; in float32 the split of a line takes twice as many registers */
 #define MOST_AT_ONCE (HALVES || TF32 ? 10 : 4)
 #define AT_ONCE CEIL_DIV(LINES, CEIL_DIV(LINES, MOST_AT_ONCE))
 

@@ -1,5 +1,5 @@
 """The algorithm pointwise_mean computes a 1x1 convolution and the mean of its results over each
-image as one kernel for NVIDIA GPUs. Only the means go to memory, and never the convolution's
+image as one kernel for NVIDIA GPUs. Only the means are written to memory, never the convolution's
 results."""
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("pointwise_mean.cu")
 _PARTS = (16, 8, 32, 64)
-"""Output channels of a work-group, each a multiple of 8 and a divisor of the last."""
+"""Output channels of a work-group, each a multiple of 8 and a divisor of the largest."""
 _MOST_SPLIT = 32
-"""The most output channels of a work-group in float32, whose split operands take more registers."""
+"""The most output channels of a work-group in float32: operands that are split into TF32 numbers
+take more registers."""
 _WARPS = (4, 8)
 _MULTIPLE = 8
 """The input channels have to be a multiple of this number, so that each word of 16 bytes holds
@@ -51,7 +52,7 @@ _MOST_WARPS = 16
 
 class PointwiseMean(FusionAlgorithm):
     """A 1x1 convolution and the mean of its results over each image as one kernel. A work-group
-    computes a few channels of an image, whose results stay in registers."""
+    computes a few channels of an image, and keeps the convolution's results in registers."""
 
     name = "pointwise_mean"
     patterns = (("conv2d", "reduce"), ("conv2d", "pool"))

@@ -38,19 +38,20 @@ class PointwisePair:
 
     @property
     def input(self) -> int:
-        """Number of the fusion's input that the first layer multiplies."""
+        """Position among the fusion's inputs of the tensor that the first layer multiplies."""
         return self.problem.entries.index(self.problem.sources[0][0])
 
     @property
     def added_input(self) -> int:
-        """Number of the fusion's input that the first layer adds; 0 where it adds none."""
+        """Position among the fusion's inputs of the tensor that the first layer adds; 0 where the
+        first layer adds none."""
         added = self.problem.sources[0][1:]
         return self.problem.entries.index(added[0]) if added else 0
 
 
 def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
-    """Returns a fusion as a pair; None where its layers are no such pair, or the first convolution
-    makes less than twice the channels that it reads or that the second convolution makes."""
+    """Returns a fusion as a pair; None where its layers are no such pair. The first convolution has
+    to make at least twice as many channels as it reads, and as the second convolution makes."""
     if len(problem.parts) != 2 or not all(map(is_product, problem.parts)):
         return None
     first, second = problem.parts

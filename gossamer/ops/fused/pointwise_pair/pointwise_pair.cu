@@ -1,11 +1,11 @@
 /* Two 1x1 convolutions, where the second convolution reads the result of the first (sm_90a, float16
- * with float32 sums). Each ends with its own epilogue, and the first convolution may add a tensor.
+ * with float32 sums). Each convolution has an epilogue; the epilogue of the first may add a tensor.
  *
  *   wide[pixel, w] = first epilogue(sum over c of x[pixel, c] * first weight[w, c])
  *   y[pixel, m] = second epilogue(sum over w of wide[pixel, w] * second weight[m, w])
  *
- * The work-groups share tiles of 128 pixels round-robin. A work-group computes 64 channels of
- * `wide` at a time, a slice. The added tensor's part of a slice is copied to a slot in shared
+ * The work-groups share tiles of 128 pixels round-robin. A work-group computes a slice, 64 channels
+ * of `wide`, at a time. The added tensor's part of a slice is copied to a slot in shared
  * memory. The results of the first product replace this part, are written to memory, and are the
  * left operand of the second product. The weights of a slice are a stage: the first layer's weights
  * for the slice's outputs, and the second layer's weights for the slice as inputs.

@@ -37,8 +37,8 @@ _SOURCE = Path(__file__).with_name("pointwise_pair.cu")
 
 class PointwisePairMma(FusionAlgorithm):
     """Computes both layers in float16 with float32 sums. The first layer's results are rounded to
-    float16 before the second layer reads them. They are written to memory where other layers read
-    them."""
+    float16 before the second layer reads them. The first layer's results are written to memory
+    only where other layers read them."""
 
     name = "pointwise_pair_mma"
     patterns = (("conv2d", "conv2d"),)
@@ -118,7 +118,7 @@ def _macros(tiling: PairTiling) -> dict[str, object]:
 
 
 def _stages(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the weights of each slice of 64 channels between the layers: the first layer's
+    """Returns the weights of each slice of 64 outputs of the first layer: the first layer's
     weights as (input channels / 8, 64 lines, 8 input channels), and behind them the second layer's
     weights as (output channels / 64, 8, 64 lines, 8 channels of the slice). Of each 32 lines of
     output channels, line 8 f + 2 q + j belongs to channel 8 q + 2 f + j, so that a lane has sums of

@@ -13,11 +13,12 @@ from gossamer.ops.fused.pointwise_pair.layers import PointwisePair
 PIXELS = 128
 """Pixels of a tile."""
 SLICE = 64
-"""Channels between the layers that are computed at a time."""
+"""Output channels of the first layer that are computed at a time: a slice."""
 WORK_GROUP_SIZE = 384
 _BARRIERS_BYTES = 1024
 _MOST_KEPT = 32
-"""The most stages whose weights are kept in shared memory; each has barriers."""
+"""The most slices whose weights are kept in shared memory; the weights of each slice have barriers
+of their own."""
 _WEIGHT_SLOTS = (0, 3, 2, 4)
 _SLOTS = ((2, 6), (2, 4), (2, 3), (1, 4), (2, 2), (1, 3), (1, 2))
 """Numbers of slots for inputs and for slices; the first pair that fits is taken. The added tensor
@@ -30,7 +31,7 @@ _BYTES_PER_MICROSECOND, _COPIED_PER_MICROSECOND = 4.0e6, 5.5e6
 """Bytes that device memory moves in a microsecond, and bytes that all multiprocessors copy from the
 L2 cache in a microsecond."""
 _RATE = 0.7
-"""Share of the tensor cores' rate that is reached."""
+"""Share of the tensor cores' peak rate that the products reach."""
 _OF_SLICE = 1000
 """Cycles of the epilogue and the barriers of a slice, which no other work hides."""
 _START_CYCLES = 4000
@@ -39,7 +40,7 @@ _START_CYCLES = 4000
 
 @dataclass(frozen=True)
 class PairTile:
-    """The slots in shared memory, which are a config.
+    """Numbers of slots in shared memory, which are a config.
 
     inputs: slots for the first layer's input.
     slots: slots for slices.
@@ -60,7 +61,7 @@ class PairTiling:
 
     @property
     def slices(self) -> int:
-        """Slices of the channels between the layers."""
+        """Number of slices of the first layer's output channels."""
         return self.pair.first.out_channels // SLICE
 
     @property
@@ -70,7 +71,7 @@ class PairTiling:
 
     @property
     def tiles(self) -> int:
-        """Tiles of all pixels."""
+        """Number of tiles that hold the pixels of all images."""
         return -(-self.pair.pixels // PIXELS)
 
     @property
@@ -99,7 +100,7 @@ class PairTiling:
         copied = copies * self.slices * self.stage_bytes
         products = self.slices * (first.channels + second.out_channels) * PIXELS / 64 * 2 / _RATE
         waves = -(-self.tiles // limits.compute_units)
-        # few slots leave less time for copies
+        # with fewer slots, less of the copies is hidden
         cycles = waves * (products + self.slices * _OF_SLICE * (1 + 1 / self.tile.slots))
         return _START_CYCLES / CYCLES_PER_MICROSECOND + max(
             moved / _BYTES_PER_MICROSECOND, copied / _COPIED_PER_MICROSECOND,

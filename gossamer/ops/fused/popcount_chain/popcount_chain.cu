@@ -3,18 +3,18 @@
  *
  * A cluster of CLUSTER work-groups computes a row of all products. Each work-group has a part of
  * each product's columns. It copies the weights of these columns to its shared memory while the
- * kernel before this one still runs. A work-item compares words of a row with the words of a
+ * previous kernel still runs. A work-item compares words of a row with the words of a
  * column, or of a part of a column. A warp packs the signs of 32 results by ballots and sends the
  * words to all work-groups of the cluster. A barrier of the cluster precedes the next product. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ITEMS 128 /* work-items of a work-group */
 #define CLUSTER 8 /* work-groups of a cluster */
-#define SIGNS 0 /* 1: x has floats; SIGN_EPILOGUE computes their signs; 0: x are packed words */
+#define SIGNS 0 /* 1: x has floats; SIGN_EPILOGUE computes their signs; 0: x has packed words */
 #define INPUT uint /* type of x */
 #define WORD_BITS 32 /* bits of a word of x */
 #define OUTPUT float /* type of y */
-#define OUT_WORD_BITS 0 /* bits of a word of y; 0: y are floats */
+#define OUT_WORD_BITS 0 /* bits of a word of y; 0: y has floats */
 #define OUT_PLANES 1 /* bits of a result in y */
 #define COUNT 1 /* number of products */
 /* places in shared memory, in units of 16 bytes, where these arrays of all products begin */
@@ -32,7 +32,7 @@
 #define L0_DEPTH 70 /* length of its inner products */
 #define L0_WORDS 3 /* words of 32 bits of a row of its inputs */
 #define L0_QUADS 1 /* quads (four words) of a row of its inputs */
-#define L0_PLANES 1 /* bits of an input; with 2 the first bit says whether it is not 0 */
+#define L0_PLANES 1 /* bits of an input; of two bits the first is 1 for inputs other than 0 */
 #define L0_RESULTS 70 /* columns of the product */
 #define L0_COLUMNS 32 /* columns of a work-group, a multiple of 32 */
 #define L0_INPUT 64 /* place of its inputs in shared memory */
@@ -65,8 +65,8 @@ INLINE int differing_in(const uint4 &column, const uint4 *inputs, int quad)
     return POPCOUNT(word.x) + POPCOUNT(word.y) + POPCOUNT(word.z) + POPCOUNT(word.w);
 }
 
-/* Calls use(column, sum) for each of the work-group's columns. A warp calls it for 32 neighbouring
- * columns at the same time. */
+/* Calls use(column, sum) for each of the work-group's columns. The lanes of a warp make the calls
+ * for 32 neighbouring columns at the same time. */
 template <int QUADS, int COLUMNS, int PLANES, int DEPTH, class Use>
 INLINE void multiply(const uint4 *weights, const uint4 *inputs, int *partial, const Use &use)
 {

@@ -88,9 +88,9 @@ class _Product:
             _CLUSTER, -1)
 
     def constants(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns four numbers for each column, two thresholds, their direction and the factor
-        alpha, as int32 of shape (work-groups, numbers). Columns that only fill up the last
-        work-groups have the result 0."""
+        """Returns four numbers for each column, two thresholds, their direction and the factor of
+        the column's sums (as the bits of a float), as int32 of shape (work-groups, numbers).
+        Columns that only fill up the last work-groups have the result 0."""
         own = weights_of_part(arrays, self.part)
         filled = np.zeros((_CLUSTER * self.columns, 4), np.int32)
         filled[:, :2] = _NEVER
