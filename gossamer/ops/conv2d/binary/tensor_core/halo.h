@@ -4,8 +4,8 @@
  * Input pixels are numbered through the rows and through the images. The halo has HALO_PIXELS
  * consecutive pixels, beginning with the first pixel of the tile's first window. A line of the halo
  * has one word of each pixel, and the next line begins 8 banks further on. A tap outside of the
- * image has the number of a pixel that other windows may need. The tap's operand is therefore not
- * loaded from the halo, but from a place with zeros. */
+ * image has the number of another pixel, which may belong to another row or image. The tap's
+ * operand is therefore not loaded from the halo, but from a place with zeros. */
 
 #pragma once
 
