@@ -1,6 +1,7 @@
-/* How the partial sums of a tile of implicit_gemm.cu are added up. Its HOLDERS are the WARPS_K
- * warps, in each of CLUSTER work-groups, that share the K range of the tile. Each work-group adds
- * up every CLUSTER-th set of sums. */
+/* How the partial sums of a tile of implicit_gemm.cu are added up. CLUSTER work-groups share the K
+ * range of a tile, and WARPS_K warps of each work-group share its part of the range. So HOLDERS =
+ * CLUSTER * WARPS_K warps hold a partial sum of each output. Each work-group adds up every
+ * CLUSTER-th set of sums. */
 
 #pragma once
 
