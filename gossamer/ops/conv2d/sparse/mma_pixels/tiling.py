@@ -211,7 +211,7 @@ class PixelTiling:
         return self.piece_bytes * self.pieces + self.shape.partial_bytes + channel_numbers + barrier
 
     def unfit(self, limits: Limits) -> str | None:
-        """Returns the reason why the device cannot run MOST_IMAGES images, or None."""
+        """Returns the reason why the device cannot run MOST_IMAGES images; None where it can."""
         if self.shared_bytes > limits.shared_bytes_opt_in:
             return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
                     f"{limits.shared_bytes_opt_in}")
