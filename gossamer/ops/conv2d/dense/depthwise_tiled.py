@@ -37,8 +37,8 @@ _TILINGS = 4
 """The most tilings that are offered in each precision."""
 _ROWS, _COLUMNS = (1, 2), (4, 7, 8)
 _STRIPS_Y, _STRIPS_X = (1, 2, 4, 7, 8, 14), (1, 2, 4, 8)
-# The rates below are estimates for an H100 that no measurement has corrected yet. They decide in
-# which order tilings are tried.
+# The rates below are estimates for an H100 that no measurement has corrected yet. The rates
+# decide the order in which tilings are tried.
 _SCHEDULERS = 4
 _COPY_INSTRUCTIONS = 14
 """Instructions of a copy to shared memory."""

@@ -90,8 +90,8 @@ TILES = (
     Tile(16, 32, 32, 4, 4, slice_k=4),
     Tile(16, 16, 64, 4, 4, slice_k=16),
 )
-"""The tiles that are offered. They were chosen by times on an H200; on every device each tile that
-fits may be measured."""
+"""The tiles that are offered. The tiles were chosen by times on an H200; on every device each tile
+that fits may be measured."""
 
 _SPLITS = (2, 4, 8, 16)
 """Numbers of work-groups that may share the K range of a tile."""

@@ -43,7 +43,7 @@ INLINE int corner_of(const Source &source, const Position &position, const Windo
     return (position.image * source.height + window.row) * source.width + window.column;
 }
 
-/* Starts a work-item's copies of a halo: it copies pixels `first`, `first + step` and so on.
+/* Starts a work-item's copies of a halo: the copies of pixels `first`, `first + step` and so on.
  * position: the position of the tile's first output pixel; the halo has no pixels of earlier
  * images. images: number of images. */
 INLINE void copy_halo(uint target, const Source &source, const Position &position, int group_words,

@@ -3,14 +3,14 @@
  * or the tensor that callers give, such as bytes in NHWC, and computes the image's numbers from it
  * (ops/image.h). y is float16, NHWC.
  *
- * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. It copies the pixels
- * under the windows of these outputs to shared memory as float16, with zeros outside of the image.
- * A line is one row of one channel in shared memory, PITCH numbers. The lines of all channels of a
- * row follow one another, then the lines of the next row. So the window of an output is a part of
- * LINES successive lines, and its part of each line begins PITCH numbers after its part of the
- * previous line.
+ * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. The work-group copies
+ * the pixels under the windows of these outputs to shared memory as float16, with zeros outside of
+ * the image. A line is one row of one channel in shared memory, PITCH numbers. The lines of all
+ * channels of a row follow one another, then the lines of the next row. So the window of an output
+ * is a part of LINES successive lines, and its part of each line begins PITCH numbers after its
+ * part of the previous line.
  *
- * A row of the left operand is the window of an output. It has KERNEL_W numbers of each of the
+ * A row of the left operand is the window of an output. The row has KERNEL_W numbers of each of the
  * window's lines, and after them zeros up to ROW_WIDTH numbers. A lane loads two neighbouring
  * numbers at once, and clears numbers beyond the window. With an odd stride every other window
  * begins at an odd index, where no pair can be loaded at once. Shared memory then has a second copy

@@ -327,8 +327,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #endif
 
     /* Stores the sums of one pixel for the VECTOR output channels of a lane. staged: index of the
-     * first channel's staged operand in shared memory. Only the store is conditional, so that loads for
-     * other sums need not wait for a branch. */
+     * first channel's staged operand in shared memory. Only the store is conditional, so that loads
+     * for other sums need not wait for a branch. */
     auto store = [&](float (&values)[VECTOR], int pixel, int m, [[maybe_unused]] int staged) {
 #if STAGED
         const REAL *STAGED_OPERAND = (const REAL *)memory;

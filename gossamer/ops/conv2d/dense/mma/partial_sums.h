@@ -15,9 +15,9 @@
     return CEIL_DIV(SUMS - rank, CLUSTER) * (HOLDERS * 32 * VECTOR * 4);
 }
 
-/* Gives each set of a warp's sums to the work-group that adds it up. partial: room for SHARE sets of
- * each holder in shared memory. summed: with clusters, the barrier that expects the sums. warp_m,
- * warp_p: number of the warp along the channels and the pixels of the tile. */
+/* Gives each set of a warp's sums to the work-group that adds up the set. partial: room for SHARE
+ * sets of each holder in shared memory. summed: with clusters, the barrier that expects the sums.
+ * warp_m, warp_p: number of the warp along the channels and the pixels of the tile. */
 [[maybe_unused]] INLINE void give_sums(float4 *partial, [[maybe_unused]] ulong *summed,
                                        const float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4],
                                        int holder, [[maybe_unused]] uint warp, uint warp_m,

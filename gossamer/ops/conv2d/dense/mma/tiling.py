@@ -146,8 +146,8 @@ TILES = (
     MmaTile(128, 64, 2, 2, slots=3, blocks_per_unit=3),
     MmaTile(64, 64, 2, 2, slots=4, blocks_per_unit=3),
 )
-"""The tiles that are offered. They were chosen by times on an H200, the last three for GPUs without
-wgmma. On every device each tile that fits may be measured."""
+"""The tiles that are offered. The tiles were chosen by times on an H200, the last three for GPUs
+without wgmma. On every device each tile that fits may be measured."""
 
 # The rates below were fitted to times of the layers of MobileNetV2 and ResNet-50 on an H200.
 # On another device they only decide the order in which tiles are tried: the tuner corrects the

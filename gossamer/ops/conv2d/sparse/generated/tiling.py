@@ -110,9 +110,9 @@ class GeneratedTiling:
 
     @cached_property
     def vector(self) -> int:
-        """Bytes that one instruction copies to shared memory: 16, 8 or 4, or 0 where no such
-        vector is aligned. A vector spans several pixels where a work-group takes all images and the
-        images of a pixel are smaller than the vector."""
+        """Bytes that one instruction copies to shared memory: 16, 8 or 4, or 0 where no vector of
+        these sizes is aligned. A vector spans several pixels where a work-group takes all images
+        and the images of a pixel are smaller than the vector."""
         problem, tile = self.problem, self.config.columns * self.problem.stride[1]
         all_images = self.config.images == problem.batch
         for size in (16, 8, 4):

@@ -183,7 +183,7 @@ class PixelTiling:
 
     @property
     def residue_pieces(self) -> int:
-        """Pieces of the lines of one residue."""
+        """Pieces of the lines with one residue modulo the vertical stride."""
         return -(-self.span[0] // self.problem.stride[0]) * self.width
 
     @property
@@ -198,7 +198,7 @@ class PixelTiling:
 
     @property
     def pieces(self) -> int:
-        """Number of pieces in shared memory. It includes pieces of channels that fill the last
+        """Number of pieces in shared memory, with the pieces of channels that fill the last
         batch of loads, and pieces after the last tap, which warps without pixels read."""
         channels = self.at_once * self.batch * self.batches
         return channels * self.channel_pieces + self._capacity

@@ -1,9 +1,9 @@
 /* Sparse convolution with weights in tables, several output channels at once. A block is ROWS
- * output channels. It has the columns in which any of its channels has a weight, and the input of a
- * column is loaded once for all channels of the block. `columns` has for each column the offset of
- * its input from the start of a window. `values` has for each column ROWS weights, zero where a
- * channel has none. Both tables are read four columns at a time; columns with zero weights fill the
- * last four of a block.
+ * output channels. The block has the columns in which any of its channels has a weight, and the
+ * input of a column is loaded once for all channels of the block. `columns` has for each column the
+ * offset of its input from the start of a window. `values` has for each column ROWS weights, zero
+ * where a channel has none. Both tables are read four columns at a time; columns with zero weights
+ * fill the last four of a block.
  *
  * A set of LANES work-items computes LANES * POINTS output points of a block. SPLITS sets, 1 or a
  * multiple of ROWS, share the columns of a block and add up their sums at the end. BLOCKS blocks
