@@ -16,8 +16,9 @@ from gossamer.ops.host_threads import thread_configs, threads_of
 from gossamer.ops.weights import Weights
 
 _CACHED_FLOATS = 48 * 1024
-"""Floats of one block of padded input planes, a rule of thumb: a block, its sums and its scratch
-array should fit the L2 cache of a core. On a core with a smaller cache blocks only take longer."""
+"""Number of floats of one block of padded input planes. The number is a rule of thumb: a block, its
+sums and its scratch array should fit the L2 cache of a core. On a core with a smaller cache, blocks
+only take longer."""
 
 
 class HostIm2col(Algorithm):

@@ -1,10 +1,10 @@
-"""Products of signs: says which problems can be computed on bits, and in which packed dtypes. The
-weights of such a problem are plus or minus one number for each output channel, and its inputs are
+"""Products of signs: which convolutions can be computed on bits, and with which packed dtypes. All
+weights of an output channel must have the same magnitude, which is not 0, and all inputs must be
 -1, 0 or 1.
 
 The inner product of signs is an integer, the accumulator. The epilogue gets the accumulator times
-alpha, the magnitude of the output channel's weights. Inputs of -1 and 1 take one bit each ("bits"),
-inputs of -1, 0 and 1 take two bits each ("trits").
+the magnitude of the output channel's weights (`alphas`). Inputs of -1 and 1 take one bit each
+("bits"), inputs of -1, 0 and 1 take two bits each ("trits").
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ LARGEST_ACCUMULATOR = 2**24
 
 @dataclass(frozen=True)
 class BinaryForm:
-    """How a product of signs is computed on bits.
+    """The packed dtypes with which a product of signs is computed on bits.
 
     input: the packed dtype that holds the inputs, "bits" or "trits".
-    output: the packed dtype that holds the results; None where the results are other numbers.
+    output: the packed dtype that holds the results; None where a result may be another number than
+    -1, 0 and 1.
     """
 
     input: str
@@ -41,7 +42,7 @@ class BinaryForm:
 
 
 def reason_not_binary(problem: Conv2dProblem) -> str | None:
-    """Returns why bits cannot compute a problem, as shown to the user; None where they can."""
+    """Returns why a problem cannot be computed on bits, as shown to the user; None where it can."""
     known = problem.facts[0] if problem.facts else REAL
     if _dtype_of(known) is None:
         values = "any floats" if known == REAL else str(known)
@@ -61,7 +62,7 @@ def inputs_are_signs(problem: Conv2dProblem) -> bool:
 
 
 def binary_form(problem: Conv2dProblem) -> BinaryForm:
-    """Returns the form of a problem that bits can compute."""
+    """Returns the packed dtypes of the input and the output of a problem that bits can compute."""
     dtype = _dtype_of(problem.facts[0])
     assert dtype is not None
     written = [result_dtype(problem.epilogue.expression), _dtype_of(problem.result)]
@@ -75,7 +76,8 @@ def alphas(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _dtype_of(known: ValueFacts) -> str | None:
-    """Returns the packed dtype that holds all values that the facts allow, or None."""
+    """Returns the smallest packed dtype for all values that the facts allow; None where no packed
+    dtype has all these values."""
     if known.count is None or known.count > 3:
         return None
     return smallest_dtype({known.low + known.step * k for k in range(known.count)})

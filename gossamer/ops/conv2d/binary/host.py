@@ -1,4 +1,4 @@
-"""Convolutions of signs on the host, with NumPy's count of bits."""
+"""Convolutions of signs on the host, with NumPy's bitwise_count."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ from gossamer.tensor import Format, TensorSpec
 
 _WORD_BITS = 64
 _WORDS_AT_ONCE = 32 * 1024
-"""Words that are compared at once, so that the words and their counts stay in a core's L2 cache. It
-was chosen on two cores of an EPYC; on another processor another number may be faster."""
+"""Number of 64-bit words that are compared at once. The words and their counts then stay in a
+core's L2 cache. The number was chosen on two cores of an AMD EPYC; on another processor another
+number may be faster."""
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
-"""Number of words whose ones a byte can count."""
+"""The most 64-bit words whose ones a byte can count together."""
 _PIXELS_AT_ONCE = 1024
-"""Output pixels that are computed together: small images are joined up to this number."""
+"""The most output pixels that are computed together where images are small: images are joined up to
+this number. A larger image is computed alone."""
 _FEW_PIXELS = 16
-"""Number of output pixels below which NumPy's inner loop runs over the words of a pixel, a rule of
-thumb."""
+"""Number of output pixels below which NumPy's inner loop runs over the words of one pixel, instead
+of over pixels or channels. The number is a rule of thumb."""
 
 
 class HostPopcount(Algorithm):
     """Computes a convolution of signs. The exclusive or of the words of inputs and weights has a 1
-    wherever signs differ; the sum is the number of products, less 2 for each 1."""
+    wherever signs differ; the sum of the products is their number minus 2 for each 1."""
 
     op = "conv2d"
     name = "host_popcount"
@@ -75,7 +77,7 @@ class HostPopcount(Algorithm):
 
 def compute(layer: BinaryLayer, constants: Constants, variant: Variant,
             inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
-    """Computes a layer in a variant."""
+    """Computes a layer: reads `inputs` and writes `outputs`, in the formats of a variant."""
     problem = layer.convolution
     x, *tensors = buffers_as_arrays(inputs, variant.inputs)
     targets = buffers_as_arrays(outputs, variant.outputs)
@@ -105,11 +107,12 @@ def compute(layer: BinaryLayer, constants: Constants, variant: Variant,
 
 @dataclass(frozen=True)
 class Constants:
-    """A layer's constants in the form in which the host computes with them.
+    """A layer's constants as arrays that the host computes with.
 
     words: signs of the weights (groups, M/groups, words of a group * R * S).
-    base: initial accumulators of each output (M, output rows, output columns), or (M, 1, 1).
-    outside: words of pixels outside of the image (words, planes).
+    base: initial accumulators of shape (M, output rows, output columns), or (M, 1, 1) where all
+    pixels of a channel begin with one number.
+    outside: the words of a pixel outside of the image (words, planes).
     alphas: magnitude of each channel's weights.
     thresholds: integers that replace the epilogue, or None.
     operands: the epilogue's constants.
@@ -124,8 +127,8 @@ class Constants:
 
     @staticmethod
     def of(weights: Weights, layer: BinaryLayer) -> Constants:
-        """Returns the constants of a layer. weights: constants by the names of the layer's
-        convolution."""
+        """Returns the constants of a layer. weights: the layer's constants, under their names in
+        the layer's convolution."""
         problem = layer.convolution
         channels = problem.out_channels // problem.groups
         count = words_of_a_group(problem, _WORD_BITS) * problem.kernel[0] * problem.kernel[1]
@@ -143,10 +146,11 @@ class Constants:
 
 
 def _base(arrays: Mapping[str, np.ndarray], layer: BinaryLayer) -> np.ndarray:
-    """Returns the initial accumulators. With one-bit inputs these are the sums where all signs
-    agree. A zero outside of the image is a bit 0, which stands for -1; the terms that it adds are
-    subtracted here. Two-bit inputs say which products count, and their accumulators begin with
-    0."""
+    """Returns the initial accumulators. With one-bit inputs an accumulator begins with the number
+    of products, the sum of products where all signs agree. Zeros outside of the image are then
+    stored as bits of 0, which stand for -1; the initial accumulators take back the terms that these
+    bits add. With two-bit inputs accumulators begin with 0, because _accumulators() counts the
+    products whose inputs are not 0."""
     problem = layer.convolution
     shape = (problem.out_channels, problem.out_height, problem.out_width)
     if layer.form.planes == 2:
@@ -161,8 +165,8 @@ def _base(arrays: Mapping[str, np.ndarray], layer: BinaryLayer) -> np.ndarray:
 
 
 def _outside(layer: BinaryLayer) -> np.ndarray:
-    """Returns the words of pixels outside of the image (words, planes). One-bit words cannot hold
-    0, and hold -1 in its place."""
+    """Returns the words of a pixel outside of the image (words, planes). One-bit words cannot hold
+    0; they hold -1 in place of 0."""
     form = Format(f"packed{_WORD_BITS}", layer.form.input)
     value = layer.padding if layer.padding or layer.form.planes == 2 else -1
     return constant_words(value, TensorSpec(layer.convolution.inputs[0].shape, form))
@@ -179,10 +183,11 @@ def _input_planes(x: np.ndarray, layer: BinaryLayer, spec: TensorSpec) -> np.nda
 
 def _windows(planes: np.ndarray, problem: Conv2dProblem,
              outside: np.ndarray | int = 0) -> np.ndarray:
-    """Returns the values of planes (P, N, H, W) that each tap reads for all outputs, as an array
+    """Returns the values that each tap reads for all output pixels, as an array
     (P * taps, N * output pixels).
 
-    outside: value of the planes outside of the image, one value or (P,).
+    planes: the values of the input, of shape (P, N, H, W).
+    outside: value of the planes outside of the image: one value for all planes, or an array (P,).
     """
     top, left, bottom, right = problem.pads
     height, width = planes.shape[2:]
@@ -223,7 +228,7 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
         outside = constants.outside[first:first + count] & masks[group, :part.shape[1], None]
         columns = [_windows(plane & mask, problem, outside[:, number])
                    for number, plane in enumerate(part)]
-        # for the last channels fewer than `count` words are left in the input
+        # for the last groups fewer than `count` words are left in the input
         words = constants.words[group].reshape(channels, count, -1)[:, :part.shape[1]]
         sums = _differences(columns, words.reshape(channels, -1))
         sums *= -2
@@ -239,8 +244,9 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
 def _differences(columns: Sequence[np.ndarray], words: np.ndarray) -> np.ndarray:
     """Returns the number of products whose signs differ, (M, pixels).
 
-    columns: words of the inputs, each (K, pixels): one array with the signs, or two with a bit for
-    each input that is not 0 and a bit for each input that is 1.
+    columns: arrays of the inputs' words, each of shape (K, pixels). One-bit inputs have one array
+    with the signs. Two-bit inputs have two arrays: in the first a bit is 1 where an input is not 0,
+    in the second where an input is 1.
     words: the signs of the weights (M, K).
     """
     signs, counted = columns[-1], columns[0] if len(columns) == 2 else None
@@ -251,7 +257,7 @@ def _differences(columns: Sequence[np.ndarray], words: np.ndarray) -> np.ndarray
             np.bitwise_count((words ^ signs[:, pixel]) & (
                 ~signs.dtype.type(0) if counted is None else counted[:, pixel]))
             .sum(axis=1, dtype=np.int32) for pixel in range(pixels)], axis=1)
-    # the longer axis is NumPy's inner loop, and its words are adjacent
+    # NumPy's inner loop runs over the longer axis, along which words are adjacent in memory
     by_pixel = pixels < channels
     outer, inner = (signs.T, np.ascontiguousarray(words.T)) if by_pixel else (words, signs)
     result = np.zeros((len(outer), inner.shape[1]), np.int32)

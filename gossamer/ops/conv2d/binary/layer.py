@@ -14,8 +14,8 @@ from gossamer.ops.packed import result_dtype
 _BOUNDS: dict[str, Callable[[Sequence[float]], float]] = {
     **dict.fromkeys(("add", "sub"), sum),
     **dict.fromkeys(("neg", "abs", "relu", "min", "max"), max)}
-"""For each function that makes integers of integers: the bound on its result's magnitude, computed
-from the magnitudes of its arguments."""
+"""For each function that computes integers from integers: how a bound on the magnitude of the
+function's result follows from bounds on the magnitudes of the arguments."""
 _LARGEST_OF_FLOAT16 = 2**11
 """Integers up to this magnitude are exact in float16."""
 
@@ -47,8 +47,8 @@ class BinaryLayer:
 
     @property
     def takes_zeros_back(self) -> bool:
-        """Whether an input of bits, which has no 0, is padded with zeros: the terms that padded
-        bits add are then subtracted again."""
+        """Whether one-bit inputs, which cannot hold 0, are padded with zeros. The padding is then
+        computed as -1, and the terms that the padding adds are subtracted again."""
         return any(self.convolution.pads) and not self.padding and self.form.planes == 1
 
     @property
@@ -60,9 +60,9 @@ class BinaryLayer:
 
     @property
     def largest_integer(self) -> float | None:
-        """A bound on the magnitudes of the first result where it is known to be integers: where
-        weights and operands are integers, and the epilogue computes integers from them. None where
-        the first result may be other numbers."""
+        """A bound on the magnitude of the first result, where the result is known to be an integer
+        because weights and operands are integers and the epilogue computes integers from them. None
+        where the first result may be no integer."""
         problem = self.convolution
         weights, operands = problem.weights_info.facts, iter(self.operand_facts)
         bounds = [problem.depth * weights.largest if weights.is_integer else None]

@@ -1,4 +1,5 @@
-"""Signs of a convolution's weights as words, and where a group of channels lies among words."""
+"""Signs of a convolution's weights as words, and the places of a group's channels in the words of a
+pixel."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from gossamer.tensor import PACKED_DTYPES
 
 
 def first_words(problem: Conv2dProblem, word_bits: int) -> np.ndarray:
-    """Returns, for each group, the first word of an input pixel that has channels of the group."""
+    """Returns, for each group, the number of the first word of an input pixel that has channels of
+    the group."""
     return np.arange(problem.groups) * _group_channels(problem) // word_bits
 
 
@@ -23,7 +25,7 @@ def words_of_a_group(problem: Conv2dProblem, word_bits: int) -> int:
 
 
 def group_masks(problem: Conv2dProblem, word_bits: int) -> np.ndarray:
-    """Returns the words (groups, words of a group) whose bits are 1 for the group's channels."""
+    """Returns masks (groups, words of a group): words whose bits are 1 for the group's channels."""
     return _words(_placed(np.ones((problem.groups, _group_channels(problem)), bool),
                           np.arange(problem.groups), problem, word_bits), word_bits)
 
@@ -39,14 +41,15 @@ def sign_words(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 
 def tap_sums(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns the sum of each tap's signs over the input channels, in int32 of shape (M, R, S). A
-    pixel whose bits are all 0 stands for -1 in every channel, and adds minus this sum."""
+    pixel whose bits are all 0 stands for -1 in every channel: a tap that reads this pixel adds
+    minus the tap's sum."""
     return np.where(arrays["weight"] > 0, 1, -1).sum(axis=1).astype(np.int32)
 
 
 def value_words(values: np.ndarray, dtype: str, word_bits: int) -> np.ndarray:
     """Returns values (N, C, H, W) of a packed dtype as words (N, words, H, W, planes). Unlike
-    `gossamer.tensor.pack` it does not check for values that the dtype cannot hold; a NaN becomes
-    -1."""
+    `gossamer.tensor.pack`, value_words() does not check for values that the dtype cannot hold; a
+    NaN becomes -1."""
     bits = PACKED_DTYPES[dtype].bits(values)
     n, c, *rest = bits.shape
     padded = np.zeros((n, -(-c // word_bits) * word_bits, *rest), bool)
@@ -61,7 +64,7 @@ def _group_channels(problem: Conv2dProblem) -> int:
 def _placed(bits: np.ndarray, groups: np.ndarray, problem: Conv2dProblem,
             word_bits: int) -> np.ndarray:
     """Returns rows of bits (rows, C/groups, ...) with each bit moved to the place of its channel
-    among the bits of the group's words."""
+    among the bits of the group's words. groups: the group of each row."""
     channels = _group_channels(problem)
     width = words_of_a_group(problem, word_bits) * word_bits
     placed = np.zeros((len(bits), width, *bits.shape[2:]), bool)

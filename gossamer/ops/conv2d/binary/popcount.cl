@@ -7,7 +7,9 @@
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORD_BITS 32 /* bits of a word, 32 or 64 */
-#define PLANES 1 /* 1 for inputs -1 and 1; 2 for -1, 0 and 1, where plane 0 says which are not 0 */
+/* planes of the inputs: 1 for -1 and 1; 2 for -1, 0 and 1, where bits of plane 0 are 1 for inputs
+ * that are not 0 */
+#define PLANES 1
 #define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
 #define FLOATS 0 /* 1: floats are written; a packed output is then the second result */
 #define THRESHOLDS 1 /* 1: integer thresholds replace the epilogue */
@@ -53,14 +55,15 @@
 #define HALF_WORDS (TILE_M / 32)
 #define VOTE_WORDS (HALF_WORDS * TILE_H * TILE_W * OUTPUT_PLANES)
 
-/* With many results the inputs of several taps, loaded ahead, would not fit the registers. */
+/* With 16 results or more, taps are not unrolled: the inputs of several taps, loaded ahead, would
+ * not fit the registers. */
 #if WORK_H * WORK_W < 16
 #define UNROLL_TAPS UNROLL
 #else
 #define UNROLL_TAPS _Pragma("unroll 1")
 #endif
 
-/* the result whose sign is voted on */
+/* the result whose sign becomes a bit of the packed output */
 #if FLOATS
 #define VOTED second
 #else
@@ -102,7 +105,8 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
     tile /= tiles_x;
     int tile_y = tile % tiles_y * TILE_H;
     int image = tile / tiles_y;
-    /* tiles_m is the number of tiles of channels in all groups; each group has the same number */
+    /* tiles_m is the number of tiles of channels in all groups, and each group has the same number
+     * of tiles. A single group may have one more tile, which only writes zeros to the last word. */
     int tiles_of_group = CEIL_DIV(group_channels, TILE_M);
     int group = MINIMUM(tile_m / tiles_of_group, out_channels / group_channels - 1);
     int tile_channel = (tile_m - group * tiles_of_group) * TILE_M;
@@ -202,7 +206,8 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
 #else
             int sum = depth - 2 * different[i][j];
 #if TAKE_BACK
-            /* bits outside of the image are 0 and count as -1: subtract the terms that they add */
+            /* bits outside of the image are 0 and count as -1: take back the terms that they add,
+             * which are minus the sums of taps */
             int top = row * STRIDE_Y - pad_top, left = column * STRIDE_X - pad_left;
             if (top < 0 || left < 0 || top + (KERNEL_H - 1) * DILATION_Y >= height
                 || left + (KERNEL_W - 1) * DILATION_X >= width)

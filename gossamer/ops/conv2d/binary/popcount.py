@@ -1,11 +1,11 @@
 """The algorithm popcount computes a convolution of signs by exclusive or and popcount, in kernels
 for OpenCL and CUDA.
 
-It follows the published method of binary convolutions on GPUs. Channels are packed into words of 32
-or 64 bits, N(C/b)HWb. A tile has several output channels, rows and columns; a work-item computes
-4 x 4 outputs of one channel. Inputs are staged in shared memory, and a vote of 32 work-items packs
-32 results. Here the vote compares sums with an integer threshold for each channel, instead of
-taking the sign of a result.
+The kernel follows the published method of binary convolutions on GPUs. Channels are packed into
+words of 32 or 64 bits, N(C/b)HWb. A tile has several output channels, rows and columns; a work-item
+computes 4 x 4 outputs of one channel. Inputs are staged in shared memory, and a vote of 32
+work-items packs 32 results. Unlike in the published method, the vote compares sums with an integer
+threshold for each channel, instead of taking the sign of a result.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from gossamer.tensor import PACKED_DTYPES, TensorSpec
 _SOURCE = Path(__file__).with_name("popcount.cl")
 WORD_BITS = (32, 64)
 _STAGED_BYTES = 8 * 1024
-"""The most bytes of one plane of inputs that are staged at once, unless one word of each input
-pixel takes more."""
+"""The most bytes of one plane of inputs that are staged in shared memory at once, unless one word
+of each input pixel takes more."""
 _CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the multiprocessors of an H200 under load. The estimate of a launch on GPUs holds
-for an H200; on another GPU it only decides the order in which tiles are tried."""
+"""Clock rate in MHz of the multiprocessors of an H200 under load. The estimate of a launch on GPUs
+holds for an H200; on another GPU it only decides the order in which tiles are tried."""
 _WORDS_PER_MICROSECOND = 600
 """Words of 64 bits that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512
 under PoCL. On another processor the tuner corrects the estimate by its measurements."""
@@ -122,7 +122,7 @@ TILES = (
     Tile(32, 1, 2, 2, 2),
     Tile(64, 1, 1, 1, 1),
 )
-"""The published tile of 16 x 16 outputs, and smaller ones for small images."""
+"""The published tile of 16 x 16 outputs, and smaller tiles for small images."""
 
 
 def reason_not_popcount(layer: BinaryLayer, device: Device,
@@ -138,8 +138,8 @@ def reason_not_popcount(layer: BinaryLayer, device: Device,
 
 
 class Popcount(Algorithm):
-    """Computes a convolution of signs on packed words, in tiles. A work-item computes a patch of a
-    tile's outputs, of one channel."""
+    """Computes a convolution of signs on packed words, in tiles. A work-item computes one channel
+    of a patch of the tile's output pixels."""
 
     op = "conv2d"
     name = "popcount"
@@ -170,7 +170,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
     """Returns the launches (none or one) that compute a layer in a variant whose config is a tile.
     Where the variant's tensors are matrices, the layer is a convolution of one image, and the rows
-    of the matrices are its pixels. weights: constants by the names of the layer's convolution."""
+    of the matrices are its pixels. weights: the layer's constants, under their names in the layer's
+    convolution."""
     problem = layer.convolution
     if variant.outputs[0].size == 0:
         return []
@@ -183,7 +184,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     kernel = device.compile(_source(layer, variant, tile, epilogue, thresholds is not None))
     group_channels = problem.out_channels // problem.groups
     out_words = -(-problem.out_channels // word_bits)
-    # whole words, so that some tile writes the second half of the last word, too
+    # the channels of a single group fill whole words, so that a tile also writes the second half of
+    # the last word
     channels = group_channels if problem.groups > 1 else out_words * word_bits
     tiles_m = -(-channels // tile.tile_m) * problem.groups
     tiles_y = -(-problem.out_height // tile.rows)
@@ -215,8 +217,9 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
 
 
 def _strides(spec: TensorSpec) -> tuple[int, ...]:
-    """Returns the distances between images, channels, rows and columns. Distances in packed words
-    are in parts of 32 bits. The rows of a matrix count as the columns of one image."""
+    """Returns the distances between images, channels, rows and columns. Distances in packed
+    tensors are counted in parts of 32 bits. The rows of a matrix count as the columns of one
+    image."""
     strides = PackedParts.of(spec).strides if spec.format.is_packed else spec.strides
     return strides if len(spec.shape) == 4 else (0, strides[1], 0, strides[0])
 
@@ -248,8 +251,8 @@ def _source(layer: BinaryLayer, variant: Variant, tile: Tile, epilogue: Epilogue
 
 def fitting(problem: Conv2dProblem, device: Device,
             tiles: Iterable[Tile] = TILES) -> list[Tile]:
-    """Returns the tiles that a device has room for, in the order of the outputs that they compute,
-    the fewest first; outputs beyond the image and beyond the channels count, too."""
+    """Returns the tiles that a device has room for, first the tiles with which a launch computes
+    the fewest outputs. Outputs beyond the image and beyond the last channel count, too."""
     def computed(tile: Tile) -> int:
         return (-(-problem.out_height // tile.rows) * tile.rows
                 * -(-problem.out_width // tile.columns) * tile.columns
@@ -276,6 +279,8 @@ def _gpu_cycles(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Devi
     waves = groups / max(device.limits.compute_units, 1)
     if waves < 4:
         waves = -(-groups // max(device.limits.compute_units, 1))
+    # in cycles: the start of a launch, the latency of one count, the wait for a chunk, and the copy
+    # of 32 bits to shared memory
     start, latency, waiting, staging = 3500, 6, 1000, 0.05
     together = tile.work_group // 32 * taps * (_COUNT_CYCLES * counts + _LOAD_CYCLES)
     alone = latency * taps * counts + waiting * chunks

@@ -1,11 +1,11 @@
 """Integer thresholds in place of an epilogue that ends in a sign. The results are exact, and each
 bit takes one comparison.
 
-An accumulator is an integer between known bounds. Where the epilogue's result is -1, 0 or 1, and
-never falls or never rises with the accumulator, two integers for each channel say where the result
-changes. To find these integers the epilogue is computed in float64 for every accumulator, as the
-reference computes it. Scale, bias and batch norm are part of the epilogue; a negative scale makes
-the result fall, a scale of 0 makes it a constant.
+An accumulator is an integer between known bounds. Let the epilogue's result be -1, 0 or 1 for each
+accumulator, and let the result never fall, or never rise, as the accumulator grows. Two integers
+for each channel then say where the result changes. To find these integers, the epilogue is computed
+in float64 for every accumulator, like the reference. Scale, bias and batch norm are part of the
+epilogue. With a negative scale the result falls; with a scale of 0 the result is constant.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Thresholds:
 
     lower: lower threshold of each channel, int32 of shape (M,).
     upper: upper threshold, int32 of shape (M,); where it equals `lower` the result is never 0.
-    direction: -1 where the result falls with the accumulator, else 1; int32 of shape (M,).
+    direction: -1 where the result falls as the accumulator rises, else 1; int32 of shape (M,).
     """
 
     lower: np.ndarray
@@ -105,8 +105,9 @@ def find_thresholds(epilogue: Epilogue, arrays: Mapping[str, np.ndarray], magnit
     Returns
     -------
     Thresholds or None
-        None where a result is not -1, 0 or 1, where it both rises and falls, where it depends on a
-        run-time operand, or where there are too many accumulators to try them all.
+        None where a result is not -1, 0 or 1, where the results of a channel both rise and fall,
+        where the epilogue has a run-time operand, or where there are too many accumulators to try
+        them all.
     """
     if epilogue.tensor_count or bound > _LARGEST_BOUND:
         return None

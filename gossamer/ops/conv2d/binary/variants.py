@@ -15,8 +15,9 @@ from gossamer.tensor import Format, TensorSpec
 
 def packed_variants(layer: BinaryLayer, inputs: Sequence[TensorSpec],
                     config: tuple[tuple[str, int | str], ...], word_bits: int) -> Iterator[Variant]:
-    """Returns the variants of a config that reads words of one size: variants that write floats,
-    and variants that write words; for a layer with two results, variants that write both.
+    """Yields the variants of a config that reads words of `word_bits` bits. A layer with one result
+    has variants that write floats and variants that write words. A layer with two results has
+    variants that write floats and words.
 
     inputs: the input of the layer, and the run-time operands of its epilogue.
     """

@@ -1,16 +1,19 @@
 /* Convolution of signs on processors: a work-group is one work-item. For PIXELS output pixels and
- * LANES output channels it counts the pairs of an input and a weight whose signs differ. A vector
- * has a 64-bit word of each of eight channels. One word of the input at a time is broadcast to a
- * vector. Nothing is staged in shared memory.
+ * LANES = 8 * VECTORS output channels it counts the pairs of an input and a weight whose signs
+ * differ. A vector has a 64-bit word of each of eight output channels. One word of the input at a
+ * time is broadcast to a vector. Nothing is staged in shared memory.
  *
- * panels: the signs of the weights. Each group has a panel for every LANES of its output channels,
- * with the signs of their weights by tap and word of input channels. masks: for each group the bits
- * of its channels. outside: the words that are read in place of pixels outside of the image. */
+ * panels: the signs of the weights. Each group has a panel for each LANES output channels; for each
+ * tap and each word of input channels a panel has a word of each of the LANES output channels.
+ * masks: for each group the words whose bits are 1 for the group's channels. outside: the words
+ * that are read in place of pixels outside of the image. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define PIXELS 4 /* output pixels of a work-item */
 #define VECTORS 4 /* vectors of 8 output channels of a work-item, a multiple of 4 */
-#define PLANES 1 /* 1 for inputs -1 and 1; 2 for -1, 0 and 1, where plane 0 says which are not 0 */
+/* planes of the inputs: 1 for -1 and 1; 2 for -1, 0 and 1, where bits of plane 0 are 1 for inputs
+ * that are not 0 */
+#define PLANES 1
 #define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
 #define FLOATS 0 /* 1 where floats are written; a packed output is then the second result */
 #define THRESHOLDS 1 /* 1 where integer thresholds replace the epilogue */
@@ -41,8 +44,9 @@
 #define VOTED result
 #endif
 
-/* Compilers recognise this sequence and use the processor's instruction for it; they split the
- * popcount of a vector into scalars. */
+/* Counts the ones of each word of a vector. Compilers recognise this sequence of operations and use
+ * the processor's instruction that counts ones in a vector; they would split popcount() of a vector
+ * into scalar instructions. */
 INLINE ulong8 ones_of(ulong8 x)
 {
     x = x - (x >> 1 & 0x5555555555555555UL);
@@ -66,17 +70,17 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_popcount(
     int block = GROUP_ID(0) / pixel_blocks, group = GROUP_ID(1);
     int first_pixel = (GROUP_ID(0) - block * pixel_blocks) * PIXELS;
     int first_word = first_words[group];
-    /* for the last channels fewer than group_words words are left in the input */
+    /* for the last groups fewer than group_words words are left in the input */
     int words = MINIMUM(group_words, in_words - first_word);
     const GLOBAL ulong *panel = panels
         + (size_t)(group * blocks + block) * kernel_height * kernel_width * group_words * LANES;
 
     ulong8 different[PIXELS][VECTORS];
-    /* number of products that count */
+    /* for each pixel the number of products whose input is not 0 */
     int products[PIXELS];
     int image[PIXELS], row[PIXELS], column[PIXELS];
     UNROLL for (int i = 0; i < PIXELS; i++) {
-        /* places after the last pixel compute the last pixel again, and do not store it */
+        /* in place of pixels after the last one the last pixel is computed again, but not stored */
         int pixel = MINIMUM(first_pixel + i, pixels - 1);
         image[i] = pixel / plane * x_image + first_word * x_word;
         row[i] = pixel % plane / out_width * stride_y - pad_top;

@@ -1,5 +1,6 @@
 """The algorithm wide_popcount computes a convolution of signs on processors through OpenCL. A
-vector has a word of each of eight output channels, and processors count the bits of all at once."""
+vector has a word of each of eight output channels, and a processor counts the ones of all eight
+words at once."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ CONFIGS = tuple((("pixels", pixels), ("vectors", vectors))
                 for pixels, vectors in ((4, 4), (2, 8), (2, 4), (1, 8)))
 """Output pixels and vectors of 8 output channels of a work-item."""
 _WORDS_PER_MICROSECOND = 4000
-"""Words that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512 under PoCL. On
-another processor the tuner corrects the estimate by its measurements."""
+"""Words of 64 bits that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512
+under PoCL. On another processor the tuner corrects the estimate by its measurements."""
 
 
 def reason_not_wide(layer: BinaryLayer, device: Device) -> str | None:
@@ -78,8 +79,8 @@ class WidePopcount(Algorithm):
 
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
-    """Returns the launches (none or one) that compute a layer in a variant. weights: constants by
-    the names of the layer's convolution."""
+    """Returns the launches (none or one) that compute a layer in a variant. weights: the layer's
+    constants, under their names in the layer's convolution."""
     problem = layer.convolution
     if variant.outputs[0].size == 0:
         return []
@@ -96,8 +97,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     x_image, x_word, x_row, x_column = (
         stride // (WORD_BITS // 32) for stride in PackedParts.of(source).strides)
     form = "64 bits, binary"
-    # one-bit words have -1 in place of 0 outside of the image; where -1 stands for 0 the kernel
-    # does not count it
+    # one-bit words have -1 in place of 0 outside of the image; the kernel does not count products
+    # with a -1 that stands for 0
     outside = layer.padding if layer.padding or layer.form.planes == 2 else -1
     return [Launch(
         device.compile(_source(layer, variant, epilogue, thresholds is not None)),
@@ -144,7 +145,7 @@ def _source(layer: BinaryLayer, variant: Variant, epilogue: Epilogue,
 def _panels(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, blocks: int,
             lanes: int) -> np.ndarray:
     """Returns the signs of the weights as words (groups, blocks of output channels, taps, words of
-    a group, lanes), with zeros where a group has fewer output channels."""
+    a group, lanes), with zeros after the last output channel of a group."""
     words = sign_words(arrays, problem, WORD_BITS)
     per_group = problem.out_channels // problem.groups
     split = words.reshape(problem.groups, per_group, words.shape[1], -1)

@@ -1,10 +1,10 @@
 /* Depthwise convolution of NHWC tensors by tiles in shared memory.
  *
- * A work-group computes STRIPS_Y * ROWS by STRIPS_X * COLUMNS outputs of 2 * PAIRS channels. It
- * copies the weights of these channels while the kernel before still runs, and then the inputs of
- * its tile with their halo. A work-item computes ROWS by COLUMNS neighbouring outputs of a pair of
- * channels: it converts each input of its window once, and neighbouring work-items read neighbouring
- * channels. Sums are float32. The epilogue's tensor operands have the layout of y. */
+ * A work-group computes STRIPS_Y * ROWS by STRIPS_X * COLUMNS outputs of 2 * PAIRS channels. The
+ * work-group copies the weights of these channels while the previous kernel may still run, and then
+ * the halo of its tile. A work-item computes ROWS by COLUMNS neighbouring outputs of a pair of
+ * channels. The work-item converts each input of its window once, and neighbouring work-items read
+ * neighbouring channels. Sums are float32. The epilogue's tensor operands have the layout of y. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 2 /* rows of outputs of a work-item */
@@ -12,7 +12,7 @@
 #define STRIPS_Y 2 /* work-items along the rows of a tile */
 #define STRIPS_X 1 /* work-items along the columns of a tile */
 #define PAIRS 32 /* pairs of channels of a tile, whose bytes are a multiple of COPY_BYTES */
-#define COPY_BYTES 16 /* bytes of a copy, 4, 8 or 16: a pixel of x is a multiple of them */
+#define COPY_BYTES 16 /* bytes of a copy: 4, 8 or 16, which divides the bytes of a pixel of x */
 #define KERNEL_H 3 /* rows of the window */
 #define KERNEL_W 3 /* columns of the window */
 #define STRIDE_Y 1 /* rows from a window to the next */
@@ -20,7 +20,7 @@
 #define DILATION_Y 1 /* rows from a tap to the next */
 #define DILATION_X 1 /* columns from a tap to the next */
 #define THREADS 64 /* work-items of a work-group */
-#define GROUPS 8 /* work-groups whose registers a multiprocessor has room for */
+#define GROUPS 8 /* work-groups for which a multiprocessor is to have registers */
 #define HALVES 1 /* 1: x, y and the epilogue's tensor operands are 16-bit floats */
 #endif
 

@@ -24,21 +24,21 @@ from gossamer.tensor import rounded_up
 _SOURCE = Path(__file__).with_name("depthwise_tiled.cu")
 _MAX_TAPS = 121
 _MAX_VALUES = 80
-"""The most numbers that the sums, an input row of the window and a row of taps of a work-item may
-have; more do not fit 128 registers beside addresses."""
+"""The most numbers that a work-item may hold: its sums, an input row of its window, and a row of
+taps. More numbers do not fit 128 registers beside the addresses."""
 _MAX_PAIRS = 32
 _MOST_SHARED = 48 * 1024
 _RESIDENT_SHARED = 224 * 1024
-"""Bytes of shared memory of a multiprocessor, as an H100 has them."""
+"""Bytes of shared memory that the work-groups of a multiprocessor of an H100 may have together."""
 _MOST_THREADS = 512
 _RESIDENT_THREADS = 512
-"""Work-items of a multiprocessor for whose registers the compiler leaves room."""
+"""Number of work-items for which the compiler has to leave registers on a multiprocessor."""
 _TILINGS = 4
-"""Number of tilings that are offered in each precision."""
+"""The most tilings that are offered in each precision."""
 _ROWS, _COLUMNS = (1, 2), (4, 7, 8)
 _STRIPS_Y, _STRIPS_X = (1, 2, 4, 7, 8, 14), (1, 2, 4, 8)
-# The rates below are estimates for an H100 that no measurement has corrected yet. They decide in
-# which order tilings are tried.
+# The rates below are estimates for an H100 that no measurement has corrected yet. The rates
+# decide the order in which tilings are tried.
 _SCHEDULERS = 4
 _COPY_INSTRUCTIONS = 14
 """Instructions of a copy to shared memory."""
@@ -47,13 +47,13 @@ _STORE_INSTRUCTIONS = 14
 _LATENCY = 2500.0
 """Cycles in which a work-group waits for its inputs and for its barrier."""
 _READ, _STORED = 24.0, 14.0
-"""Bytes that a multiprocessor reads, partly from the L2 cache, and that it writes, in
-one cycle."""
+"""Bytes that a multiprocessor reads in a cycle, some of them from the L2 cache, and bytes that it
+writes in a cycle."""
 
 
 @dataclass(frozen=True)
 class _Tiling:
-    """How the outputs are divided.
+    """A division of the outputs into tiles.
 
     problem: the convolution.
     itemsize: bytes of a number of x.
@@ -70,7 +70,7 @@ class _Tiling:
 
     @property
     def copy_bytes(self) -> int:
-        """Bytes of a copy: as many of 16, 8 or 4 as divide the bytes of a pixel."""
+        """Bytes of a copy: the largest of 16, 8 and 4 that divides the bytes of a pixel."""
         return math.gcd(16, self.problem.channels * self.itemsize)
 
     @property
@@ -138,15 +138,16 @@ class _Tiling:
         return -(-self.groups // compute_units) * (busy + latency)
 
     def _inputs(self, axis: int, outputs: int) -> int:
-        """Returns how many inputs along an axis neighbouring outputs need."""
+        """Returns how many inputs along an axis lie under the windows of `outputs` neighbouring
+        outputs."""
         problem = self.problem
         return ((outputs - 1) * problem.stride[axis]
                 + (problem.kernel[axis] - 1) * problem.dilation[axis] + 1)
 
 
 class DepthwiseTiled(Algorithm):
-    """A depthwise convolution whose inputs and weights lie in shared memory, so that large filters
-    leave registers for a strip of outputs."""
+    """Computes a depthwise convolution from inputs and weights in shared memory, so that also with
+    large filters the registers have room for a strip of outputs."""
 
     op = "conv2d"
     name = "depthwise_tiled"
@@ -175,7 +176,8 @@ class DepthwiseTiled(Algorithm):
 
     def variants_in(self, problem: Conv2dProblem, device: Device,
                     precisions: Sequence[str]) -> Iterator[Variant]:
-        # float16 first: it has tilings of its own, and an effort may stop after a few
+        # float16 comes first: it has other tilings than float32, and only the first few variants
+        # may be tried
         return _variants(problem, device, [precision for precision in ("fp16", "fp32")
                                            if precision in precisions])
 
@@ -239,9 +241,9 @@ def _tiling(problem: Conv2dProblem, variant: Variant) -> _Tiling:
 
 
 def _tilings(problem: Conv2dProblem, itemsize: int, device: Device) -> list[_Tiling]:
-    """Returns the tilings that are offered, in the order of their expected times: the fastest for
-    each size of a work-group, because the model knows least of how work-groups share a
-    multiprocessor."""
+    """Returns the tilings that are offered, in the order of their expected times: for each size of
+    a work-group the tiling that is expected to be the fastest. There are several sizes because the
+    expected times are least certain about how work-groups share a multiprocessor."""
     tilings = [_Tiling(problem, itemsize, *sizes)
                for sizes in itertools.product(_ROWS, _COLUMNS, _STRIPS_Y, _STRIPS_X)]
     fastest: dict[int, _Tiling] = {}

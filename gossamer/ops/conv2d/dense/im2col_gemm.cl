@@ -4,16 +4,18 @@
  *
  *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
  *
- * A work-group computes TILE_P pixels by TILE_M output channels and a work-item WORK_P by WORK_M of
- * them, from tiles of TILE_K values of k in shared memory that are filled one step ahead. With
- * SLICE_K > 1 the work-items form SLICE_K sets (k-slices). Each set sums a part of a tile's K
- * range, and the sums of all sets are added at the end; this gives small layers more work-items.
- * With SPLIT_K > 1, SPLIT_K work-groups share the K range of a tile. Each work-group then writes
- * its sums as floats (split, pixel, channel) without an epilogue, and split_sum.cl adds them up.
- * BLOCKS_PER_UNIT work-groups must fit a multiprocessor at once, which bounds the registers.
+ * A work-group computes TILE_P output pixels by TILE_M output channels, and a work-item computes
+ * WORK_P by WORK_M of these outputs. Both operands are read from tiles in shared memory, which have
+ * TILE_K values of k and are filled one step ahead. With SLICE_K > 1 the work-items form SLICE_K
+ * sets (k-slices). Each set sums a part of a tile's K range, and the sums of all sets are added at
+ * the end; the k-slices give small layers more work-items. With SPLIT_K > 1, SPLIT_K work-groups
+ * share the K range of a tile. Each work-group then writes its sums as floats (split, pixel,
+ * channel) without an epilogue, and split_sum.cl adds them up. BLOCKS_PER_UNIT work-groups must fit
+ * a multiprocessor at once, which bounds the registers.
  *
- * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory:
- * where y is a part of a larger tensor, they include the channels of other tensors. */
+ * x and y begin at the elements x_first and y_first of their buffers. In NHWC a pixel of y has
+ * y_channels channels in memory; where y is a part of a larger tensor, y_channels includes the
+ * channels of other tensors. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_P 64 /* output pixels of a tile */
@@ -230,7 +232,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
 
     int set = item / SET;
 #if THREADS_P % 4 == 0 && THREADS_M % 8 == 0
-    /* the work-items of a warp lie 4 by 8, so that they read the fewest lines of shared memory */
+    /* the work-items of a warp are arranged 4 by 8, so that the warp reads the fewest different
+     * numbers from shared memory */
     int warp = item % SET / 32, lane = item % 32;
     int thread_m = warp % (THREADS_M / 8) * 8 + lane % 8;
     int thread_p = warp / (THREADS_M / 8) * 4 + lane / 8;

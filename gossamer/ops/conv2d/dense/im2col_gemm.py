@@ -1,9 +1,9 @@
 """The algorithm im2col_gemm computes a convolution as a tiled matrix product with implicit im2col,
 in kernels for OpenCL and CUDA.
 
-It follows the tiled im2col GEMM that is common practice in OpenCL: tiles of 64 x 64 in shared
-memory, and 8 x 4 results for each work-item. Here the im2col matrix is never stored and the
-epilogue is fused.
+The kernels follow the tiled im2col GEMM that is common practice in OpenCL: tiles of 64 x 64 in
+shared memory, and 8 x 4 results for each work-item. Unlike in common practice, the im2col matrix is
+never stored and the epilogue is fused.
 
 K is the axis over which the matrix product sums, and its index k stands for an input channel c of
 the group and a tap (r, s).
@@ -34,7 +34,8 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("im2col_gemm.cl")
 _SUM_SOURCE = Path(__file__).with_name("split_sum.cl")
 _CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the multiprocessors of an H200 under load, to which `_gpu_us` was fitted."""
+"""Clock rate in MHz of the multiprocessors of an H200 under load. `_gpu_us` was fitted to times on
+an H200."""
 
 
 @dataclass(frozen=True)
@@ -89,22 +90,23 @@ TILES = (
     Tile(16, 32, 32, 4, 4, slice_k=4),
     Tile(16, 16, 64, 4, 4, slice_k=16),
 )
-"""The tiles that are offered. They were chosen by times on an H200; on every device each tile that
-fits may be measured."""
+"""The tiles that are offered. The tiles were chosen by times on an H200; on every device each tile
+that fits may be measured."""
 
 _SPLITS = (2, 4, 8, 16)
 """Numbers of work-groups that may share the K range of a tile."""
 _LEAST_STEPS = 4
-"""The fewest steps along K of each work-group where several share the K range."""
+"""The fewest steps along K of each work-group where several work-groups share the K range."""
 _PROCESSOR_COST = {
     (128, 96, 16): 1.0, (64, 64, 8): 1.25, (128, 32, 16): 1.39, (64, 64, 16): 1.51,
     (256, 32, 8): 2.4, (64, 32, 16): 3.0, (256, 16, 8): 3.0, (32, 32, 16): 3.1, (128, 128, 8): 3.7,
     (16, 32, 32): 4.0, (32, 32, 32): 4.2, (16, 16, 64): 6.2, (256, 128, 8): 9.0,
     (128, 256, 8): 9.0}
-"""Relative time of a multiply-add on a processor, by tile_p, tile_m and tile_k. It was fitted to
-the layers of SqueezeNet under PoCL on two cores with AVX-512: there the better one of the two tiles
-with the shortest estimated times takes 11% longer than a layer's best tile. On another processor
-this table and the two numbers below only decide the order in which tiles are tried."""
+"""Relative time of a multiply-add on a processor, by tile_p, tile_m and tile_k. The table was
+fitted to times of SqueezeNet's layers under PoCL on two cores with AVX-512. On these cores the
+faster one of the two tiles with the shortest estimated times takes 11% longer than a layer's best
+tile. On another processor this table and the two numbers below only decide the order in which tiles
+are tried."""
 _PROCESSOR_STORE = 30
 """Time of storing a result, as a multiple of the time of a multiply-add."""
 _PROCESSOR_SHARE = 0.11
@@ -218,7 +220,8 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
     vector = _vector(problem, x)
     is_split = variant["split_k"] > 1
     out_nhwc = is_split or y.layout == "NHWC"
-    # channels are adjacent in NHWC only; stores of four need a multiple of 4 to stay aligned
+    # channels are adjacent in NHWC only; stores of four channels are aligned where the channels of
+    # a group are a multiple of 4
     out_vector = 4 if out_nhwc and problem.out_channels // problem.groups % 4 == 0 else 1
     return KernelSource.of(_SOURCE, "im2col_gemm", {
         **{key.upper(): value for key, value in variant.config},
@@ -302,14 +305,16 @@ def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: Pea
 
 def _gpu_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
     """Returns the estimated time on a GPU in microseconds: a start, the steps along K, and the
-    stores. A step takes its latency, or the arithmetic and staging of a multiprocessor's
-    work-groups where that is longer.
+    stores. A step takes its latency, or the time in which a multiprocessor computes the
+    arithmetic and the staging of its work-groups, whichever is longer.
 
     The six constants were fitted to 600 timings of MobileNetV2's layers on an H200: the tile with
     the shortest estimate takes 4% (batch 1) and 12% (batch 64) longer than a layer's best tile. On
     another GPU arithmetic is scaled by the GPU's rate of multiply-adds, and moved bytes are scaled
     by its rate of copies; the start and the latencies stay the same.
     """
+    # in cycles, except `read`: the time of reading an operand from shared memory, as a multiple of
+    # the time of a multiply-add
     start, read, latency, fill, store, stage = 3800, 0.4, 224, 3.76, 0.29, 0.029
     slower = H200_UNIT.multiply_adds / rates.multiply_adds
     moving = H200_UNIT.nbytes / rates.nbytes

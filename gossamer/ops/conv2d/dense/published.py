@@ -35,9 +35,9 @@ _WORK_GROUP = 512
 
 class PublishedConvolution(Algorithm):
     """Computes a convolution in three kernels that are not fused: the first writes the im2col
-    matrix of the images, the second multiplies the weights with it, and the third applies bias and
-    activation. The work-groups of the third kernel have 512 work-items, or fewer where the device
-    allows fewer."""
+    matrix of the images, the second multiplies the weights with this matrix, and the third applies
+    bias and activation. The work-groups of the third kernel have 512 work-items, or fewer where the
+    device allows fewer."""
 
     op = "conv2d"
     name = "published"

@@ -46,8 +46,8 @@ class Product:
 
 
 def cannot_multiply(rows: int, members: int, limits: Limits) -> str | None:
-    """Returns the reason why the kernel cannot compute these products; None
-    where it can."""
+    """Returns why the kernel cannot compute `members` products with matrices A of `rows` rows, as
+    shown to the user; None where it can."""
     if not any(_shared_bytes(depth) <= limits.shared_bytes for depth in _DEPTHS):
         return f"needs {_shared_bytes(_DEPTHS[-1])} bytes of shared memory"
     if limits.work_group_size < _THREADS[0] * _THREADS[1]:
@@ -71,7 +71,7 @@ def multiplication(product: Product, tile_k: int, a: Buffer | Callable[..., Argu
                    b: Buffer | Callable[..., Argument], c: Callable[..., Argument],
                    device: Device) -> Launch:
     """Returns the launch of products. a, b, c: the matrices as arguments of a Launch, that is
-    buffers, or functions that say which buffer of a step is the matrix."""
+    buffers, or functions that return the buffer of the matrix in a step."""
     aligned = all(size % 4 == 0 for size in (product.columns, product.b_stride, product.c_stride,
                                              product.first))
     kernel = device.compile(KernelSource.of(_SOURCE, "published_gemm", {

@@ -6,8 +6,9 @@
  * the weights of these channels by tap and input channel. zeros: a zero for each input channel of a
  * group, read in place of pixels outside of the image.
  *
- * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory:
- * where y is a part of a larger tensor, they include the channels of other tensors. */
+ * x and y begin at the elements x_first and y_first of their buffers. In NHWC a pixel of y has
+ * y_channels channels in memory; where y is a part of a larger tensor, y_channels includes the
+ * channels of other tensors. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define PIXELS 6 /* output pixels of a work-item */
@@ -77,7 +78,7 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_gemm(
     FLOAT16 sum[PIXELS][VECTORS];
     int image[PIXELS], row[PIXELS], column[PIXELS];
     UNROLL for (int i = 0; i < PIXELS; i++) {
-        /* places after the last pixel compute the last pixel again, and do not store it */
+        /* in place of pixels after the last one the last pixel is computed again, but not stored */
         int pixel = first_pixel + i < pixels ? first_pixel + i : pixels - 1;
         image[i] = pixel / plane * x_image + group * channels * x_channel;
         row[i] = pixel % plane / out_width * stride_y - pad_top;

@@ -23,8 +23,8 @@ _SOURCE = Path(__file__).with_name("wide_gemm.cl")
 _TILES = ((12, 2), (6, 4), (6, 2), (12, 1))
 """Output pixels and vectors of 16 output channels of a work-item."""
 _SHARE = 0.9
-"""Share of a processor's peak rate of multiply-adds that the kernel reaches. This and the two
-numbers below were measured under PoCL on two cores with AVX-512; on another processor they only
+"""Share of a processor's peak rate of multiply-adds that the kernel reaches. This number and the
+two numbers below were measured under PoCL on two cores with AVX-512; on another processor they only
 decide the order in which configs are tried."""
 _STORE = 30
 """Time of storing a result, as a multiple of the time of a multiply-add."""
@@ -33,9 +33,9 @@ _FIND = 0.002
 
 
 class WideGemm(Algorithm):
-    """Computes a convolution with a tile of output pixels by output channels for each work-item. It
-    is made for NHWC, where the channels of a pixel are adjacent; NCHW is for the first and the last
-    layers of a network."""
+    """Computes a convolution with a tile of output pixels by output channels for each work-item.
+    The kernel is made for NHWC, where the channels of a pixel are adjacent; NCHW is for the first
+    and the last layers of a network."""
 
     op = "conv2d"
     name = "wide_gemm"
@@ -117,7 +117,7 @@ def _expected_us(problem: Conv2dProblem, pixels: int, vectors: int, device: Devi
 
 def _panels(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, lanes: int) -> np.ndarray:
     """Returns the weights as (groups, blocks of output channels, taps, input channels, lanes), with
-    zeros where a group has fewer output channels."""
+    zeros after the last output channel of a group."""
     weight = np.asarray(arrays["weight"], np.float32)
     per_group = problem.out_channels // problem.groups
     blocks = -(-per_group // lanes)

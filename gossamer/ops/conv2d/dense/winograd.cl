@@ -18,7 +18,7 @@
 #define INPUT (OUTPUT + 2)
 #define POINTS (INPUT * INPUT)
 
-/* The transforms of INPUT values that lie `apart` elements apart, in place. */
+/* The transforms of INPUT values, in place. apart: elements from one value to the next. */
 #if OUTPUT == 2
 #define TRANSFORM_INPUT(d, apart)                                              \
     {                                                                          \
@@ -35,8 +35,8 @@
         (m)[apart] = m1 - m2 + (m)[3 * (apart)];                               \
     }
 #else
-/* The points are 0, plus and minus A, plus and minus B, and infinity. With A and B the error is
- * half of the error with 1 and 2, and the factors that are products of A and B are exact. */
+/* The points are 0, plus and minus A, plus and minus B, and infinity. With these A and B the error
+ * is half of the error with 1 and 2, and factors that are products of A and B are exact. */
 #define A 0.625f
 #define B 1.5f
 #define TRANSFORM_INPUT(d, apart)                                              \
@@ -67,7 +67,7 @@
     }
 #endif
 
-/* points: (tile, point, channel) */
+/* points: the transformed tiles, of shape (tile, point, channel). */
 KERNEL void winograd_input(const GLOBAL float *RESTRICT x, GLOBAL float *RESTRICT points, int items,
                            DIVISOR(channels), DIVISOR(tiles_x), DIVISOR(tiles_y), int height,
                            int width, int x_first, int x_channels, int pad_top, int pad_left)

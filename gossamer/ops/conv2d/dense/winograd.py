@@ -1,5 +1,5 @@
-"""The algorithm winograd computes 3 x 3 convolutions by Winograd's minimal filtering: fewer
-multiplications, by transforms of tiles of the input, the weights and the results.
+"""The algorithm winograd computes 3 x 3 convolutions by Winograd's minimal filtering, which takes
+fewer multiplications, but transforms the tiles of the input, the weights and the results.
 
 Source: Andrew Lavin and Scott Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
 """
@@ -32,10 +32,10 @@ _SOURCE = Path(__file__).with_name("winograd.cl")
 _OUTPUTS = (4, 2)
 """Rows and columns of results of a tile."""
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.625, -0.625, 1.5, -1.5)}
-"""The points, beside infinity, at which polynomials are multiplied; the kernels have the same
-points. Other points than 1 and 2 have smaller errors: see B. Barabasz, A. Anderson, K. Soodhalter
-and D. Gregg, "Error analysis and improving the accuracy of Winograd convolution for deep neural
-networks", ACM TOMS 46 (4), 2020."""
+"""By the number of rows of a tile of results: the points, beside infinity, at which polynomials are
+multiplied. The kernels have the same points. With other points than 1 and 2 errors are smaller:
+see B. Barabasz, A. Anderson, K. Soodhalter and D. Gregg, "Error analysis and improving the accuracy
+of Winograd convolution for deep neural networks", ACM TOMS 46 (4), 2020."""
 _SHARE_OF_COPIES = {True: 0.75, False: 0.6}
 """Rate at which transforms read and write, as a share of the device's rate of copies, on processors
 (True) and on GPUs (False). These rules of thumb only decide how early winograd is tried among the
@@ -44,7 +44,7 @@ algorithms, and which tile size is tried first."""
 
 @dataclass(frozen=True)
 class _Ready:
-    """The three steps and their memory in the workspace.
+    """The three prepared steps and their memory in the workspace.
 
     before: launch that transforms the input.
     product: state of the algorithm that multiplies.

@@ -18,9 +18,9 @@ from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arr
 from gossamer.ops.weights import Weights
 
 _ROW_FLOATS = 512
-"""The fewest output pixels that a product should have, a rule of thumb for any processor. With as
-many pixels the arithmetic of a nonzero weight takes longer than its overhead; with many more the
-im2col matrix would not stay in the caches."""
+"""The fewest output pixels that a product should have, a rule of thumb for any processor. With
+this number the arithmetic of a nonzero weight takes longer than its overhead; with many more pixels
+the im2col matrix would not stay in the caches."""
 
 
 class SparseIm2col(Algorithm):
@@ -28,8 +28,8 @@ class SparseIm2col(Algorithm):
     images are multiplied several at a time, so that the arithmetic of a nonzero weight takes longer
     than its overhead.
 
-    Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
-    does not reach the result.
+    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result for
+    which it would be multiplied by zeros only.
     """
 
     op = "conv2d"

@@ -38,8 +38,9 @@ from gossamer.tensor import pack
 
 _LAYOUTS = ("NHWC", "NCHW")
 _COMPILING_SECONDS = 0.1
-"""The seconds in which cuDNN mostly builds a plan with a fused epilogue, for which it compiles a
-kernel; measured on the host of an H200. It is only the expected time of building."""
+"""The seconds in which cuDNN usually builds a plan with a fused epilogue, for which it compiles a
+kernel; measured on the host of an H200. The number is only used as the expected time of
+building."""
 _FUSED, _SEPARATE, _NONE = "fused", "separate", "none"
 _SOONEST_FIRST = tuple(reversed(PRECISIONS))
 """The precisions in the order of the time that cuDNN's answer takes, the shortest first."""
@@ -63,7 +64,7 @@ class _BuiltConvolution:
 
 class Cudnn(Algorithm):
     """Computes a convolution by one of cuDNN's execution plans, with the epilogue fused into the
-    plan's graph or applied by another kernel after the plan. A config says the rank of a plan in
+    plan's graph or applied by another kernel after the plan. A config states the rank of a plan in
     cuDNN's list for one precision and layout, and how the epilogue is applied."""
 
     op = "conv2d"
@@ -92,12 +93,13 @@ class Cudnn(Algorithm):
     def variants_in(self, problem: Conv2dProblem, device: Device,
                     precisions: Sequence[str]) -> Iterator[Variant]:
         epilogues = _epilogues(problem)
-        # epilogues that work in strict float32 come first
+        # ways to apply the epilogue for which cuDNN has plans in strict float32 come first
         if "fp32" in precisions:
             epilogues.sort(key=lambda epilogue: not any(
                 offer.plans for offer in _offers(problem, device, epilogue, "fp32").values()))
-        # The plans of rank 0 come first, with each epilogue. Then all further plans with the first
-        # epilogue come before plans with the second: the fused one is nearly always faster.
+        # First come the plans of rank 0, with each way to apply the epilogue. Then come all further
+        # plans with the first way, and last all further plans with the second way: a fused epilogue
+        # is nearly always faster.
         ranks = [(0, epilogue) for epilogue in epilogues]
         ranks += [(rank, epilogue) for epilogue in epilogues for rank in range(1, MOST_PLANS)]
         for rank, epilogue in ranks:
@@ -177,7 +179,7 @@ def _reason_not_asked(problem: Conv2dProblem, device: Device) -> str | None:
 
 def _plan(problem: Conv2dProblem, variant: Variant,
           device: Device) -> tuple[CudnnForm, ExecutionPlan]:
-    """Returns the form and the execution plan of a variant."""
+    """Returns how a variant describes the problem to cuDNN, and the variant's execution plan."""
     form = CudnnForm(variant.precision, variant.outputs[0].layout,
                      variant["epilogue"] != _SEPARATE, problem.sums_integers)
     return form, offered(device, problem, form).plans[variant["rank"]]
@@ -193,12 +195,12 @@ def _epilogues(problem: Conv2dProblem) -> list[str]:
 
 def _offers(problem: Conv2dProblem, device: Device, epilogue: str,
             precision: str) -> dict[CudnnForm, CudnnOffer]:
-    """Returns cuDNN's offer in each layout."""
+    """Returns cuDNN's offer for the problem's description in each layout."""
     return {form: offered(device, problem, form) for form in _forms(problem, epilogue, precision)}
 
 
 def _forms(problem: Conv2dProblem, epilogue: str, precision: str) -> list[CudnnForm]:
-    """Returns the forms in which cuDNN is asked, one for each layout."""
+    """Returns the descriptions for which cuDNN is asked for plans, one for each layout."""
     return [CudnnForm(precision, layout, epilogue != _SEPARATE, problem.sums_integers)
             for layout in _LAYOUTS]
 

@@ -1,4 +1,5 @@
-"""Describes convolutions as operation graphs of cuDNN and lists its execution plans for them."""
+"""Describes convolutions as operation graphs of cuDNN, and lists the execution plans that cuDNN
+offers for them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import Format, TensorSpec
 
 MOST_PLANS = 8
-"""The most plans that are listed for one form; cuDNN's heuristics list fast plans first."""
+"""The most plans that are listed for one description of a convolution; cuDNN's heuristics list fast
+plans first."""
 
 _MEMORY_SHARE = 32
 """Plans that need more workspace than the device's memory divided by this number are left out."""
@@ -35,9 +37,9 @@ X, WEIGHT, Y, OPERAND = 1, 2, 3, 4
 """Names of tensors in a graph; operand i is OPERAND + i."""
 
 _INEXACT = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
-# Larger tiles make Winograd's results less accurate; sums without a fixed order differ between
-# executions.
 _REQUIRED_NOTES: dict[str, tuple[str, ...]] = {"fp32": (), "tf32": ("TENSOR_CORE",), "fp16": ()}
+# larger tiles make Winograd's results less accurate; sums without a fixed order differ between
+# executions
 _EXCLUDED_NOTES = {
     "fp32": ("TENSOR_CORE", *_INEXACT, "WINOGRAD_TILE_13x13", "NONDETERMINISTIC"),
     "tf32": (*_INEXACT, "WINOGRAD_TILE_13x13", "NONDETERMINISTIC"),
@@ -58,7 +60,7 @@ _WORKSPACE = re.compile(r"^Plan at index (\d+): .*workspace violation\. Requires
 
 @dataclass(frozen=True)
 class CudnnForm:
-    """The form in which a convolution is described to cuDNN.
+    """How a convolution is described to cuDNN, beside the sizes of the problem.
 
     precision: "fp32", "tf32" or "fp16".
     layout: layout of all tensors.
@@ -77,7 +79,7 @@ class CudnnForm:
         return "float16" if self.precision == "fp16" else "float32"
 
     def spec(self, shape: tuple[int, ...]) -> TensorSpec:
-        """Returns the spec of a tensor of this form."""
+        """Returns the spec of a tensor in this description."""
         return TensorSpec(shape, Format(self.layout, self.dtype))
 
 
@@ -97,9 +99,9 @@ class ExecutionPlan:
 
 @dataclass(frozen=True)
 class CudnnOffer:
-    """The answer of cuDNN for a form.
+    """cuDNN's answer for one description of a convolution.
 
-    plans: the plans, the fastest by cuDNN's own estimate first.
+    plans: the plans, in the order of cuDNN's own estimates of their times.
     refusal: the reason why cuDNN offers no plan.
     """
 
@@ -108,27 +110,28 @@ class CudnnOffer:
 
 
 def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOffer:
-    """Returns cuDNN's plans on a device for a form, without building any. The plans are the same at
-    each call, and in each process with the same cuDNN."""
+    """Returns the plans that cuDNN offers on a device for a problem that is described as `form`,
+    without building a plan. The plans are the same at each call, and in each process with the same
+    cuDNN."""
     return _offered(device, _plain(problem, form), form)
 
 
 def _plain(problem: Conv2dProblem, form: CudnnForm) -> Conv2dProblem:
-    """Returns a problem without the facts that cuDNN is not told, and without an epilogue where the
-    form does not fuse it."""
+    """Returns a problem without the facts that are not described to cuDNN, and without its epilogue
+    where the epilogue is not fused."""
     plain = replace(problem, weights_info=WeightsInfo(), facts=(), result=REAL)
     return plain if form.fused else replace(plain, epilogue=Epilogue())
 
 
 def store_offers(device: Device, problem: Conv2dProblem, forms: Sequence[CudnnForm]) -> None:
-    """Puts cuDNN's offers for some forms on disk. A separate process calls this function, because
-    cuDNN holds Python's global interpreter lock while it answers."""
+    """Stores cuDNN's offers for several descriptions of a problem on disk. A separate process calls
+    this function, because cuDNN holds Python's global interpreter lock while it answers."""
     for form in forms:
         offered(device, problem, form)
 
 
 def is_offer_stored(device: Device, problem: Conv2dProblem, form: CudnnForm) -> bool:
-    """Returns whether cuDNN's answer for a form is on disk."""
+    """Returns whether cuDNN's answer for a description of a problem is on disk."""
     return kernel_cache.stored(_offer_key(device, _plain(problem, form), form)) is not None
 
 
@@ -148,7 +151,7 @@ def _offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOf
 
 @functools.lru_cache(maxsize=4096)
 def _offer_key(device: Device, problem: Conv2dProblem, form: CudnnForm) -> tuple[str, ...]:
-    """Returns texts that identify a form and all that decides cuDNN's offer for the form."""
+    """Returns texts that identify everything on which cuDNN's offer depends."""
     return ("cuDNN's offer", source_hash(__name__), *_versions(library_on(device), device),
             str(_most_workspace(device)), json.dumps(canonical(problem), sort_keys=True),
             repr(form))
@@ -161,8 +164,7 @@ def _most_workspace(device: Device) -> int:
 
 def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
             most: int) -> CudnnOffer:
-    """Returns the plans that cuDNN offers for a form, with at most `most` bytes of
-    workspace."""
+    """Returns the plans with at most `most` bytes of workspace that cuDNN offers for a problem."""
     with library.handle() as handle:
         try:
             graph = _planned(problem, form, library, handle)
@@ -189,8 +191,9 @@ def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
 
 
 def workspaces(message: str) -> dict[int, int]:
-    """Returns the bytes of workspace that each plan needs, by cuDNN's index, from cuDNN's message
-    that no plan may have a workspace. Plans that are deselected or cannot run are not included."""
+    """Returns the bytes of workspace that each plan needs, by cuDNN's index. message: the error
+    message of cuDNN where no workspace is allowed. Plans that are deselected or cannot run are not
+    included."""
     return {int(index): int(nbytes) for index, nbytes in _WORKSPACE.findall(message)}
 
 
@@ -217,15 +220,16 @@ def _refusal(message: str, too_large: int) -> str:
 
 
 def built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> Any:
-    """Returns the graph of a form with one of its offered plans, built. Built plans are kept on
-    disk, and the graphs that were used last are kept in memory. Raises RuntimeError where cuDNN now
-    offers another plan, and passes on errors of the frontend and the library."""
+    """Returns cuDNN's graph of a problem with one of the offered plans, which is built. Built plans
+    are kept on disk, and the graphs that were used most recently are kept in memory. Raises
+    RuntimeError where cuDNN now offers another plan, and passes on errors of the frontend and the
+    library."""
     return _built(device, _plain(problem, form), form, plan)
 
 
 def store(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> None:
-    """Builds a plan, checks that it can be read back and puts it on disk. A separate process calls
-    this function, because cuDNN may crash the process when it reads a plan back."""
+    """Builds a plan, checks that cuDNN can deserialise the plan, and stores it on disk. A separate
+    process calls this function, because cuDNN may crash the process that deserialises a plan."""
     plain = _plain(problem, form)
     library = library_on(device)
     with library.handle() as handle:
@@ -250,7 +254,8 @@ def _built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: Execut
 
 def _key(library: CudnnLibrary, device: Device, problem: Conv2dProblem, form: CudnnForm,
          plan: ExecutionPlan) -> tuple[str, ...]:
-    """Returns texts that identify a plan and all that decides whether the plan can be read back."""
+    """Returns texts that identify a plan and everything that decides whether cuDNN can deserialise
+    the plan."""
     return ("cuDNN's execution plan", *_versions(library, device),
             json.dumps(canonical(problem), sort_keys=True), repr(form), repr(plan))
 
@@ -310,7 +315,7 @@ def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, han
 def _graph(problem: Conv2dProblem, form: CudnnForm, api: Any, handle: Any) -> Any:
     real = api.data_type.FLOAT
     stored = api.data_type.HALF if form.dtype == "float16" else real
-    # a caller that captures an execution must hold the plan for as long as the capture
+    # a caller that captures an execution must hold the plan for as long as the captured graph
     graph = api.pygraph(io_data_type=stored, intermediate_data_type=real, compute_data_type=real,
                         handle=handle, cuda_graph_retention=api.cuda_graph_retention.NONE)
 

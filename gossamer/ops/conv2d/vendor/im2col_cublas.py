@@ -61,7 +61,7 @@ class _Products:
     """The products that compute a problem in one precision and layout.
 
     steps: the product of each part.
-    fused: the epilogue where the products apply it.
+    fused: the epilogue that the products apply; None where another kernel applies the epilogue.
     ranks: number of algorithms that cuBLAS offers for every product.
     """
 
@@ -194,8 +194,8 @@ def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
           epilogue: Fused) -> _ProductCall:
     """Returns the product for one part. Output channels are the rows of D in NHWC, where channels
     are adjacent, and the columns of D in other layouts. The members of a batched product are
-    groups. In NCHW they are images or groups, whichever are more; the product is repeated for the
-    others."""
+    the groups. In NCHW the members are the images or the groups, whichever are more, and the
+    product is repeated for each group or each image, respectively."""
     channels, depth = problem.out_channels // problem.groups, problem.depth
     pixels, plane = part.pixels, problem.out_height * problem.out_width
     first = output_offset(problem, layout, part)

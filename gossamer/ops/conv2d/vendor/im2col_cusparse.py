@@ -174,7 +174,7 @@ class _SparseProduct:
                 sparse.values.address, api.IndexType.INDEX_32I, api.IndexType.INDEX_32I,
                 api.IndexBase.ZERO, dtype)
             weakref.finalize(self, api.destroy_sp_mat, self._weights).atexit = False
-            # multiply sets the addresses of both matrices; until then any address will do
+            # multiply() sets the addresses of both matrices; until then any address is allowed
             self._matrix, self._result = (
                 api.create_dn_mat(rows, columns, lead, sparse.values.address, dtype, order)
                 for rows, lead in zip((depth, channels), leading, strict=True))

@@ -1,11 +1,11 @@
 """The algorithm bit_tensor_core computes a convolution of signs on the tensor cores of NVIDIA's
-GPUs, which multiply single bits and add.
+GPUs, which multiply single bits and add the products.
 
-It is an implicit GEMM: rows are output pixels, columns are output channels, and K is the words of a
-pixel's window. On tensor cores the product of two bits is 1 where both bits are 1; bits.h says how
-sums of signs follow from such products. Source of the idea to compute binary convolutions by 1-bit
-tensor core instructions: A. Li and S. Su, "Accelerating binarized neural networks via
-bit-tensor-cores in Turing GPUs", IEEE TPDS 32(7), 2021.
+The algorithm is an implicit GEMM: rows are output pixels, columns are output channels, and K is the
+words of a pixel's window. On tensor cores the product of two bits is 1 where both bits are 1;
+bits.h says how sums of products of signs follow from products of bits. Source of the idea to
+compute binary convolutions by 1-bit tensor core instructions: A. Li and S. Su, "Accelerating
+binarized neural networks via bit-tensor-cores in Turing GPUs", IEEE TPDS 32(7), 2021.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec
 
 _WORD_BITS = (64, 32)
 _HALVES = 8
-"""16-bit floats that are read and written at once: 16 bytes."""
+"""Number of 16-bit floats that are read and written at once: 16 bytes."""
 _CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the multiprocessors of an H200 under load. The estimates of tiles.py were fitted to
-times on an H200; on another device they only decide the order in which tiles are tried."""
+"""Clock rate in MHz of the multiprocessors of an H200 under load. The estimates of tiles.py were
+fitted to times on an H200; on another device they only decide the order in which tiles are
+tried."""
 
 
 class BitTensorCore(Algorithm):
@@ -93,7 +94,7 @@ def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, 
     of words are in the order of their expected times."""
     problem = layer.convolution
     for word_bits in _WORD_BITS:
-        # no word has channels of several groups
+        # the kernels need words that have channels of one group only
         if problem.groups > 1 and problem.channels // problem.groups % word_bits:
             continue
         if layer.has_two_results and not words_are_whole(problem, word_bits):
@@ -103,14 +104,14 @@ def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, 
 
 
 def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
-    """Returns the layouts of the output. The last one is packed where the result is a sign."""
+    """Returns the layouts of the output. The last layout is packed where the result is a sign."""
     packs = layer.form.output is not None and words_are_whole(layer.convolution, word_bits)
     return ("NHWC", "NCHW", f"packed{word_bits}") if packs else ("NHWC", "NCHW")
 
 
 def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
-    """Yields a variant. Where it reads or writes floats in NHWC, also yields the same variant with
-    16-bit floats, unless 16-bit floats would round values that are known to be integers."""
+    """Yields a variant. Where the variant reads or writes floats in NHWC, also yields the variant
+    with 16-bit floats, unless 16-bit floats would round values that are known to be integers."""
     yield variant
     problem = layer.convolution
     floats = _floats_of(variant)
@@ -122,7 +123,8 @@ def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
 
 
 def _floats_of(variant: Variant) -> list[TensorSpec]:
-    """Returns the specs of the floats that a variant reads and writes, which are all alike."""
+    """Returns the specs of the tensors of floats that a variant reads and writes. All of them have
+    one format."""
     return [spec for spec in (*variant.inputs[1:], *variant.outputs) if not spec.format.is_packed]
 
 
@@ -136,7 +138,7 @@ def expected_us(layer: BinaryLayer, variant: Variant, device: Device) -> float:
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
     """Returns the launches (none or one) that compute a layer in a variant whose config is a tile.
-    weights: constants by the names of the layer's convolution."""
+    weights: the layer's constants, under their names in the layer's convolution."""
     problem = layer.convolution
     source, target = variant.inputs[0], variant.outputs[-1]
     if target.size == 0:
@@ -195,7 +197,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
 
 
 def variant_of(problem: Conv2dProblem, tile: Tile, word_bits: int, layout: str) -> Variant:
-    """Returns the variant of a tile that reads words of `word_bits` bits and writes a layout.
+    """Returns a tile's variant, which reads words of `word_bits` bits and writes a layout.
     Run-time operands are in the same layout, or in NHWC where the output is packed."""
     form = binary_form(problem)
     x, *operands = problem.inputs

@@ -14,13 +14,17 @@
  *
  *     2 ones - (the number of inputs that are not 0).
  *
- * In both cases 2 ones - counted is computed first, where counted is the same for all channels. */
+ * In both cases the kernels first compute 2 ones - counted. There, ones is the number of ones of
+ * all products, and counted is a number that is the same for all channels: ones(x) with inputs of
+ * one bit, the number of inputs that are not 0 with inputs of two bits. */
 
 #pragma once
 
 #if !defined CONFIGURED && !defined WORD_BITS
 #define WORD_BITS 64 /* bits of a word, 32 or 64 */
-#define PLANES 1 /* 1 for inputs -1 and 1; 2 for -1, 0 and 1, where plane 0 says which are not 0 */
+/* planes of the inputs: 1 for -1 and 1; 2 for -1, 0 and 1, where bits of plane 0 are 1 for inputs
+ * that are not 0 */
+#define PLANES 1
 #define AT_ONCE 3 /* steps that a warp multiplies between two barriers */
 #endif
 
@@ -44,13 +48,15 @@ INLINE void copy_word(uint target, const uchar *source, int size)
 #endif
 }
 
-/* The input with its sizes, and the first word of the channels of the work-group's group. */
+/* The input with its sizes, and the first word of the group of channels that the work-group
+ * reads. */
 struct Source {
     const uchar *x;
     int first_word, words, height, width, stride_y, stride_x, pad_top, pad_left;
 };
 
-/* The window of an output pixel: its first word's number, its first row and its first column. */
+/* The window of an output pixel: the number of its first word in the input, its first row and its
+ * first column. */
 struct Window {
     int word, row, column;
 };
@@ -69,8 +75,8 @@ INLINE Window window_of(const Source &source, const Position &position)
 }
 
 /* Starts the copy of one word of a window. tap.x: words from the window's first word to this word.
- * tap.y: rows (upper 16 bits) and columns (lower 16 bits) from the window's first pixel. Taps after
- * the last one have a row outside of any image. */
+ * tap.y: rows (upper 16 bits) and columns (lower 16 bits) from the window's first pixel. Taps
+ * that only fill up the last step have a row outside of any image. */
 [[maybe_unused]] INLINE void copy_tap(uint target, const Source &source, const Window &window, const int2 &tap)
 {
     bool inside = ((uint)(window.row + (tap.y >> 16)) < (uint)source.height)
@@ -79,13 +85,14 @@ INLINE Window window_of(const Source &source, const Position &position)
               inside ? PLACE_BYTES : 0);
 }
 
-/* The part of a step of a pixel that a lane holds for the tensor cores: 32 bits of the lower and of
- * the upper half of the step, for each product of a word. */
+/* A lane's part of one step of a pixel, as tensor cores take it: 32 bits of the lower half and 32
+ * bits of the upper half of the step. With two planes a word is multiplied twice, and each of the
+ * two products has its own bits. */
 struct Operand {
     uint low[PLANES], high[PLANES];
 };
 
-/* Returns the number of inputs in an operand that count: with one plane the inputs that are 1, with
+/* Returns how many inputs of an operand are counted: with one plane the inputs that are 1, with
  * two planes the inputs that are not 0. */
 INLINE int counted_in(const Operand &operand)
 {
@@ -96,8 +103,8 @@ INLINE int counted_in(const Operand &operand)
 }
 
 /* Loads a lane's part of a pixel's step. words: address of the pixel in the line of word number
- * lane % 4. A lane holds both halves of a word of 64 bits. A word of 32 bits is one half, and the
- * lane also holds the pixel's word four lines further. */
+ * lane % 4. With words of 64 bits a lane's part is the two halves of one word. With words of 32
+ * bits a lane's part is two words; the second word lies four lines after the first one. */
 INLINE Operand load_operand(const uchar *words, int line_bytes)
 {
     Operand operand;

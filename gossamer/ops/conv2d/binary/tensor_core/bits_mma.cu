@@ -2,9 +2,10 @@
  * registers.
  *
  * A work-group computes WARPS_P * TILES_P * 16 output pixels, counted through all images, and
- * WARPS_C * TILES_C * 8 channels. WARPS_P * WARPS_C warps share these outputs. WARPS_K such sets of
- * warps share the steps of the inner products, and their sums are added at the end. Channels are
- * ordered so that a lane has 2 * TILES_C consecutive channels of a pixel, and packs them alone. */
+ * WARPS_C * TILES_C * 8 channels. A set of WARPS_P * WARPS_C warps shares these outputs. WARPS_K
+ * sets share the steps of the inner products, and their sums are added at the end. Channels are
+ * ordered so that a lane has 2 * TILES_C consecutive channels of a pixel, and packs them without
+ * other lanes. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WARPS_P 1 /* warps along the pixels of a tile */
@@ -32,10 +33,12 @@
 /* Lines that a work-group copies at once, and the turns in which it copies all lines of a stage. */
 #define LINES_AT_ONCE (THREADS / TILE_P)
 #define LINE_TURNS CEIL_DIV(LINES, LINES_AT_ONCE)
-/* Taps that a work-item loads at once, and whether it loads them a phase before it copies words. */
+/* Taps that a work-item loads at once, and whether it loads them one phase before it copies their
+ * words. */
 #define TAPS (LINE_TURNS < 4 ? LINE_TURNS : 4)
 #define TAPS_AHEAD (LINE_TURNS <= 4)
-/* Pieces of 16 bytes of weights: for a step of a warp's channels, and for a stage. */
+/* Pieces of 16 bytes of weights: in a step for the channels of a warp, in a stage for all channels,
+ * and in a stage for each work-item that copies. */
 #define STEP_PIECES (PLANES * TILES_C * 16)
 #define STAGE_PIECES (AT_ONCE * WARPS_K * WARPS_C * STEP_PIECES)
 #define PIECES_A_WORK_ITEM CEIL_DIV(STAGE_PIECES, THREADS)

@@ -5,11 +5,12 @@
  * Each of its WARPGROUPS warpgroups computes tiles of 64 output pixels, counted through all images,
  * one after the other. Warpgroups do not wait for each other: while one warpgroup writes its
  * results, another multiplies. A warpgroup has STAGES parts of shared memory, each for the input
- * words of AT_ONCE steps. It copies the words of its windows there, and copies words of its next
- * tile while it still computes. With COPIERS, two more warps for each warpgroup do nothing but
- * copy. With HALO, which needs COPIERS, each stage holds all inputs of a tile (halo.h). Channels
- * are ordered so that a lane has TILE_C / 4 consecutive channels of a pixel, and packs them alone.
- * With EXCHANGES a warp reads and writes floats through shared memory (exchange.h). */
+ * words of AT_ONCE steps. A warpgroup copies the words of its windows to these parts, and begins to
+ * copy the words of its next tile before it has computed the present one. With COPIERS, two more
+ * warps for each warpgroup do nothing but copy. With HALO, which needs COPIERS, each stage holds
+ * all inputs of a tile (halo.h). Channels are ordered so that a lane has TILE_C / 4 consecutive
+ * channels of a pixel, and packs them without other lanes. With EXCHANGES a warp reads and writes
+ * floats through shared memory (exchange.h). */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_C 64 /* channels of a work-group: 64, 128 or 256 */
@@ -53,9 +54,9 @@
 #define CONSTANT_BYTES (CONSTANT_CLASSES * 4 * CONSTANT_PITCH * 4)
 
 /* Initialises the barriers, and starts the copies of weights. barriers: a barrier for the weights
- * of each phase. all_full: for each warpgroup a barrier for each stage that says that the stage is
- * full, and then a barrier for each stage that says that it is empty; the producer warps arrive at
- * the first kind, the warpgroup at the second. */
+ * of each phase. all_full: for each warpgroup first STAGES barriers, at which the producer warps
+ * arrive when a stage is full, and then STAGES barriers, at which the warpgroup arrives when a
+ * stage is empty. */
 INLINE void start_weights(uint held, const uchar *weights, ulong *barriers,
                           [[maybe_unused]] ulong *all_full, int phases)
 {
@@ -93,8 +94,8 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     int item = LOCAL_ID(0) % (copies ? 64 : 128), lane = item % 32, warp = item / 32;
     int tile_c = GROUP_ID(1), group = (int)QUOTIENT(tile_c, tiles_c);
     /* the order of shared memory: weights, inputs, exchanged floats, constants, taps, a barrier for
-     * the weights of each phase, and for each stage of a warpgroup a barrier that says that the
-     * stage is full and a barrier that says that it is empty */
+     * the weights of each phase, and for each warpgroup the barriers of its full stages and then
+     * the barriers of its empty stages */
     int weight_bytes = phases * (AT_ONCE * STEP_BYTES);
     uchar *ring = (uchar *)pool + weight_bytes + warpgroup * (STAGES * STAGE_BYTES);
     uchar *behind_inputs = (uchar *)pool + weight_bytes + WARPGROUPS * STAGES * STAGE_BYTES;
@@ -277,9 +278,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
                 counted[0] += counted_in(upper[buffer][step]);
                 counted[1] += counted_in(lower[buffer][step]);
             }
-            /* From here on the operands of the phase before may be replaced. With two planes the
-             * compiler lets no multiplication run while operands are computed, so all
-             * multiplications are waited for. */
+            /* After this wait the operands of the previous phase may be replaced. With two planes
+             * the compiler lets no multiplication run while operands are computed, so the warpgroup
+             * waits for all multiplications. */
             wgmma_wait_group<PLANES == 1>();
             if (is_last)
                 stage = stage + 1 < STAGES ? stage + 1 : 0;
@@ -314,8 +315,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         }
         {
 #ifdef EXCHANGED_OPERAND
-            /* with STAGES phases or more the operand's copies were waited for in the phases; else
-             * all copies are waited for, copies of later inputs included */
+            /* Without COPIERS and with STAGES phases or more, the waits in the phases included the
+             * operand's copies. Else the warp waits here for all its copies, copies of later inputs
+             * included. */
             if (COPIERS || phases < STAGES)
                 cp_async_wait_all();
             WARP_BARRIER();

@@ -4,8 +4,8 @@
  * Input pixels are numbered through the rows and through the images. The halo has HALO_PIXELS
  * consecutive pixels, beginning with the first pixel of the tile's first window. A line of the halo
  * has one word of each pixel, and the next line begins 8 banks further on. A tap outside of the
- * image has the number of a pixel that other windows may need. The tap's operand is therefore not
- * loaded from the halo, but from a place with zeros. */
+ * image has the number of another pixel, which may belong to another row or image. The tap's
+ * operand is therefore not loaded from the halo, but from a place with zeros. */
 
 #pragma once
 
@@ -43,7 +43,7 @@ INLINE int corner_of(const Source &source, const Position &position, const Windo
     return (position.image * source.height + window.row) * source.width + window.column;
 }
 
-/* Starts a work-item's copies of a halo: it copies pixels `first`, `first + step` and so on.
+/* Starts a work-item's copies of a halo: the copies of pixels `first`, `first + step` and so on.
  * position: the position of the tile's first output pixel; the halo has no pixels of earlier
  * images. images: number of images. */
 INLINE void copy_halo(uint target, const Source &source, const Position &position, int group_words,

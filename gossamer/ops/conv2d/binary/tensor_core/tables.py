@@ -33,8 +33,9 @@ class Tables:
     """The tables of a layer for words of `word_bits` bits.
 
     unit: channels of a unit, which one warp (mma) or one warpgroup (wgmma) computes. Of each 8
-    columns of a product, lane `quarter` of four has columns 2 * quarter and 2 * quarter + 1. So
-    channel quarter * (unit / 4) + 2 * i + e of a unit is column 8 * i + 2 * quarter + e.
+    columns of a product, lane `quarter` of a pixel's four lanes has columns 2 * quarter and
+    2 * quarter + 1. A lane has consecutive channels: channel quarter * (unit / 4) + 2 * i + e of a
+    unit, where e is 0 or 1, is column 8 * i + 2 * quarter + e.
     units: units of a group of channels.
     together: units of a work-group, whose weights lie side by side in each step.
     steps: steps of 256 bits of an inner product, rounded up to whole phases.
@@ -62,7 +63,7 @@ class Tables:
 
     @cached_property
     def _geometry(self) -> str:
-        """Text that names the problem's windows, in the names of packed forms."""
+        """Text that identifies the problem's windows in the names of packed tables."""
         problem = self.problem
         return (f"{problem.height}x{problem.width} {problem.kernel} {problem.stride} "
                 f"{problem.pads} {problem.dilation}")
@@ -117,7 +118,8 @@ class Tables:
         words = np.stack(planes, axis=1)
         missing = self.steps * STEP_BITS // self.word_bits - words.shape[-1]
         words = np.pad(words, ((0, 0), (0, 0), (0, missing)))
-        # axes: unit, quarter, eight of columns, column of two, plane, step, word of four, half
+        # axes: unit, quarter, group of 8 columns, one of 2 columns, plane, step, one of 4 pairs of
+        # halves, half
         parts = np.ascontiguousarray(words).view("<u4").reshape(
             -1, 4, self.unit // 8, 2, len(planes), self.steps, STEP_BITS // 32)
         halves = (4, 2) if self.word_bits == 64 else (2, 4)
@@ -133,7 +135,7 @@ class Tables:
 
     def constants(self, weights: Weights, with_thresholds: bool) -> Buffer:
         """Returns the numbers that are added to sums, for each class of pixels and each channel of
-        the units, as int32 of shape (classes, channels). With thresholds it returns instead the
+        the units, as int32 of shape (classes, channels). With thresholds, returns instead the
         largest 2 ones - counted (bits.h) for which the sum is below the upper threshold."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
@@ -157,7 +159,8 @@ class Tables:
                               f"{self.layer.padding}, {self.units} units of {self.unit}", pack)
 
     def flips(self, weights: Weights) -> Buffer:
-        """Returns a bit for each channel of the units: 1 where the result falls with the sum."""
+        """Returns a bit for each channel of the units: 1 where the result falls as the sum
+        rises."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             falls = self._thresholds(arrays).direction < 0
             return np.packbits(self._in_units(falls), bitorder="little")
@@ -195,9 +198,9 @@ class Tables:
 
 
 def is_uniform(layer: BinaryLayer) -> bool:
-    """Returns whether the same number is added to the sums of all pixels. This holds where two-bit
-    inputs are padded with 0, and where one-bit inputs are padded with -1, that is with bits of
-    0."""
+    """Returns whether the same number is added to the sums of all pixels. The number is
+    the same where two-bit inputs are padded with 0, and where one-bit inputs are padded with -1,
+    which is stored as bits of 0."""
     return layer.padding == (-1 if layer.form.planes == 1 else 0)
 
 
@@ -218,7 +221,7 @@ def halo_pixels(problem: Conv2dProblem, tile: int) -> int:
     rows = np.arange(problem.out_height) * problem.stride[0] * problem.width
     columns = np.arange(problem.out_width) * problem.stride[1]
     plane = problem.height * problem.width
-    # after this number of images a tile begins with an image again
+    # after `period` images, an image and a tile begin with the same output pixel again
     period = tile // math.gcd(tile, len(rows) * len(columns))
     images = np.arange(min(problem.batch, period + 1)) * plane
     corners = np.add.outer(np.add.outer(images, rows), columns).reshape(-1)
@@ -232,8 +235,9 @@ def halo_pixels(problem: Conv2dProblem, tile: int) -> int:
 
 def _taps_inside(problem: Conv2dProblem
                  ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns which taps lie inside of the image: for the classes of rows (classes, R), for the
-    classes of columns (classes, S), and the class of each row and of each column of the output."""
+    """Returns four arrays. The first two say which taps lie inside of the image: (classes, R) for
+    the classes of output rows, and (classes, S) for the classes of output columns. The last two
+    have the class of each row and of each column of the output."""
     kinds, of_output = [], []
     for axis, (size, outputs) in enumerate(((problem.height, problem.out_height),
                                             (problem.width, problem.out_width))):

@@ -1,4 +1,4 @@
-"""The base class of the tiles of both instructions of bit tensor cores."""
+"""The base class of tiles for the two instructions that multiply bits, mma.sync and wgmma."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Tile(abc.ABC):
         """Returns the tables of weights, offsets and constants that the kernel of a layer reads."""
 
     def at_once(self, layer: BinaryLayer, word_bits: int) -> int:
-        """Returns the number of steps that a warp multiplies between two barriers. It is chosen so
-        that there are few barriers, and few steps of zeros that fill the last phase."""
+        """Returns the number of steps that a warp multiplies between two barriers. The number is
+        chosen for few barriers, and for few steps of zeros that fill the last phase."""
         steps = -(-steps_of(layer.convolution, word_bits) // self.parts)
         return min((4, 3, 2, 1) if self.parts == 1 else (1,),
                    key=lambda count: -(-steps // count) * (count + 1))
@@ -141,9 +141,9 @@ class Tile(abc.ABC):
 
     def float_cycles(self, layer: BinaryLayer, word_bits: int, limits: Limits) -> float:
         """Returns the estimated cycles in which floats are read and written, in NHWC and in the
-        shortest dtype that the layer allows. Without an exchange lanes access their own floats: the
-        more floats of a pixel a lane has, the fewer bytes a multiprocessor then moves in a cycle.
-        """
+        shortest dtype that the layer allows. Where warps do not exchange floats, lanes access their
+        own floats: the more floats of a pixel a lane has, the fewer bytes a multiprocessor moves in
+        a cycle. The constants were fitted to an H200's times."""
         problem = layer.convolution
         writes = layer.has_two_results or layer.form.output is None
         float_bytes = 4 if layer.rounds_integers(writes) else 2
@@ -161,7 +161,7 @@ def steps_of(problem: Conv2dProblem, word_bits: int) -> int:
 
 
 def input_bytes(layer: BinaryLayer, word_bits: int, pixels: int) -> int:
-    """Returns the bytes of shared memory for the inputs of a step: for each of its words an array
-    with that word of every pixel, and 32 bytes (8 banks) after each array."""
+    """Returns the bytes of shared memory for the inputs of a step. Each word of the step has an
+    array with this word of every pixel, and 32 bytes (8 banks) follow each array."""
     planes = layer.form.planes
     return STEP_BITS // word_bits * (pixels * word_bits // 8 * planes + 32)

@@ -93,6 +93,8 @@ class MmaTile(Tile):
         rounds = max(1.0, groups / (units * together))
         if rounds < 4:
             rounds = math.ceil(rounds)
+        # in cycles: the start of a launch, the wait of a phase, a step of 128 pixels by 128
+        # channels, and the end of a work-group
         start, waiting, step, end = 3000, 500, 700, 1500
         # the sums of the warps along the inner product are added one warp after the other
         end += 90 * (self.warps_k - 1)
@@ -210,13 +212,16 @@ class WgmmaTile(Tile):
         all_groups = groups * self.channel_tiles(layer) * layer.convolution.groups
         at_once = max(1, limits.compute_units * self.blocks_per_unit)
         tiles = -(-layer.convolution.pixels // (self.pixels * groups * self.warpgroups))
+        # start: cycles of the start of a launch; loaded: bytes of weights that are loaded in a
+        # cycle; copied, multiplied: cycles to copy a step, and to multiply a channel of a step;
+        # end, written: cycles at the end of a tile, for the whole tile and for each channel
         start, loaded, copied, multiplied, end, written = 4000, 40, 75, 0.38, 600, 7
         planes = layer.form.planes
         steps = self.phases(layer, word_bits) * self.at_once(layer, word_bits)
         weights = steps * planes * self.tile_c * STEP_BITS // 8
         if self.halo:
             copied = 35
-        # the times of copies and multiplications add up, since all share the bandwidth of shared
+        # the times of copies and multiplications add up, because they share the bandwidth of shared
         # memory
         step = (copied - 10 * self.copiers + planes * multiplied * self.tile_c) * (
             self.warpgroups * self.blocks_per_unit)
@@ -248,9 +253,9 @@ MMA_TILES = (
     MmaTile(1, 1, 8, 1, 4, 3, 2),
     MmaTile(1, 1, 16, 1, 4, 2, 1),
 )
-"""Large tiles for large layers; and small tiles, whose warps share the inner product, for layers
-with so few work-groups that all run at once. WGMMA_TILES and MMA_TILES were chosen by times on an
-H200; on every device each tile that fits may be measured."""
+"""Large tiles for large layers, and small tiles for layers with so few work-groups that all run at
+once; the warps of most small tiles share the inner product. WGMMA_TILES and MMA_TILES were chosen
+by times on an H200; on every device each tile that fits may be measured."""
 
 
 def fitting_tiles(layer: BinaryLayer, word_bits: int, limits: Limits) -> list[Tile]:

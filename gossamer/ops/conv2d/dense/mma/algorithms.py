@@ -111,7 +111,7 @@ class _MmaProduct(Algorithm):
         tiles = tiles_p * tiles_m
         groups = tiles * tile.cluster
         if tile.takes_several:
-            # only work-groups that run at the same time, each of which computes several tiles
+            # launch only work-groups that run at the same time; each computes several tiles
             at_once = tile.at_once(stages_of(problem, precision), device.limits)
             groups = min(tiles, max(1, at_once // problem.groups))
             if tile.keeps_weights:
@@ -148,8 +148,8 @@ class ImplicitGemmMma(_MmaProduct):
 
 
 def _layouts(problem: Conv2dProblem, precision: str) -> tuple[str, ...]:
-    """Returns the layouts in which the input is read: NCHW only where the channels of a pixel are
-    no whole pieces in NHWC."""
+    """Returns the layouts in which the input is read: NHWC, and also NCHW where the channels of a
+    group are no whole pieces of 16 bytes in NHWC."""
     return ("NHWC",) if bytes_at_once(problem, precision) == 16 else ("NCHW", "NHWC")
 
 

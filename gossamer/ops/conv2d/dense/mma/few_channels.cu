@@ -1,18 +1,20 @@
 /* A convolution of few input channels, such as the first of a network, on tensor cores in float16
- * with float32 sums. The image is not converted before: the kernel reads float32 in NCHW, or the
- * tensor that callers give, such as bytes in NHWC, and computes the image's numbers from it
+ * with float32 sums. No other kernel has to convert the image: this kernel reads float32 in NCHW,
+ * or the tensor that callers give, such as bytes in NHWC, and computes the image's numbers from it
  * (ops/image.h). y is float16, NHWC.
  *
- * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. It copies the pixels
- * under their windows to shared memory as float16, with zeros outside of the image. A line is one
- * row of one channel there, PITCH numbers. The lines of all channels of a row follow one another,
- * then the lines of the next row. So the window of an output is a part of LINES successive lines,
- * and its part of each line begins PITCH numbers after its part of the line before.
+ * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. The work-group copies
+ * the pixels under the windows of these outputs to shared memory as float16, with zeros outside of
+ * the image. A line is one row of one channel in shared memory, PITCH numbers. The lines of all
+ * channels of a row follow one another, then the lines of the next row. So the window of an output
+ * is a part of LINES successive lines, and its part of each line begins PITCH numbers after its
+ * part of the previous line.
  *
- * A row of the left operand is the window of an output: KERNEL_W numbers of each of its lines, and
- * zeros that make them ROW_WIDTH numbers. A lane loads two neighbouring numbers at once, and clears
- * numbers beyond the window. With an odd stride every other window begins at an odd number. Shared
- * memory then has a second copy of all numbers, shifted by one.
+ * A row of the left operand is the window of an output. The row has KERNEL_W numbers of each of the
+ * window's lines, and after them zeros up to ROW_WIDTH numbers. A lane loads two neighbouring
+ * numbers at once, and clears numbers beyond the window. With an odd stride every other window
+ * begins at an odd index, where no pair can be loaded at once. Shared memory then has a second copy
+ * of all numbers, shifted by one, from which these windows are loaded.
  *
  * The columns of the right operand are output channels. Within GROUP_TILES neighbouring tiles the
  * channels are permuted, so that the sums that a lane gets from mma belong to neighbouring channels
@@ -49,10 +51,11 @@
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
 #define PITCH (CEIL_DIV(HALO_W, 2) * 2)
 #define COPIED (CHANNELS * HALO_H * PITCH)
-/* numbers after the last line: lanes may read them for the last windows, and then clear them */
+/* numbers after the last line: for the last windows lanes may load these numbers, and then clear
+ * them */
 #define TAIL (16 * PITCH)
-/* number at which the second copy begins: half of all banks away from the first copy, to avoid bank
- * conflicts */
+/* index at which the second copy begins, or 0 without a second copy. The copies lie half of all
+ * banks apart, to avoid bank conflicts. */
 #define SECOND (STRIDE_X % 2 ? CEIL_DIV(COPIED + TAIL, 64) * 64 + 32 : 0)
 #define LINES (CHANNELS * KERNEL_H)
 #define STEP_LINES (16 / ROW_WIDTH)

@@ -1,5 +1,5 @@
 """The algorithm few_channels_mma computes a convolution of few input channels, such as the first of
-a network, on tensor cores in float16 from the float32 image itself."""
+a network, on tensor cores in float16, and reads the float32 image itself."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _SHAPES = ((8, 16), (4, 16), (8, 32), (4, 32), (16, 16))
 shapes are tried, the same on every device, is a rule of thumb."""
 _MOST_CHANNELS = 4
 _MOST_DEPTH = 192
-"""The most numbers of a window, the zeros that fill its lines included. It is a rule of thumb: with
-larger windows it costs little more to read an image that was converted before."""
+"""The most numbers of a window, the zeros that fill its lines included. The limit is a rule of
+thumb: beside the products of larger windows, a separate conversion of the image costs little."""
 _MOST_PART = 64
 """The most output channels whose sums fit the registers of a work-group."""
 _MOST_SHARED = 40 * 1024
-"""The most bytes of shared memory of a work-group: every device gives as many to a kernel that does
-not request more."""
+"""The most bytes of shared memory of a work-group: on every device a kernel may have this number of
+bytes without a request for more."""
 _MOST_GRID = 65535
 """The most work-groups of a grid along y and along z."""
 _WARPS = 4
@@ -40,8 +40,8 @@ _MULTIPLE = 8
 
 class FewChannelsMma(Algorithm):
     """Computes a convolution of up to 4 input channels on tensor cores in float16 with float32
-    sums. It reads float32 in NCHW, as networks get their images, and writes float16 in NHWC, so
-    that the image is not converted before."""
+    sums. The kernel reads float32 in NCHW, as networks get their images, and writes float16 in
+    NHWC, so that no other kernel has to convert the image."""
 
     op = "conv2d"
     name = "few_channels_mma"
@@ -116,13 +116,13 @@ class FewChannelsMma(Algorithm):
 
 
 def _row_width(problem: Conv2dProblem) -> int:
-    """Returns the numbers of a window's line with the zeros that fill it: a power of 2, at least
-    2."""
+    """Returns how many numbers a window's line has with the zeros that fill it: a power of 2, at
+    least 2."""
     return max(2, 1 << (problem.kernel[1] - 1).bit_length())
 
 
 def _depth(problem: Conv2dProblem) -> int:
-    """Returns the numbers of a window, the zeros that fill its lines included."""
+    """Returns how many numbers a window has, the zeros that fill its lines included."""
     return problem.channels * problem.kernel[0] * _row_width(problem)
 
 
@@ -138,9 +138,9 @@ def _group(problem: Conv2dProblem) -> int:
 
 
 def _parts(problem: Conv2dProblem) -> list[int]:
-    """Returns how many output channels a work-group may compute: first the most whose sums fit the
-    registers, because every further work-group reads the image again; then a smaller number, at
-    least half of the first, for few images."""
+    """Returns one or two numbers of output channels that a work-group may compute. The first is the
+    largest number whose sums fit the registers, because every further work-group reads the image
+    again. The second is smaller, but at least half of the first, for batches of few images."""
     group = _group(problem)
     fitting = [count for count in range(group, _MOST_PART + 1, group)
                if problem.out_channels % count == 0]
@@ -148,8 +148,8 @@ def _parts(problem: Conv2dProblem) -> list[int]:
 
 
 def _fitting(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
-    """Returns the output channels and the rows and columns of outputs of each work-group that the
-    kernel may have: its inputs and weights fit shared memory."""
+    """Returns the possible sizes of a work-group, whose inputs and weights fit shared memory: its
+    output channels, and its rows and columns of outputs."""
     fitting = []
     for part, (rows, columns) in itertools.product(_parts(problem), _SHAPES):
         height, width = ((count - 1) * stride + taps for count, stride, taps in zip(

@@ -11,28 +11,30 @@
  *
  * With WGMMA, warpgroups multiply straight from shared memory, and COPY_WARPS further warps do
  * nothing but copy. Tensor cores see copied lines only after a fence, and the fence waits for all
- * copies of its work-item, so other warps have to copy. Each slot has two barriers: one says that
- * its lines have arrived, the other that they were multiplied. Without WGMMA each warp copies
- * lines, and loads the lines that it multiplies. With clusters one more barrier expects the sums of
- * all holders (partial_sums.h).
+ * copies of its work-item, so the warps that copy cannot be the warps that multiply. Each slot has
+ * two barriers: the first completes when the slot's lines have arrived, the second when the lines
+ * were multiplied. Without WGMMA each warp copies lines, and loads the lines that it multiplies.
+ * With clusters one more barrier expects the sums of all holders (partial_sums.h).
  *
  * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels behind the slots, for
  * all its tiles; the slots then have the lines of pixels only. All tiles of a work-group have the
- * same output channels. This is for a short K, where tiles would copy more weights than inputs.
+ * same output channels. KEEPS_WEIGHTS is for a short K, where tiles would copy more weights than
+ * inputs.
  *
- * x and y begin at x_first and y_first. In NHWC a pixel of y has y_channels channels in memory:
- * where y is a part of a larger tensor, they include the channels of other tensors.
+ * x and y begin at the elements x_first and y_first of their buffers. In NHWC a pixel of y has
+ * y_channels channels in memory; where y is a part of a larger tensor, y_channels includes the
+ * channels of other tensors.
  *
  * HALVES            1: x, weight, y and the epilogue's tensor operands are 16-bit floats; 0: they
  *                   are floats, which are read as TF32
  * STAGED            1: the epilogue's one tensor operand, STAGED_OPERAND, is copied to shared
- *                   memory ahead, in stages after the stages of lines; OUT_VECTOR is VECTOR */
+ *                   memory ahead, in stages after the stages of lines; OUT_VECTOR is then VECTOR */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: the values of a pixel lie side by side in x; 0: k_table holds, for each AT_ONCE values, their
  * offset from the window's corner in x, and their row << 16 | column */
 #define POINTWISE 1
-#define AT_ONCE 8 /* neighbouring values of x that are copied at once, of 4, 8 or 16 bytes */
+#define AT_ONCE 8 /* neighbouring values of x, 4, 8 or 16 bytes, that are copied at once */
 #define LOADS 0 /* 1: the values of x are loaded one by one instead, and AT_ONCE is 1 */
 /* 1: neighbouring work-items gather neighbouring pixels; 0: neighbouring pieces */
 #define PIXELS_FIRST 0
@@ -64,8 +66,9 @@
 #define NEXT_SLOT(slot) slot = slot + 1 == SLOTS ? 0 : slot + 1;
 #endif
 #define COPIES (VECTOR / AT_ONCE) /* copies of a piece */
-/* Output channels from a lane to the next, and from a lane's first channel to its channel v:
- * where less than four are stored at once, the pairs of channels of four lanes are adjacent. */
+/* LANE_CHANNELS: output channels from a lane's first channel to the next lane's first channel.
+ * CHANNEL(v): output channels from a lane's first channel to its channel v. Where fewer than four
+ * channels are stored at once, the pairs of channels of four lanes are adjacent. */
 #if OUT_VECTOR > 2
 #define LANE_CHANNELS VECTOR
 #define CHANNEL(v) (v)
@@ -176,9 +179,9 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             if (WGMMA || k_piece / 2 * 2 < pieces) {
                 int to = target + line * LINE + ((piece ^ line % 8) << 4);
 #if !LOADS
-                /* not all at once: the places of four copies would take more registers */
+                /* unrolled by 2 only, because the addresses of four copies take more registers */
                 UNROLL_BY(2) for (int copy = 0; copy < COPIES; copy++) {
-                    /* neighbouring lines begin with different parts, which are in other banks */
+                    /* copies of neighbouring lines begin with parts in different banks */
                     int part = copy ^ line % COPIES, bytes = 16 / COPIES;
                     int k = (k_piece * COPIES + part) * AT_ONCE;
                     uint there = slots + to + part * bytes;
@@ -324,8 +327,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #endif
 
     /* Stores the sums of one pixel for the VECTOR output channels of a lane. staged: index of the
-     * first channel's staged operand in shared memory. Only the store is conditional, so that loads for
-     * other sums need not wait for a branch. */
+     * first channel's staged operand in shared memory. Only the store is conditional, so that loads
+     * for other sums need not wait for a branch. */
     auto store = [&](float (&values)[VECTOR], int pixel, int m, [[maybe_unused]] int staged) {
 #if STAGED
         const REAL *STAGED_OPERAND = (const REAL *)memory;

@@ -2,8 +2,8 @@
  *
  * A tile is TILE_P pixels by TILE_M output channels, computed in stages of 128 bytes of K (64
  * float16 or 32 floats). A line is the 128 bytes of one pixel or one output channel. Shared memory
- * has SLOTS slots. Each holds the lines of a stage: first the lines of pixels, then the lines of
- * output channels.
+ * has SLOTS slots. Each slot holds the lines of a stage: first the lines of pixels, then the lines
+ * of output channels.
  *
  * A line is eight pieces of 16 bytes. Piece p of line l is stored at p ^ l % 8, so that the same
  * pieces of eight lines are in different banks. In device memory the pieces of weights are already
@@ -15,9 +15,9 @@
  * split-K). With WGMMA, WARPS_M and WARPS_K are 1, and COPIERS further work-items do nothing but
  * copy.
  *
- * The four lanes of a row of sums have a block of 4 * VECTOR output channels. Where four or more
- * channels are stored at once, the lines of a block are ordered so that the channels of one lane are
- * adjacent in memory.
+ * The four lanes of a row of sums together have a block of 4 * VECTOR output channels. Where four
+ * or more channels are stored at once, the lines of a block are ordered so that the channels of one
+ * lane are adjacent in memory.
  *
  * HALVES, KEEPS_WEIGHTS and STAGED are explained in implicit_gemm.cu. */
 

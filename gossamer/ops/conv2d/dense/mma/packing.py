@@ -28,15 +28,15 @@ def vector_of(precision: str) -> int:
 
 
 def bytes_at_once(problem: Conv2dProblem, precision: str) -> int:
-    """Returns the largest number of bytes, up to a piece, that divides the channels of a group of
-    every pixel in NHWC: so many bytes of a pixel are aligned and can be copied at once."""
+    """Returns the largest number of bytes that can be copied at once from every pixel in NHWC: the
+    largest divisor of 16, the bytes of a piece, that divides the bytes of a group's channels."""
     channels = problem.channels // problem.groups
     return math.gcd(16, channels * (2 if precision == "fp16" else 4))
 
 
 def stored_at_once(problem: Conv2dProblem, precision: str) -> int:
-    """Returns the adjacent output channels that a lane stores at once: as many as a piece has, 4, 2
-    or 1."""
+    """Returns the number of adjacent output channels that a lane stores at once: 8 (in float16), 4,
+    2 or 1."""
     return math.gcd(vector_of(precision), problem.out_channels // problem.groups)
 
 
@@ -58,9 +58,10 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 
     Where a lane stores 4 output channels or more at once, the lines of a block of 4 * vector output
     channels are ordered so that each lane of a row of the tensor cores' results has adjacent
-    channels: line 8 f + 2 q + j of the block belongs to channel vector * q + 2 f + j. Otherwise
-    lines are in the order of channels, and the pairs of channels of four lanes are adjacent. Piece
-    p of line l is stored at p ^ l % 8.
+    channels: line 8 f + 2 q + j of the block belongs to channel vector * q + 2 f + j, where f is
+    a fragment, q one of the row's four lanes, and j is 0 or 1. Otherwise lines are in the order of
+    channels, and the pairs of channels of four lanes are adjacent. Piece p of line l is stored at
+    p ^ l % 8.
     """
     vector = vector_of(precision)
     groups, stages = problem.groups, stages_of(problem, precision)

@@ -1,6 +1,7 @@
-/* How the partial sums of a tile of implicit_gemm.cu are added up. Its HOLDERS are the WARPS_K
- * warps, in each of CLUSTER work-groups, that share the K range of the tile. Each work-group adds
- * up every CLUSTER-th set of sums. */
+/* How the partial sums of a tile of implicit_gemm.cu are added up. CLUSTER work-groups share the K
+ * range of a tile, and WARPS_K warps of each work-group share its part of the range. So HOLDERS =
+ * CLUSTER * WARPS_K warps hold a partial sum of each output. Each work-group adds up every
+ * CLUSTER-th set of sums. */
 
 #pragma once
 
@@ -14,9 +15,9 @@
     return CEIL_DIV(SUMS - rank, CLUSTER) * (HOLDERS * 32 * VECTOR * 4);
 }
 
-/* Gives each set of a warp's sums to the work-group that adds it up. partial: room for SHARE sets of
- * each holder in shared memory. summed: with clusters, the barrier that expects the sums. warp_m,
- * warp_p: number of the warp along the channels and the pixels of the tile. */
+/* Gives each set of a warp's sums to the work-group that adds up the set. partial: room for SHARE
+ * sets of each holder in shared memory. summed: with clusters, the barrier that expects the sums.
+ * warp_m, warp_p: number of the warp along the channels and the pixels of the tile. */
 [[maybe_unused]] INLINE void give_sums(float4 *partial, [[maybe_unused]] ulong *summed,
                                        const float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4],
                                        int holder, [[maybe_unused]] uint warp, uint warp_m,

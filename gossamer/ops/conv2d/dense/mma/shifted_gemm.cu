@@ -11,14 +11,14 @@
  *
  * A unit is 64 places: the rows of a product of a warpgroup (four warps). A work-group takes a
  * range of units, in tiles of up to TILE_UNITS, and TILE_M output channels. For each slice of SLICE
- * input channels it copies a run to one of RUNS slots: the places of a tile and the places after
- * them that the last tap reads. The weights of a tap and a slice are a stage. Stages have slots: a
- * ring of WEIGHT_SLOTS slots, or with KEEPS_WEIGHTS a slot for each stage, so that weights are
- * copied only once.
+ * input channels the work-group copies a run to one of RUNS slots. A run is the places of a tile
+ * and the places after the tile that the last tap reads. The weights of a tap and a slice are a
+ * stage. Stages have slots: a ring of WEIGHT_SLOTS slots, or with KEEPS_WEIGHTS a slot for each
+ * stage, so that weights are copied only once.
  *
  * WARPGROUPS warpgroups multiply, each up to UNITS units of a tile. Of four more warps one copies
- * weights and the others copy runs. Each slot has two barriers: one says that the slot was filled,
- * the other that it was multiplied.
+ * weights and the others copy runs. Each slot has two barriers: the first completes when the slot
+ * was filled, the second when the slot was multiplied.
  *
  * A place of a run has CHUNKS chunks of 8 channels, each a piece of 16 bytes. With 8 chunks a place
  * is a line of 128 bytes, whose piece p is stored at p ^ line % 8. With fewer chunks the pieces of
@@ -224,8 +224,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
         int to_upper = LINES ? 64 : CHUNKS / 2 * run_pieces * 16;
         uint first_to = LINES ? first_line * 128 + ((chunk ^ first_line % 8) << 4)
                               : (chunk * run_pieces + first_line) << 4;
-        /* LINE_STEP places are step_images images, step_rows rows and step_columns columns,
-         * and lie step_from elements apart in x */
+        /* A step of LINE_STEP places is a step of step_images images, step_rows rows and
+         * step_columns columns, and of step_from elements of x. */
         int image_rows = (int)QUOTIENT(image_places, pitch);
         int step_images = (int)QUOTIENT(LINE_STEP, image_places);
         int step_places = LINE_STEP - step_images * image_places;
@@ -304,7 +304,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
             STORE_HALF8(y, at, lower, upper);
     };
     for (int unit = first_unit; unit < last_unit; unit += TILE_UNITS) {
-        /* units are dealt to the warpgroups round-robin, so that few units are shared out evenly */
+        /* warpgroups take units round-robin, so that also few units are divided evenly */
         int left = last_unit - unit - (int)group;
         int own_units = left <= 0                        ? 0
                         : left > WARPGROUPS * (UNITS - 1) ? UNITS

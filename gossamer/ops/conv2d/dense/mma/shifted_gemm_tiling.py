@@ -11,11 +11,11 @@ from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 
 ROWS = 64
-"""Rows of a product: one wgmma instruction of a warpgroup, over 16 input channels."""
+"""Rows of a product. A product is one wgmma instruction of a warpgroup, over 16 input channels."""
 RUNS = 2
 """Slots for runs. A run is the places that a tile reads, in the channels of a slice."""
 _BARRIERS_BYTES = 1024
-"""Bytes of shared memory before the runs, with barriers."""
+"""Bytes of shared memory for barriers, before the runs."""
 _MOST_KEPT = 100
 """The most stages whose weights are kept in shared memory; each has a barrier."""
 _ALIGNMENT = 1024
@@ -24,7 +24,7 @@ _ALIGNMENT = 1024
 
 @dataclass(frozen=True)
 class ShiftedTile:
-    """The sizes of a work-group.
+    """The sizes of a work-group's tile.
 
     columns: columns of a product, the output channels of a work-group.
     warpgroups: groups of four warps that multiply.
@@ -114,11 +114,11 @@ _SLICES = (64, 32)
 """The most channels of a slice; the first number that fits is taken. With 64 channels a place is a
 line of 128 bytes."""
 
-# The rates below were fitted to 54 times of ResNet-50's 3x3 layers in batches of 64 and 8 on an
-# H200. On another device they only decide the order in which tiles are tried: the tuner corrects
-# the scale of an algorithm's estimates by its measurements.
+# The rates below were fitted to 54 measured times of ResNet-50's 3x3 layers in batches of 64 and 8
+# on an H200. On another device they only decide the order in which tiles are tried: the tuner
+# corrects the scale of an algorithm's estimates by its measurements.
 CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the multiprocessors of an H200 under load."""
+"""Clock rate in MHz of the multiprocessors of an H200 under load."""
 _START_US = 2.6
 """Microseconds before the first product and after the last store."""
 _ISSUE_CYCLES, _ISSUE_SHARE = 25, 0.59

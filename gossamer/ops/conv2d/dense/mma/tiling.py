@@ -1,4 +1,5 @@
-"""The tiles of convolutions as matrix products on tensor cores, and the estimated time of each."""
+"""The tiles of convolutions as matrix products on tensor cores, and the estimated time of each
+tile."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _RESERVED_BYTES = 1024
 _REGISTERS = 65536
 """Registers of a multiprocessor."""
 _BARRIER_BYTES = 1024
-"""Bytes of shared memory before the slots, with barriers."""
+"""Bytes of shared memory for barriers, before the slots."""
 _LINE = 128
 """Bytes of a line."""
 
@@ -86,7 +87,7 @@ class MmaTile:
 
     @property
     def takes_several(self) -> bool:
-        """Whether a work-group takes one tile after the other."""
+        """Whether a work-group computes several tiles, one after the other."""
         return self.cluster == 1
 
     def at_once(self, stages: int, limits: Limits) -> int:
@@ -145,14 +146,14 @@ TILES = (
     MmaTile(128, 64, 2, 2, slots=3, blocks_per_unit=3),
     MmaTile(64, 64, 2, 2, slots=4, blocks_per_unit=3),
 )
-"""The tiles that are offered. They were chosen by times on an H200, the last three for GPUs without
-wgmma. On every device each tile that fits may be measured."""
+"""The tiles that are offered. The tiles were chosen by times on an H200, the last three for GPUs
+without wgmma. On every device each tile that fits may be measured."""
 
 # The rates below were fitted to times of the layers of MobileNetV2 and ResNet-50 on an H200.
 # On another device they only decide the order in which tiles are tried: the tuner corrects the
 # scale of an algorithm's estimates by its measurements.
 CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the multiprocessors of an H200 under load."""
+"""Clock rate in MHz of the multiprocessors of an H200 under load."""
 _START_US = 1.89
 """Microseconds before the first copy and after the last store."""
 _COPY, _WINDOW = 51.4, 1.28
@@ -167,8 +168,8 @@ _MMA, _WGMMA = 0.124, 0.0377
 _EPILOGUE, _STORE = 0.0577, 0.0255
 """Cycles of the epilogue for each sum, and of storing one byte of a result."""
 _STAGE, _AHEAD, _TILE = 384, 919, 245
-"""Cycles that a work-group waits: for each stage; for a stage's copy, divided by the stages that
-copies are ahead; and for each tile."""
+"""Cycles that a work-group waits: for each stage; for a stage's copy, to be divided by the number
+of stages that are copied ahead; and for each tile."""
 _CLUSTER, _WARPS_K = 18, 84
 """Cycles of adding up the sums of a cluster and of warps."""
 _BYTES_PER_MICROSECOND, _CACHED_BYTES, _NO_OVERLAP = 3.9e6, 35e6, 0.15
@@ -196,8 +197,8 @@ def copies(problem: Conv2dProblem, precision: str, layout: str) -> bool:
 def fitting(problem: Conv2dProblem, precision: str, layout: str, limits: Limits) -> list[MmaTile]:
     """Returns the tiles for a problem, with an input in a layout, that a device can run."""
     stages = stages_of(problem, precision)
-    # with wgmma few warps copy, too few to load values one by one, and with too few registers for
-    # narrow copies of windows
+    # with wgmma few warps copy: they are too few to load values one by one, and have too few
+    # registers for narrow copies of windows
     is_narrow = bytes_at_once(problem, precision) < 16
     most_wgmma = limits.wgmma and copies(problem, precision, layout) and not (
         is_narrow and (problem.kernel != (1, 1) or any(problem.pads)))
@@ -211,9 +212,10 @@ def fitting(problem: Conv2dProblem, precision: str, layout: str, limits: Limits)
 def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: str,
                 limits: Limits) -> float:
     """Returns the estimated time of a launch in microseconds: a start, and then the time in which
-    the busiest multiprocessor computes or its work-groups wait, whichever is longer. Tensors that
-    do not stay in the L2 cache take at least the time in which device memory moves them. A share of
-    the shorter of the two times is added."""
+    the busiest multiprocessor computes or its work-groups wait, whichever is longer. Where the
+    tensors do not stay in the L2 cache, a launch takes at least the time in which device memory
+    moves them. The times of the multiprocessor and of device memory overlap only in part, so that a
+    share of the shorter one is added."""
     itemsize = 2 if precision == "fp16" else 4
     vector = vector_of(precision)
     stages = stages_of(problem, precision)

@@ -23,15 +23,15 @@ are faster at larger densities on any device."""
 
 
 def too_dense(weights: WeightsInfo) -> str | None:
-    """Returns why algorithms that skip zeros are not tried, or None."""
+    """Returns why algorithms that skip zeros are not tried; None where they are tried."""
     if weights.density > DENSEST:
         return f"density {weights.density:.2f}: fewer than a quarter of the weights are zero"
     return None
 
 
 def cannot_index(problem: Conv2dProblem, device: Device) -> str | None:
-    """Returns why kernels that address the padded input by 32-bit offsets of nonzeros are not
-    tried, or None."""
+    """Returns why kernels that address the padded input by 32-bit offsets are not tried for a
+    problem; None where they are tried."""
     if (reason := cannot_compile(problem, device)) is not None:
         return reason
     if (reason := too_dense(problem.weights_info)) is not None:

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 _CANDIDATES = 512
-"""The most channels among which a block's next channel is sought: of the remaining channels those
-with the most weights. The limit bounds the time for layers with many channels."""
+"""The most channels among which a block's next channel is sought: the remaining channels that have
+the most weights. The limit bounds the time for layers with many channels."""
 
 _UNROLLED = 4
 """Columns that a kernel multiplies in an iteration of its loop."""
 
 _MULTIPLE = 8
-"""The number of blocks is a multiple of this number: the most blocks that share a work-group."""
+"""The number of blocks is rounded up to a multiple of this number, the most blocks that share a
+work-group."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,10 @@ def table(weight: np.ndarray, groups: int, rows: int) -> Table:
 
 
 def cluster(mask: np.ndarray, rows: int) -> list[list[int]]:
-    """Groups the rows of a boolean (M, K) mask into blocks of `rows` that are true in similar
-    columns (the last block may have fewer). A block starts with the remaining row that is true most
-    often. It then repeatedly takes the row with the highest cosine similarity to the columns that
-    the block covers; of equally similar rows it takes the first."""
+    """Groups the rows of a boolean mask (M, K) into blocks of `rows` rows that are true in similar
+    columns; the last block may have fewer rows. A block starts with the remaining row that is true
+    most often. The block then repeatedly takes the row with the highest cosine similarity to the
+    columns that the block covers; of equally similar rows it takes the first."""
     counts = mask.sum(axis=1)
     left = np.argsort(-counts, kind="stable")
     if rows == 1:

@@ -11,15 +11,16 @@ from gossamer.ops.strided import cannot_compile
 ROWS = 16
 """Output channels of a tensor core instruction's tile."""
 CYCLES_PER_MICROSECOND = 1750
-"""Clock rate of the multiprocessors of an H200 under load, by which the estimates of kernels on
-tensor cores turn cycles into microseconds."""
+"""Clock rate in MHz of the multiprocessors of an H200 under load. The estimates of kernels on
+tensor cores divide cycles by this number."""
 DENSEST = 0.3
 """The largest density that these algorithms take. By a rule of thumb, hardly any column of 16 rows
 is empty at larger densities."""
 
 
 def unsuited(problem: Conv2dProblem, device: Device) -> str | None:
-    """Returns the reason why the device or the weights do not suit tensor cores, or None."""
+    """Returns the reason why the device or the weights do not suit tensor cores; None where both
+    do."""
     if not device.limits.mma:
         return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
     if (reason := cannot_compile(problem, device)) is not None:
@@ -33,8 +34,8 @@ def packed_fragments(values: np.ndarray, precision: str) -> np.ndarray:
     registers); the depth is 16 for fp16 and 8 for tf32.
 
     Register r of lane l holds weights of row l / 4 + 8 (r % 2), from the first half of the columns
-    where r < 2, else from the second half. In tf32 it holds column l % 4 of the half, in fp16
-    columns 2 (l % 4) and 2 (l % 4) + 1 of the half.
+    where r < 2, else from the second half. In tf32 the register holds column l % 4 of the half, in
+    fp16 columns 2 (l % 4) and 2 (l % 4) + 1 of the half.
     """
     *leading, rows, depth = values.shape
     # axes: half of the rows, row, half of the columns, quarter of the half, column

@@ -1,1 +1,1 @@
-"""Sparse convolution in the published direct form: CSR rows times the shifted input."""
+"""Direct sparse convolution as it was published: CSR rows times the shifted input."""

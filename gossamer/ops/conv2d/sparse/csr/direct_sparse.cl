@@ -1,7 +1,7 @@
 /* Direct sparse convolution: an output is the inner product of a row of the weights, in CSR, with
- * the padded input from the start of the output point's window on. For this the columns of a row
- * are stretched: instead of the index of a weight in its filter they hold the offset in x from the
- * start of a window to the input that the weight multiplies. */
+ * elements of the padded input x. The columns of a row are stretched: a column is not the index of
+ * a weight in its filter, but the offset in x from the start of a window to the input that the
+ * weight multiplies. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* work-items of a work-group; where THREADS is not defined, this file is the kernel `stretch` */
@@ -93,8 +93,9 @@ KERNEL WORK_GROUP_OF(THREADS) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
 }
 #endif
 
-/* A work-group multiplies one row, in tiles of as many weights as it has work-items. Points past
- * the last one read the input of the last one and are not stored.
+/* A work-group multiplies one row of the weights, in tiles of THREADS weights, one for each
+ * work-item. In place of points past the last point, the last point is computed again, but not
+ * stored.
  *
  * Work-groups are assumed to start on the multiprocessors (units) in turn. The work-groups of one
  * unit mostly have the same span of points, and rows that are successive in `order`. So they find

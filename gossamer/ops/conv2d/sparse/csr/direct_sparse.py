@@ -3,9 +3,10 @@ input, without an im2col matrix.
 
 Source: X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs", arXiv
 1802.10280, 2018. Each filter is stretched over the padded input: its CSR row holds, for a nonzero
-of channel c and tap (r, s), the column (c*H + r)*W + s. An output is the product of the row with
-the input from the start of the output's window on. Here columns are computed with the strides of
-the input, which allows for layouts, dilation and groups.
+of channel c and tap (r, s), the column (c*H + r)*W + s. An output is the inner product of the
+row with elements of the padded input; a column is the offset of an element from the start of the
+output's window. Unlike in the source, columns are computed with the strides of the input, so that
+several layouts, dilation and groups are possible.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _LINE_BYTES = 128
 
 @dataclass(frozen=True)
 class PublishedForm:
-    """A form of the kernel as published, with its sizes.
+    """One of the two published kernels, with its sizes.
 
     variant: "untiled", where a work-item multiplies a row for one point, or "tiled", where a
     work-group multiplies one row together, in tiles in shared memory.
@@ -58,7 +59,7 @@ class PublishedForm:
 
     @property
     def config(self) -> tuple[tuple[str, int | str], ...]:
-        """The form as the config of a variant."""
+        """The kernel and its sizes as the config of a variant."""
         config: tuple[tuple[str, int | str], ...] = (("variant", self.variant),
                                                      ("threads", self.threads))
         return (*config, ("points", self.points)) if self.variant == "tiled" else config
@@ -73,10 +74,10 @@ FORMS = (
 
 class DirectSparse(Algorithm):
     """Computes a convolution by the published kernels of direct sparse convolution, untiled and
-    tiled: each row of CSR weights is multiplied with the input from the start of a window on.
+    tiled: each row of CSR weights is multiplied with the inputs of a window.
 
-    Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
-    does not reach the result.
+    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result for
+    which it would be multiplied by zeros only.
     """
 
     op = "conv2d"
@@ -150,9 +151,10 @@ class _Points:
     """The output points of one channel, indexed by (outer, line, place, inner) from the outermost
     on.
 
-    In CHWN the innermost index counts images. These are all images, or in the tiled form only the
-    images that fill a cache line, where their number divides the batch. Neighbouring places, whose
-    windows share inputs, are then closer together. In NCHW the innermost index is always 0.
+    In CHWN the innermost index counts images: all images, or in the tiled kernel only the images
+    that fill a cache line, where their number divides the batch. With fewer images, neighbouring
+    places, whose windows share inputs, are closer together. In NCHW the innermost index is always
+    0.
 
     sizes: number of values of each index.
     in_x: elements by which a step along each index moves the window in x.
@@ -190,7 +192,7 @@ class _Points:
 
 def _work(weights: Weights, problem: Conv2dProblem, spans: int,
           device: Device) -> tuple[Argument, ...]:
-    """Returns the arguments by which a work-group of the tiled form finds its row and points."""
+    """Returns the arguments by which a work-group of the tiled kernel finds its row and points."""
     units, groups = max(device.limits.compute_units, 1), spans * problem.out_channels
     parts_to_fill = max(1, round(units / spans / problem.groups))
     parts = min(parts_to_fill, problem.out_channels // problem.groups)
@@ -199,9 +201,10 @@ def _work(weights: Weights, problem: Conv2dProblem, spans: int,
 
 
 def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the order in which rows are multiplied. The rows of a group of channels are dealt by
-    their length to `parts` parts of similar work. In a part the longest rows come first, so that
-    neighbouring rows, which run at the same time, read the same input channels at the same time."""
+    """Returns the order in which rows are multiplied. The rows of a group of channels are sorted by
+    length and assigned in turn to `parts` parts, which have similar work. In a part the longest
+    rows come first. Neighbouring rows, which run at the same time, then have similar lengths and
+    read the same input channels at the same time."""
     weight = arrays["weight"]
     lengths = np.count_nonzero(weight.reshape(groups, len(weight) // groups, -1), axis=2)
     order = np.argsort(-lengths, axis=1, kind="stable")
@@ -249,17 +252,17 @@ def _workspace(problem: Conv2dProblem, x: TensorSpec) -> int:
 
 
 def _fitting(device: Device) -> list[PublishedForm]:
-    """Returns the forms that the device can run."""
+    """Returns the kernels, with their sizes, that the device can run."""
     return [form for form in FORMS if form.threads <= device.limits.work_group_size
             and form.shared_bytes <= device.limits.shared_bytes]
 
 
 def _order(problem: Conv2dProblem, form: PublishedForm, device: Device) -> tuple[bool, float, int]:
-    """Returns a key that sorts forms by expected time, without being a time. For each weight a
-    work-item loads an input for each of its points, and the weight itself, which costs half as much
-    from shared memory. Up to 2048 work-items of a multiprocessor load at once. Forms that do not
-    fill the device are compared by their numbers of work-items. Forms that may not run come
-    last."""
+    """Returns a key that sorts kernels by expected time; the key itself is no time. For each weight
+    a work-item loads an input for each of its points, and the weight itself; a weight in shared
+    memory costs half as much as a weight in device memory. Up to 2048 work-items of a
+    multiprocessor load at once. Kernels that do not fill the device are compared by their numbers
+    of work-items. Kernels that the device may not be able to run come last."""
     points = problem.pixels
     span = form.threads * form.points
     items = problem.out_channels * -(-points // span) * form.threads

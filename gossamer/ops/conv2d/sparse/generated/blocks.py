@@ -10,8 +10,8 @@ import numpy as np
 from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedTiling
 
 Taps = list[tuple[int, int, list[tuple[int, int]]]]
-"""Taps of an input channel that meet nonzeros: row, column, and for each nonzero the number of
-its output channel within the block and the bits of its value."""
+"""The taps of an input channel at which a block has nonzeros. Each tap has its row, its column, and
+for each nonzero the number of its output channel within the block and the bits of its value."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class ChannelBlock:
 
     group: index of the convolution's group to which the block belongs.
     channels: the output channels.
-    taps: for each input channel of the group that meets nonzeros, its taps.
+    taps: for each input channel of the group in which the block has nonzeros, its taps.
     """
 
     group: int
@@ -38,7 +38,7 @@ class ChannelBlock:
 
 
 def blocks(division: GeneratedTiling, weight: np.ndarray) -> list[ChannelBlock]:
-    """Deals the output channels to blocks so that blocks have similar numbers of nonzeros."""
+    """Divides the output channels into blocks with similar numbers of nonzeros."""
     problem = division.problem
     weight = np.asarray(weight, np.float32)
     if division.halves:

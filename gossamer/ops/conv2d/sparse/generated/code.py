@@ -3,9 +3,10 @@
 Method: weights compiled into the kernel (SparseRT, 2020). A work-item holds the sums of one pixel
 and image (or two images in float16) for all channels of a block in registers. An input is read
 once for all nonzeros of its tap, and each nonzero is one multiply-add whose factor is part of the
-instruction. Inputs have the batch innermost and pass through shared memory with their padding, so
-that no tap needs a test. Warps that start at different parts of a stage's code fetch instructions
-in parallel; prefetch warps, if the config has any, fetch the code one stage before it is needed.
+instruction. The batch is the innermost axis of the inputs. Inputs pass through shared memory with
+their padding, so that no tap needs a test. Warps that start at different parts of a stage's code
+fetch instructions in parallel; prefetch warps, if the config has any, fetch the code one stage
+before it is needed.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class Generated:
 
 
 def generate(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> list[Generated]:
-    """Returns the kernels for a problem's weights. They apply the epilogue where it is short (see
-    epilogue.py)."""
+    """Returns the kernels for a problem's weights. The kernels apply the epilogue where it is short
+    (see epilogue.py)."""
     problem = division.problem
     epilogue = Epilogued(problem.epilogue, arrays, problem.out_channels)
     all_blocks = blocks(division, arrays["weight"])
@@ -136,7 +137,7 @@ class _BlockCode:
         self._end = code.get("selp.b32", "r", behind, 0, self._is_prefetch)
 
     def _all_chunks(self) -> list[list[int]]:
-        """Returns the input channels that meet nonzeros, by stage."""
+        """Returns the input channels in which the block has nonzeros, by stage."""
         used, stage = list(self.block.taps), self.division.config.stage
         return [used[first:first + stage] for first in range(0, len(used), stage)]
 
@@ -176,8 +177,8 @@ class _BlockCode:
         return self.division.problem.height * self.division.problem.width * self.division.pixel
 
     def _fill(self, target: str, inside: str, outside_patch: str) -> None:
-        """Emits the stores of zeros where the patch lies outside of the image. The zeros stay for
-        all stages, because nothing is copied there."""
+        """Emits the stores of zeros in place of inputs outside of the image. The zeros stay for all
+        stages, because copies write only inputs inside of the image."""
         code, d = self.code, self.division
         beyond = code.label()
         code.jump(beyond, inside, uniform=False)
@@ -191,8 +192,8 @@ class _BlockCode:
         code.place(beyond)
 
     def _window_of(self, item: str) -> str:
-        """Emits the address in shared memory at which a work-item's window begins; for work-items
-        without a result it is any address of the patch."""
+        """Emits the address in shared memory at which a work-item's window begins. For work-items
+        without a result the address is the start of shared memory."""
         code, d = self.code, self.division
         pixel, lane = code.divided(item, d.lanes)
         row, column = code.divided(pixel, d.config.columns)
@@ -206,10 +207,10 @@ class _BlockCode:
 
     def _walk(self) -> None:
         """Emits all stages. While a stage is computed, the next stages are copied. Between two
-        barriers prefetch warps run through the code of a stage, with whatever shared memory holds,
-        and the other warps compute the stage before it. So prefetch warps copy their share of a
-        stage one interval before the other warps copy theirs. Three buffers hold these two stages
-        and the stage that is read."""
+        barriers, prefetch warps run through the code of a stage, whatever numbers are in shared
+        memory, and the other warps compute the previous stage. So prefetch warps copy their share
+        of a stage's inputs one barrier earlier than the other warps copy their shares. Three
+        buffers hold the two stages that are being copied and the stage that is read."""
         code, d = self.code, self.division
         behind = 1 if d.config.prefetch_warps else max(1, d.buffers - 1)
         for index in range(behind):
@@ -312,7 +313,7 @@ class _BlockCode:
                 self._widen(b)
 
     def _input(self, slot: int, row: int, column: int) -> str:
-        """Emits the load of the input that a tap meets in a slot."""
+        """Emits the load of the input that a tap reads from a slot."""
         d = self.division
         down, right = d.problem.dilation
         offset = slot * d.plane + (row * down * d.patch_columns + column * right) * d.patch_pixel
@@ -320,10 +321,10 @@ class _BlockCode:
         return self.code.get(*kind, Address(self._window, offset))
 
     def _make_room(self, chunk: Sequence[int]) -> None:
-        """Emits, before a stage, additions to float32 sums: of the float16 sums that would get too
-        many terms in the stage. Output channels with too many terms in a single stage are crowded:
-        their float16 sums are added to float32 sums after every part of the stage, too, because
-        warps run the parts in different orders."""
+        """Emits, before a stage, the addition of a channel's float16 sums to its float32 sums,
+        where the float16 sums would get too many terms in the stage. An output channel with too
+        many terms in a single stage is crowded: its float16 sums are added to its float32 sums
+        after every part of the stage, too, because warps run the parts in different orders."""
         self._crowded = [False] * len(self._sums)
         if not self.division.halves:
             return

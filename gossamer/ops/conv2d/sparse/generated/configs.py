@@ -19,11 +19,11 @@ from gossamer.ops.conv2d.sparse.generated.tiling import (
 )
 from gossamer.ops.weights import WeightsInfo
 
-# The rates below, up to _STAGE_CYCLES, were fitted to 1,100 times of 38 pruned layers on an H200.
-# On another device they only decide the order in which configs are tried: the tuner corrects the
-# scale of an algorithm's estimates by its measurements.
+# The rates below, up to _STAGE_CYCLES, were fitted to 1,100 measured times of 38 pruned layers on
+# an H200. On another device they only decide the order in which configs are tried: the tuner
+# corrects the scale of an algorithm's estimates by its measurements.
 _CYCLES_PER_MICROSECOND = 1850
-"""Clock rate of the multiprocessors of an H200 while this kernel runs."""
+"""Clock rate in MHz of the multiprocessors of an H200 while this kernel runs."""
 _START = 2000
 """Cycles before the first product and after the last product, together."""
 _CYCLES_PER_INSTRUCTION = 1.07
@@ -35,13 +35,14 @@ _SHARED_FETCH_EXPONENT = 0.35
 """Work-groups of a multiprocessor share part of the code that they fetch: n work-groups fetch
 n ** _SHARED_FETCH_EXPONENT times as many bytes as one work-group."""
 _COPIED = {32: 45.0, 64: 97.0, 128: 118.0}
-"""Bytes that a multiprocessor copies in a cycle, by the number of contiguous bytes. It does not
-compute in these cycles."""
+"""Bytes that a multiprocessor copies in a cycle, by the number of contiguous bytes. The
+multiprocessor does not compute in the cycles in which it copies."""
 _SMALL_BATCH = 16
 """A batch below this size has so few warps that each warp fetches its own code."""
 _FETCHED_BY_WARP, _FETCHED_IN_ALL, _CACHED, _STAGE_CYCLES = 0.8, 4.5, 27, 200
-"""Rates of a small batch: bytes of code per cycle for one warp and for a multiprocessor, bytes of
-inputs per cycle from the cache, and cycles between two stages."""
+"""Rates of a small batch: bytes of code that one warp and that a multiprocessor fetches in a cycle,
+bytes of inputs that a multiprocessor copies from the cache in a cycle, and cycles between two
+stages."""
 _INSTRUCTION_BYTES = 16
 _CHANNELS = (96, 80, 64, 48, 40, 32, 24, 16, 12, 8, 4, 3, 2, 1)
 _IMAGES = (32, 16, 8)
@@ -51,7 +52,7 @@ _STAGE_INSTRUCTIONS = 500
 """Instructions that a work-item should run between two barriers, approximately."""
 _LINES_PER_KERNEL = 100_000
 """Instructions of a kernel above which blocks are divided among more kernels. Kernels are assembled
-at the same time, and run at the same time, but each costs 2 microseconds."""
+at the same time, and run at the same time, but each kernel costs 2 microseconds."""
 _MOST_KERNELS = 4
 _MOST_BLOCKS_PER_UNIT = 8
 _MOST_COPIES = 4
@@ -59,7 +60,8 @@ _MOST_COPIES = 4
 _WORK_ITEMS_PER_UNIT = 2048
 """The most work-items that a multiprocessor holds."""
 _MOST_KINDS = 16
-"""The most kinds of configs, beside those of the leading configs, whose best config is offered."""
+"""The most kinds of configs, beside the kinds of the leading configs, whose best config is
+offered."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,8 @@ def _channels(division: GeneratedTiling) -> float:
 
 def estimate(division: GeneratedTiling, limits: Limits) -> Estimate:
     """Estimates the time of a launch from counts and a few measured rates. In a large batch issuing
-    and fetching overlap in part; the root of the sum of their squares fits best. The time of copies
-    is added, because all warps wait for copies at the same time."""
+    and fetching overlap in part; the square root of the sum of the squares of their times fits
+    best. The time of copies is added, because all warps wait for copies at the same time."""
     d, problem, config = division, division.problem, division.config
     density, block = problem.weights_info.density, division.block
     channels = _channels(d)
@@ -171,15 +173,15 @@ def _most_words_of_a_bank(items: int, lanes: int, columns: int, width: int,
 
 def configs(problem: Conv2dProblem, limits: Limits, halves: bool = False,
             most_lines: float = math.inf) -> tuple[GeneratedConfig, ...]:
-    """Returns the configs that fit and whose code has at most `most_lines` instructions, the one
-    expected to be fastest first; none where nothing fits.
+    """Returns the configs that fit the device and have code of at most `most_lines` instructions,
+    first the config that is expected to be the fastest. Returns no config where none fits.
 
-    In a large batch three configs come first, because the model distinguishes them worst: the best
-    with prefetch warps, the best with k_groups, and the best with neither. The best config of each
-    other kind (channels, k_groups, prefetch warps) follows. These configs alternate with configs
-    that differ from the first ones in tiles, in staggered entries or by longer stages. Last comes
-    the config with the shortest code, unless it is already listed: it is for efforts that leave
-    little time for building.
+    In a large batch three configs come first, because the model is least accurate in comparing
+    them: the best with prefetch warps, the best with k_groups, and the best with neither. The best
+    config of each other kind (channels, k_groups, prefetch warps) follows. These configs alternate
+    with configs that differ from the first ones in tiles, in staggered entries or by longer stages.
+    Last comes the config with the shortest code, unless it is already listed. This config is
+    meant for efforts that leave little time for building.
     """
     # layers of one shape and density share configs, wherever their zeros are
     anywhere = replace(problem, weights_info=WeightsInfo(problem.weights_info.density))
@@ -221,7 +223,7 @@ def _configs(problem: Conv2dProblem, limits: Limits, halves: bool,
                      if config not in best and config not in first.values()
                      and _fits(problem, config, limits, halves)
                      and length(config) <= most_lines), key=expected)
-    # of equally short configs min takes the first, which is in the list already
+    # min takes the first of equally short configs, which is in the list already
     shortest = min([*first.values(), *best, *others, *rated], key=length)
     alternating = (config for pair in zip_longest(best, others) for config in pair if config)
     return tuple(dict.fromkeys([*first.values(), *alternating, shortest]))
@@ -242,8 +244,8 @@ def _all(problem: Conv2dProblem, limits: Limits, halves: bool) -> Iterator[Gener
 
 
 def _configs_per_unit(d: GeneratedTiling, limits: Limits) -> Iterator[GeneratedConfig]:
-    """Yields the config with as many work-groups on a multiprocessor as fit, and where prefetch
-    warps may help the config with prefetch warps."""
+    """Yields the config with the most work-groups that fit a multiprocessor. Where prefetch warps
+    may help, also yields a config with prefetch warps."""
     per_unit = -(-math.prod(d.groups) // limits.compute_units)
     most = min(per_unit, _MOST_BLOCKS_PER_UNIT, _WORK_ITEMS_PER_UNIT // d.work_group)
     if not d.vector or d.copies > _MOST_COPIES:
@@ -266,15 +268,15 @@ def _configs_per_unit(d: GeneratedTiling, limits: Limits) -> Iterator[GeneratedC
 
 def _staged(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits,
             halves: bool) -> GeneratedConfig | None:
-    """Returns a config, for which registers suffice, with the stage, the staggered entries and the
-    kernels that suit it. Returns None where it does not fit shared memory."""
+    """Returns a config with the stage, the staggered entries and the number of kernels that suit
+    it; None where shared memory has no room for it. Callers check that registers have room."""
     first = GeneratedTiling(problem, config, halves)
     inputs = problem.channels // problem.groups
     density = problem.weights_info.density
     per_channel = math.prod(problem.kernel) * (first.block * density
                                                + 1 - (1 - density) ** first.block)
     room = _room(config, limits) // (first.plane * BUFFERS)
-    # a layer all of whose weights are zero has no instructions, so that any stage suits it
+    # where all weights of a layer are zero, the code has no products, so that any stage suits it
     suited = (max(1, round(_STAGE_INSTRUCTIONS * config.k_groups / per_channel)) if per_channel
               else inputs)
     stage = inputs if inputs * first.plane <= _room(config, limits) and (
@@ -326,8 +328,10 @@ def _needed_registers(d: GeneratedTiling) -> int:
 
 
 def _tiles(problem: Conv2dProblem, halves: bool) -> Iterator[tuple[int, int, int]]:
-    """Yields tiles of a work-group as numbers of images, rows and columns. Of the tiles of each
-    size it yields the tiles that waste few work-items and read few inputs beyond their pixels."""
+    """Yields tiles of a work-group as numbers of images, rows and columns. Of the tiles with the
+    same number of images and similar numbers of work-items, yields the three with the best score: a
+    tile should waste few work-items, read few inputs beyond its pixels, and have few bank
+    conflicts."""
     pair = 2 if halves else 1
     image_counts = [images * pair for images in _IMAGES if images * pair <= problem.batch]
     if problem.batch <= _IMAGES[0] * pair:

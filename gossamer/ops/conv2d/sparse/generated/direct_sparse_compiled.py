@@ -1,8 +1,9 @@
 """The algorithm direct_sparse_compiled computes a pruned convolution by code generated for its
 weights.
 
-Source: weights as immediates of unrolled code (SparseRT, 2020), here as PTX. code.py generates the
-code, tiling.py divides the work, and configs.py lists the ways in which work can be divided.
+Source: weights as immediates of unrolled code (SparseRT, 2020). Here the code is PTX. code.py
+generates the code, tiling.py divides the work, and configs.py lists the ways in which work can be
+divided.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class DirectSparseCompiled(Algorithm):
     """Computes a convolution with kernels generated for one layer's weights: each nonzero is a
     multiply-add with the weight as an immediate, for one pixel and image per work-item.
 
-    Zeros among the weights are skipped: a NaN or infinity of the input that only zeros meet
-    does not reach the result.
+    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result for
+    which it would be multiplied by zeros only.
     """
 
     op = "conv2d"
@@ -96,7 +97,7 @@ class DirectSparseCompiled(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        """Raises CompileError where the assembler fails."""
+        """Prepares the launches. Raises CompileError where the assembler fails."""
         if variant.outputs[0].size == 0:
             return State(problem, variant, device)
         division = _tiling(problem, variant)

@@ -1,4 +1,4 @@
-"""Generates the end of a sparse convolution's code: it adds up the k_groups' sums, applies the
+"""Generates the end of a sparse convolution's code, which adds up the k_groups' sums, applies the
 epilogue and stores the results."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_short(expression: Expression) -> bool:
 
 
 class Epilogued:
-    """A problem's epilogue in the form in which generated code applies it.
+    """A problem's epilogue as generated code applies it.
 
     expression: the epilogue's expression.
     operands: the kind of each operand, "channel" or "tensor"; none where the code does not apply

@@ -24,14 +24,14 @@ class GeneratedConfig:
     images: images of a work-group's tile.
     rows: output rows of a work-group's tile.
     columns: output columns of a work-group's tile.
-    stage: input channels between two barriers.
+    stage: input channels that are computed between two barriers.
     k_groups: sets of work-items that split the input channels and add up their sums at the end.
     staggered_entries: parts of a stage's code at which different warps begin. Each warp runs all
     parts, one after another, so that several instruction fetches are under way at once.
     prefetch_warps: 1 where one extra warp per staggered entry runs its part of a stage's code,
-    without computing results, before the other warps need the code. The other warps then find it in
-    the instruction cache, and all begin at its start. 0 without prefetch warps; 1 requires
-    k_groups = 1.
+    without computing results, before the other warps need the code. The other warps then find the
+    code in the instruction cache, and all begin at the start of the stage's code. 0 where there are
+    no prefetch warps; 1 requires k_groups = 1.
     blocks_per_unit: work-groups that must fit a multiprocessor at once.
     kernels: kernels among which the blocks are divided; they are assembled, and run, in parallel.
     """
@@ -50,7 +50,8 @@ class GeneratedConfig:
 
 @dataclass(frozen=True)
 class GeneratedTiling:
-    """A config applied to a problem whose tensors have the layout CHWN.
+    """A config applied to a problem whose tensors have the layout CHWN. The patch of a tile is the
+    part of an input channel that a work-group copies to shared memory for the tile.
 
     problem: the convolution.
     config: the way to generate its code.
@@ -109,9 +110,9 @@ class GeneratedTiling:
 
     @cached_property
     def vector(self) -> int:
-        """Bytes that one instruction copies to shared memory: 16, 8 or 4, or 0 where nothing is
-        aligned. A vector spans several pixels where a work-group takes all images and the images of
-        a pixel are smaller than the vector."""
+        """Bytes that one instruction copies to shared memory: 16, 8 or 4, or 0 where no vector of
+        these sizes is aligned. A vector spans several pixels where a work-group takes all images
+        and the images of a pixel are smaller than the vector."""
         problem, tile = self.problem, self.config.columns * self.problem.stride[1]
         all_images = self.config.images == problem.batch
         for size in (16, 8, 4):
@@ -137,7 +138,7 @@ class GeneratedTiling:
 
     @property
     def patch_columns(self) -> int:
-        """Input columns that the windows of a tile cover, rounded to whole vectors."""
+        """Input columns that the windows of a tile cover, rounded up to whole vectors."""
         problem = self.problem
         needed = ((self.config.columns - 1) * problem.stride[1] + self.lead
                   + (problem.kernel[1] - 1) * problem.dilation[1] + 1)
@@ -205,7 +206,7 @@ class GeneratedTiling:
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a work-group: its buffers, and at the end the sums of its
-        k_groups in their place."""
+        k_groups in place of the buffers."""
         staged = self.buffers * self.config.stage * self.plane
         sums = 4 * self.pair * self.block * self.workers if self.config.k_groups > 1 else 0
         return max(staged, sums)
@@ -217,7 +218,7 @@ class GeneratedTiling:
 
     def registers_of(self, blocks_per_unit: int) -> int:
         """Returns the most registers that a work-item may use where `blocks_per_unit` work-groups
-        share a multiprocessor: warps are dealt to its sub-partitions, each with registers of its
-        own."""
+        share a multiprocessor. Warps are divided among the multiprocessor's sub-partitions, each of
+        which has its own registers."""
         warps = -(-self.work_group // WARP // SUB_PARTITIONS) * blocks_per_unit
         return min(255, _REGISTERS // SUB_PARTITIONS // (warps * WARP) // 8 * 8)

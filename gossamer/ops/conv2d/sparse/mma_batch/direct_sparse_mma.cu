@@ -1,25 +1,29 @@
 /* Pruned convolution on tensor cores: only the columns that some row of a block needs are
  * multiplied.
  *
- * A block is 16 * TILES output channels. A column of the weights is a channel and a row and a
- * column of the window; a block has the columns in which one of its channels has a nonzero. Columns
- * are multiplied in steps of 16 (TF32: 8). With two tiles some columns are needed by both tiles,
- * some by the first alone and some by the second alone. All columns of a step are of one of these
- * kinds. A step for one tile has 32 columns (TF32: 16), so that all steps have the same number of
- * weights and products. A work-group computes BLOCKS blocks for a tile of SETS * HEIGHT x WIDTH
- * output pixels and 128 bytes of images. A warp computes one block for HEIGHT x WIDTH of these
- * pixels and one of PARTS parts of the images.
+ * A block is 16 * TILES output channels. A column of the weights stands for an input channel and a
+ * tap; a block has the columns in which at least one of its channels has a nonzero. Columns are
+ * multiplied in steps of 16 (TF32: 8). With two tiles there are three kinds of columns: columns
+ * that both tiles need, columns that only the first tile needs, and columns that only the second
+ * tile needs. All columns of a step are of one kind. A step for one tile has 32 columns (TF32: 16),
+ * so that all steps have the same number of weights and products.
  *
- * The input is copied densely, `chunk` channels of the tile with its halo at a time, into `stages`
- * parts of shared memory, where a pixel of a channel is a row of 128 bytes. For the tile's first
- * output pixel a column of the weights meets one of these rows. For another output pixel the column
- * meets another row, which is for all columns the same number of rows further on. So the addresses
- * of loads alone gather the taps. The class of a row decides how its pieces of 16 bytes are
- * permuted: rows of different classes modulo 8 (TF32: 4) are read at once without bank conflicts.
- * The class grows by 1 along channels and along x, and by ROW_CLASSES along y, so that the class
- * shifts with the output pixel, too.
+ * A work-group computes BLOCKS blocks for a tile of SETS * HEIGHT x WIDTH output pixels and 128
+ * bytes of images. A warp computes one block for HEIGHT x WIDTH of these pixels and one of PARTS
+ * parts of the images.
  *
- * A place is the number of a row of shared memory times 128, plus the row's class. */
+ * The input is copied densely into `stages` parts of shared memory, `chunk` channels of the tile's
+ * halo at a time. In shared memory a pixel of a channel is a row of 128 bytes. For the tile's first
+ * output pixel a column of the weights is multiplied with one of these rows. For another output
+ * pixel the column is multiplied with a row that lies further on, and the distance between the two
+ * rows is the same for all columns. So the addresses of loads suffice to gather the taps.
+ *
+ * The swizzle class of a row, a number from 0 to 7, decides how the row's pieces of 16 bytes are
+ * permuted. Rows whose classes differ modulo 8 (TF32: 4) are read at once without bank conflicts.
+ * The class grows by 1 along channels and along x, and by ROW_CLASSES along y, modulo 8, so that
+ * the class shifts with the output pixel, too.
+ *
+ * A place is the number of a row of shared memory times 128, plus the row's swizzle class. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which are
@@ -31,7 +35,7 @@
 #define SETS 1 /* sets of HEIGHT x WIDTH output pixels of a work-group */
 #define HEIGHT 2 /* rows of output pixels of a warp */
 #define WIDTH 2 /* columns of output pixels of a warp */
-#define ROW_CLASSES 3 /* difference of the classes of a pixel and the pixel below it */
+#define ROW_CLASSES 3 /* difference of the swizzle classes of a pixel and the pixel above it */
 #define BLOCKS_PER_UNIT 1 /* work-groups that a multiprocessor is to hold at once */
 #endif
 
@@ -46,7 +50,8 @@
 #define VECTOR 8
 #define DEPTH 16
 #define MOVED(place) ((place) & 7)
-/* Floats between rows of sums in shared memory: a warp's writes go to different banks. */
+/* Floats from a row of sums to the next in shared memory, so that a warp's writes go to different
+ * banks. */
 #define SUM_PITCH (WARP_IMAGES + 8)
 #else
 #define VECTOR 4
@@ -155,7 +160,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
     int first_y = (line - batch_part * tiles_y) * (SETS * HEIGHT);
     int first_x = (tile - line * tiles_x) * WIDTH;
 
-    /* shared memory holds the position until results are stored, which saves registers */
+    /* shared memory holds the tile's position until results are stored, which saves registers */
     int *corner = (int *)(sources + stage_rows);
     if (item == 0) {
         corner[0] = first_y;

@@ -2,12 +2,12 @@
 columns that a block of output channels does not need.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
-inference on GPUs", arXiv 1802.10280, 2018). A column of its stretched weights addresses one input;
-here a column addresses a row of shared memory, which has the input of several images. Output
-channels are multiplied together in the tensor cores' tile of 16, as in vector-sparse products (Z.
-Chen et al., "Efficient tensor core-based GPU kernels for structured sparsity under reduced
-precision", SC 2021). But weights need not be pruned in blocks: a column that one of 16 channels
-needs costs as much as a column that all of them need.
+inference on GPUs", arXiv 1802.10280, 2018). In the source a column of the stretched weights
+addresses one input; here a column addresses a row of shared memory, which has the inputs of several
+images. Output channels are multiplied together in the tensor cores' tile of 16, as in vector-sparse
+products (Z. Chen et al., "Efficient tensor core-based GPU kernels for structured sparsity under
+reduced precision", SC 2021). But weights need not be pruned in blocks: a column that one of 16
+channels needs costs as much as a column that all of them need.
 """
 
 from __future__ import annotations
@@ -47,18 +47,20 @@ _RESERVED_BYTES = 1024
 """Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
 _CONFLICTS = 1.1
 """Factor by which bank conflicts lengthen the reads of shared memory, as counted in the tables of
-pruned layers of AlexNet and ResNet-50. It only affects the order in which shapes are tried."""
+pruned layers of AlexNet and ResNet-50. The factor only affects the order in which shapes are
+tried."""
 
 
 @dataclass(frozen=True)
 class BatchTile:
-    """The shape of the work of a work-group and of its warps.
+    """The work of a work-group and of its warps.
 
     tiles: tiles of 16 output channels in a block. The channels of a block are similar and are
     multiplied by the same columns.
     blocks: blocks of a work-group, which compute the same pixels.
     parts: parts into which the images are divided among warps; 1 in TF32.
-    sets: sets of warps of a work-group; each set computes the pixels below the set before it.
+    sets: sets of warps of a work-group; each set computes the pixels below the pixels of the
+    previous set.
     height: output lines of a warp.
     width: output columns of a warp.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
@@ -146,8 +148,8 @@ class DirectSparseMma(Algorithm):
     images at once.
 
     A column that one of 16 similar output channels needs is multiplied for all of them: a NaN or
-    infinity of the input reaches all 16, even a channel where only zeros meet it. In TF32 inputs
-    are truncated.
+    infinity of the input reaches all 16, even a channel whose weight in this column is zero. In
+    TF32 inputs are truncated.
     """
 
     op = "conv2d"
@@ -176,7 +178,7 @@ class DirectSparseMma(Algorithm):
             yield from filter(None, one_of_each)
 
     def _of(self, precision: str, problem: Conv2dProblem, device: Device) -> list[Variant]:
-        """Returns the variants of a precision, the one expected to be fastest first."""
+        """Returns the variants of a precision in the order of their expected times."""
         kind = KINDS[precision]
         if problem.batch % kind.vector:
             return []
@@ -259,7 +261,7 @@ def variant_of(problem: Conv2dProblem, shape: BatchTile, precision: str) -> Vari
 def _cost(problem: Conv2dProblem, shape: BatchTile, kind: Kind, geometry: Geometry,
           limits: Limits) -> float:
     """Returns the cycles that a multiprocessor is expected to take: the longest of the times of its
-    tensor cores (an instruction takes 8 cycles on one of the four), its shared memory (128 bytes a
+    tensor cores (an instruction takes 8 cycles on one of four), its shared memory (128 bytes a
     cycle), its schedulers, and its reads from the L2 cache (27 bytes a cycle)."""
     # similar rows share more columns than rows taken at random
     of_tile, of_block = (0.8 * problem.depth * (1 - (1 - problem.weights_info.density) ** rows)

@@ -199,8 +199,9 @@ def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int,
 
     chunks: chunk of each column, ascending. Chunk c is in shared memory from phase c on, and is
     replaced `stages` - 2 phases later.
-    classes: class of each column, from 0 to apart - 1; columns of different classes can be read at
-    once.
+    classes: for each column the swizzle class of its place modulo `apart`; columns of different
+    classes lie in different banks and can be read at once.
+    apart: number of columns that are read at once.
     depth: columns of a step.
     rounding: number that is added to the number of steps due by the end of a phase before that
     number is rounded down.
@@ -216,7 +217,7 @@ def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int,
         for column in range(arrivals[phase], arrivals[phase + 1]):
             queues[class_of[column]].append(column)
         last = phase == phases - 1
-        # columns before column `due` lose their chunk in the next phase
+        # the next phase replaces the chunks of columns before `due`: multiply these columns now
         due = len(chunks) if last else arrivals[max(0, phase + 4 - stages)]
         # a smaller lag at the start, so that the first phases have work too
         lag = min(_LAG, (phase + 2) / 4)
@@ -233,8 +234,8 @@ def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int,
 
 
 def _apart(queues: Sequence[deque[int]], count: int) -> list[int]:
-    """Takes `count` columns off the queues: first one of each class, then from the longest
-    queues."""
+    """Takes `count` columns off the queues: first one column of each class, then columns from
+    the longest queues."""
     columns = [queue.popleft() for queue in queues if queue]
     while len(columns) < count and (queue := max(queues, key=len)):
         columns.append(queue.popleft())

@@ -15,8 +15,8 @@ from gossamer.ops.lru_cache import LruCache
 from gossamer.ops.weights import Weights
 
 ROW_CLASSES = 3
-"""Difference between the swizzle classes of a pixel and of the pixel above it. With 3, a window of
-3 x 3 has all eight classes."""
+"""Difference between the swizzle classes of a pixel and of the pixel above it; direct_sparse_mma.cu
+defines swizzle classes. With 3, a window of 3 x 3 has all eight classes."""
 
 _PARTS: LruCache[dict[str, np.ndarray]] = LruCache(
     2**28, lambda parts: sum(part.nbytes for part in parts.values()))
@@ -72,7 +72,7 @@ class BatchTables:
     "starts" has for each block its first step and, phase by phase, the end of the steps of each
     kind (with two tiles: steps for both tiles, for the first, for the second).
     "places" has for each column of a step its row of shared memory for the tile's first pixel,
-    times 128, plus the row's class.
+    times 128, plus the row's swizzle class.
     "weights" has the fragments of 16 channels, four registers for each of 32 lanes. A step has as
     many fragments as a block has tiles; where its columns are for one tile alone, each fragment has
     other columns.

@@ -1,12 +1,13 @@
 """The algorithm direct_sparse_pixels computes a pruned convolution of few images on tensor cores,
-with output pixels side by side.
+which multiply neighbouring output pixels at once.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
 inference on GPUs", arXiv 1802.10280, 2018) finds the input of a column of weights by shifting a
 window's start. Here shared memory has a copy of the input for each horizontal shift, so that eight
-pixels are 16 aligned bytes in float16. Rows are multiplied together in the tensor cores' tile of
-16, as in vector-sparse products (Z. Chen et al., "Efficient tensor core-based GPU kernels for
-structured sparsity under reduced precision", SC 2021), but weights need not be pruned in blocks.
+pixels are 16 aligned bytes in float16. Rows of the weights are multiplied together in the tensor
+cores' tile of 16, as in vector-sparse products (Z. Chen et al., "Efficient tensor core-based GPU
+kernels for structured sparsity under reduced precision", SC 2021), but weights need not be pruned
+in blocks.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _SHAPES = tuple(PixelTile(*numbers) for numbers in (
     (2, 2, 7, 1, 6, 4),
     (2, 4, 1, 2, 4, 1), (1, 4, 1, 4, 2, 1), (2, 2, 1, 4, 2, 1), (1, 2, 1, 8, 2, 1),
     (2, 2, 7, 1, 4, 1)))
-"""The shapes that are offered. By the model of an H200 in tiling.py, the best of them takes 1.6%
+"""The shapes that are offered. By the model of an H200 in tiling.py, the best one takes 1.6%
 longer than the best of 1134 shapes, on average over 24 pruned layers. On every device each shape
 that fits may be measured."""
 
@@ -66,8 +67,8 @@ class DirectSparsePixels(Algorithm):
     blocks of similar output channels are multiplied by fragments of neighbouring pixels.
 
     A column that one output channel of a block of 16 or 32 needs is multiplied for all of them: a
-    NaN or infinity of the input reaches the whole block, even a channel where only zeros meet it.
-    In TF32 inputs are truncated.
+    NaN or infinity of the input reaches the whole block, even a channel whose weight in this column
+    is zero. In TF32 inputs are truncated.
     """
 
     op = "conv2d"
@@ -245,7 +246,7 @@ class _PixelTables:
     def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the order in which columns fill steps, with -1 for an unused place, and their
         offsets in bytes. One load of a step reads `banks` columns at once; columns that lie in the
-        same bank are dealt to different loads."""
+        same bank are put into different loads."""
         divided = self.divided
         channel, tap = np.divmod(columns, math.prod(divided.problem.kernel))
         row, column = np.divmod(tap, divided.problem.kernel[1])
@@ -254,15 +255,16 @@ class _PixelTables:
         order = np.full(sets * divided.banks, -1)
         order[:len(columns)] = np.argsort(places % divided.banks, kind="stable")
         order = order.reshape(divided.banks, sets).T.reshape(-1)
-        # an unused place loads the first column of its set again, which costs nothing
+        # an unused place loads the first column of the same load again, which costs nothing
         fillers = np.repeat(order.reshape(-1, divided.banks)[:, 0], divided.banks)
         filled = np.where(order >= 0, order, np.maximum(fillers, 0))
         return order, (divided.piece_bytes * places[filled]).astype(np.int32)
 
 
 def _dealt(blocks: list[np.ndarray], lengths: list[int], together: int) -> list[np.ndarray]:
-    """Returns the blocks in an order in which every `together` successive blocks have about the
-    same total length: blocks are dealt to the work-groups from the longest on, back and forth."""
+    """Returns the blocks in an order in which each work-group's `together` successive blocks have
+    about the same total length. The blocks, the longest first, are assigned to the work-groups in
+    turn, and every other round in reverse order."""
     groups = len(blocks) // together
     order = np.argsort(-np.array(lengths), kind="stable").reshape(together, groups)
     order[1::2] = order[1::2, ::-1]

@@ -183,7 +183,7 @@ class PixelTiling:
 
     @property
     def residue_pieces(self) -> int:
-        """Pieces of the lines of one residue."""
+        """Pieces of the lines with one residue modulo the vertical stride."""
         return -(-self.span[0] // self.problem.stride[0]) * self.width
 
     @property
@@ -198,7 +198,7 @@ class PixelTiling:
 
     @property
     def pieces(self) -> int:
-        """Number of pieces in shared memory. It includes pieces of channels that fill the last
+        """Number of pieces in shared memory, with the pieces of channels that fill the last
         batch of loads, and pieces after the last tap, which warps without pixels read."""
         channels = self.at_once * self.batch * self.batches
         return channels * self.channel_pieces + self._capacity
@@ -211,7 +211,7 @@ class PixelTiling:
         return self.piece_bytes * self.pieces + self.shape.partial_bytes + channel_numbers + barrier
 
     def unfit(self, limits: Limits) -> str | None:
-        """Returns the reason why the device cannot run MOST_IMAGES images, or None."""
+        """Returns the reason why the device cannot run MOST_IMAGES images; None where it can."""
         if self.shared_bytes > limits.shared_bytes_opt_in:
             return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
                     f"{limits.shared_bytes_opt_in}")

@@ -1,18 +1,18 @@
 /* Sparse convolution with weights in tables, several output channels at once. A block is ROWS
- * output channels. It has the columns in which any of its channels has a weight, and the input of a
- * column is loaded once for all channels of the block. `columns` has for each column the offset of
- * its input from the start of a window. `values` has for each column ROWS weights, zero where a
- * channel has none. Both tables are read in fours; columns with zero weights fill the last four of
- * a block.
+ * output channels. The block has the columns in which any of its channels has a weight, and the
+ * input of a column is loaded once for all channels of the block. `columns` has for each column the
+ * offset of its input from the start of a window. `values` has for each column ROWS weights, zero
+ * where a channel has none. Both tables are read four columns at a time; columns with zero weights
+ * fill the last four of a block.
  *
  * A set of LANES work-items computes LANES * POINTS output points of a block. SPLITS sets, 1 or a
  * multiple of ROWS, share the columns of a block and add up their sums at the end. BLOCKS blocks
  * share a work-group, and so the inputs that it reads.
  *
  * Output points are counted over (lines, places, images). With LINEAR a line has as many places as
- * an input line. Places past the last output are then computed and not stored, and the number of a
- * point is also the start of its window. Without LINEAR the start of every point's window is
- * computed. */
+ * an input line. Places past the last output of a line are then computed and not stored, and the
+ * number of a point is also the start of its window. Without LINEAR the start of every point's
+ * window is computed. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 4 /* output channels of a block */
@@ -20,13 +20,13 @@
 #define LANES 32 /* work-items of a set, which computes LANES * POINTS output points of a block */
 #define BLOCKS 1 /* blocks of a work-group */
 #define SPLITS 1 /* sets that share the columns of a block: 1 or a multiple of ROWS */
-/* 1: x has no padding. tap_masks has for each column a bit for the row of its tap (bits 0 to 15)
- * and a bit for the column of its tap (bits 16 to 31). Each point has a mask with the bits of taps
- * that are outside of x, and reads zeros for these taps */
+/* 1: x is stored without padding. tap_masks has for each column a bit for the row of its tap (bits
+ * 0 to 15) and a bit for the column of its tap (bits 16 to 31). Each point has a mask with the bits
+ * of taps that are outside of x, and reads zeros for these taps */
 #define MASKED 0
 #define VECTOR 1 /* neighbouring points that are loaded and stored at once: 1, or 4 images */
-/* points from a work-item's point (or vector) to its next one: LANES * VECTOR, or less where
- * that would be past the last point */
+/* points from a work-item's point (or vector) to its next one: LANES * VECTOR, or less where the
+ * next one would lie past the last point */
 #define DISTANCE 32
 /* 1: a line has as many places as an input line; 0: the start of every point's window is
  * computed */

@@ -2,10 +2,10 @@
 several output channels at once.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
-inference on GPUs", arXiv 1802.10280, 2018), whose table form loads an input for every multiply-add.
-Here output channels with weights in similar positions form a block. An input is loaded once for a
-block, and the block's sums stay in registers. Where points are few, several sets of work-items
-share the columns of a block.
+inference on GPUs", arXiv 1802.10280, 2018), which loads an input for every multiply-add. Here
+output channels with weights in similar positions form a block. An input is loaded once for a block,
+and the block's sums stay in registers. Where points are few, several sets of work-items share the
+columns of a block.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class DirectSparseTable(Algorithm):
     on the weights.
 
     Columns in which no channel of a block has a weight are skipped. A column in which one channel
-    has a weight is multiplied by zero for the others. So a NaN or infinity of the input reaches all
-    channels of a block as NaN, as in a dense convolution; with rows=1 it reaches only channels
-    with a weight in this column.
+    has a weight is multiplied by zero for the block's other channels. So a NaN or infinity of the
+    input reaches all channels of a block as NaN, as in a dense convolution; with rows=1 it reaches
+    only channels with a weight in this column.
     """
 
     op = "conv2d"
@@ -116,8 +116,8 @@ class DirectSparseTable(Algorithm):
 
 def _divided(problem: Conv2dProblem,
              variant: Variant) -> tuple[TableForm, TensorSpec, OutputPlanes, TableTiling]:
-    """Returns the form of a variant, the spec of the input as it is read, and how the outputs are
-    divided among work-items."""
+    """Returns the sizes in a variant's config, the spec of the input as the kernel reads it, the
+    output points, and their division among work-items."""
     form = TableForm(**{key: int(value) for key, value in variant.config})
     read = as_read(variant.inputs[0], problem, form)
     walk = OutputPlanes.of(problem, form, read, variant.outputs[0])
@@ -137,7 +137,7 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 def _offered(problem: Conv2dProblem, device: Device,
              layout: str) -> tuple[tuple[bool, float], list[Variant]]:
     """Returns the sort key of a layout's best variant (whether its work-group may be too large, and
-    its expected cost), and the layout's variants, the one expected to be fastest first."""
+    its expected cost), and the layout's variants in the order of their sort keys."""
     x, y = (spec.with_format(layout=layout) for spec in (problem.inputs[0], problem.outputs[0]))
     costs = {form: (form.work_group > device.limits.sure_work_group_size, cost)
              for form, cost in costs_of_forms(problem, x, y, device.limits).items()}
@@ -148,7 +148,7 @@ def _offered(problem: Conv2dProblem, device: Device,
 
 
 def _workspace(problem: Conv2dProblem, x: TensorSpec, form: TableForm) -> int:
-    """Returns the bytes of the padded input, or 0 where x itself is read."""
+    """Returns the bytes of the padded input; 0 where the kernel reads x itself."""
     read = as_read(x, problem, form)
     return 0 if read == x else read.nbytes
 

@@ -11,15 +11,15 @@ from gossamer.tensor import TensorSpec
 
 @dataclass(frozen=True)
 class TableForm:
-    """A form of the kernel.
+    """The sizes with which the kernel is compiled.
 
     rows: output channels of a block.
     points: output points of a work-item.
     lanes: work-items of a set, which multiply a block's columns together.
     blocks: blocks of a work-group.
     splits: sets of work-items that share a block's columns: 1 or a multiple of rows.
-    masked: 1 where the input is read without padding and taps outside of it are masked, 0 where its
-    padding is stored first.
+    masked: 1 where the kernel reads the input without padding and masks taps outside of the image,
+    0 where the input is copied with its padding before.
     """
 
     rows: int
@@ -41,7 +41,7 @@ class TableForm:
 
     @property
     def config(self) -> tuple[tuple[str, int | str], ...]:
-        """The form as the config of a variant."""
+        """The sizes as the config of a variant."""
         return tuple((field.name, getattr(self, field.name)) for field in fields(self))
 
 
@@ -66,8 +66,8 @@ FORMS = (
     TableForm(2, 8, 64, blocks=8),
     TableForm(4, 8, 64, blocks=4),
 )
-"""The first form works for every problem: its work-items have one point each, and its work-groups
-fit any device."""
+"""The sizes that are offered. TableForm(1, 1, 32, splits=8) works for every problem: its work-items
+have one point each, and its work-groups fit any device."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class OutputPlanes:
     line: points of a line: images times the places of an input line where the points are linear,
     else images times the places of an output line.
     images: images of a place.
-    linear: true where each point's window starts one element after the window of the point before.
+    linear: true where each point's window starts one element after the previous point's window.
     start: offset in x of the first window.
     in_x: elements by which a step along planes, lines and places moves the window in x.
     in_y: elements by which a step along planes, lines and places moves the result in y.
@@ -115,9 +115,9 @@ class OutputPlanes:
 
 @dataclass(frozen=True)
 class TableTiling:
-    """A form applied to the output points of a problem.
+    """The kernel's sizes applied to the output points of a problem.
 
-    form: the form of the kernel.
+    form: the sizes.
     walk: the output points of one channel.
     """
 
@@ -141,9 +141,10 @@ class TableTiling:
 
     @property
     def distance(self) -> int:
-        """Points from a work-item's point (or vector) to its next one. It is 0 where the form does
-        not suit the plane: points outside of the plane would be read, or work-items would have no
-        points. Two vectors may cover a smaller plane by overlapping."""
+        """Points from a work-item's point (or vector) to its next one; 0 where the kernel's
+        sizes do not suit the plane: the kernel would read points outside of the plane, or
+        work-items would have no points. Where the plane is smaller than two vectors of all lanes,
+        the two vectors may overlap."""
         if self.form.masked:
             return self.width if self.walk.count > (self.vectors - 1) * self.width else 0
         if not self.walk.linear or self.walk.count >= self.vectors * self.width:
@@ -159,8 +160,8 @@ class TableTiling:
 
 def costs_of_forms(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec,
                    limits: Limits) -> dict[TableForm, float]:
-    """Returns the expected costs of the forms that fit the device and the planes; x is the input as
-    it is given."""
+    """Returns the expected costs in cycles of the sizes that suit the device and the planes. x: the
+    input before padding is stored."""
     masked = [0]
     if any(problem.pads):
         masked = [1, 0] if max(problem.kernel) <= _MASK_BITS else [0]
@@ -174,12 +175,13 @@ def costs_of_forms(problem: Conv2dProblem, x: TensorSpec, y: TensorSpec,
 
 
 def as_read(x: TensorSpec, problem: Conv2dProblem, form: TableForm) -> TensorSpec:
-    """Returns the spec of the input as a form reads it: padded, unless the form masks."""
+    """Returns the spec of the input as the kernel reads it: padded, unless the kernel masks
+    taps."""
     return x if form.masked else x.with_format(border=problem.pads)
 
 
 def fitting(limits: Limits) -> list[TableForm]:
-    """Returns the forms that the device can run."""
+    """Returns the sizes with which the device can run the kernel."""
     return [form for form in FORMS
             if form.work_group <= limits.work_group_size
             and form.shared_bytes <= limits.shared_bytes]
@@ -187,10 +189,10 @@ def fitting(limits: Limits) -> list[TableForm]:
 
 def _cost(problem: Conv2dProblem, division: TableTiling, x: TensorSpec, limits: Limits) -> float:
     """Returns the expected cycles, from counts and not from measurements, as if weights were at
-    random positions. Four columns of a set take a multiprocessor the longer of two times: the time
-    of their instructions, at four a cycle, or the time of the words of input and table from its L1
-    cache, at one word a cycle for each lane of a warp. The inputs of a work-group are loaded into
-    the L1 cache once, and latency bounds the speed of a set."""
+    random positions. For four columns of a set a multiprocessor takes the longer of two times: the
+    time of the columns' instructions, four in a cycle, or the time of loading words of the input
+    and of the table from the L1 cache, one word in a cycle for each lane of a warp. The inputs of a
+    work-group are loaded into the L1 cache once, and latency bounds the speed of a set."""
     form, walk, vectors = division.form, division.walk, division.vectors
     warps, itemsize = form.lanes / 32, x.stored_dtype.itemsize
     columns = _columns(problem, form.rows)
@@ -232,11 +234,12 @@ def _halo(problem: Conv2dProblem, walk: OutputPlanes) -> int:
 
 
 _MASK_BITS = 16
-"""Bits of a mask for the rows of a window, and as many for its columns."""
+"""Bits of a mask for the rows of a window; the columns of the window have the same number of
+bits."""
 
 # The numbers below follow from the kernel's code and from rates of an H200; none was fitted. On
-# another device they only decide the order in which forms are tried: the tuner corrects the scale
-# of an algorithm's estimates by its measurements.
+# another device they only decide the order in which variants are tried: the tuner corrects the
+# scale of an algorithm's estimates by its measurements.
 _LOOP = 10
 """Instructions of an iteration of the loop that do not depend on its columns."""
 
@@ -254,7 +257,8 @@ _LONGEST = 2
 layers."""
 
 _WORK_ITEMS_PER_UNIT = 1024
-"""Work-items of a multiprocessor, as limited by the registers that most forms need."""
+"""Work-items of a multiprocessor, as limited by the registers that the kernel needs with most
+sizes."""
 
 _BYTES_PER_CYCLE = 32
 """Bytes that a multiprocessor loads from the L2 cache in a cycle."""
