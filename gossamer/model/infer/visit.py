@@ -12,6 +12,9 @@ from gossamer.model.opset.definition import not_evaluated
 from gossamer.model.opset.registry import OPSET, inputs_to_attributes
 from gossamer.model.opset.state import MALFORMED, InferenceState
 
+_VIEWS = ("expand", "reshape")
+"""Ops whose results are views of their first input in NumPy. A view takes no memory."""
+
 
 def visit(state: InferenceState, node: Node) -> None:
     """Applies the shape rule of a node's op, which adds nodes to the state. An added node whose
@@ -51,9 +54,13 @@ def _evaluated(state: InferenceState, node: Node, new: Node) -> bool:
     evaluate = OPSET[new.op].evaluate
     if evaluate is not_evaluated or any(name not in state.known for name in new.inputs):
         return False
-    for name in new.outputs:
-        state.check_constant(node, state.shapes[name], state.dtypes[name])
-    arrays = evaluate(new.attributes, [state.known[name] for name in new.inputs])
-    for name, array in zip(new.outputs, arrays, strict=True):
+    is_view = new.op in _VIEWS
+    if not is_view:
+        for name in new.outputs:
+            state.check_constant(node, state.shapes[name], state.dtypes[name])
+    read = [state.known[name] for name in new.inputs]
+    for name, array in zip(new.outputs, evaluate(new.attributes, read), strict=True):
+        if is_view and not np.may_share_memory(array, read[0]):
+            state.check_constant(node, state.shapes[name], state.dtypes[name])
         state.know(name, array)
     return True

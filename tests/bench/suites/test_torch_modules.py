@@ -110,6 +110,13 @@ def test_statistics_are_those_of_pictures() -> None:
     torch.testing.assert_close(y.mean((0, 2, 3)), torch.zeros(3), atol=1e-4, rtol=0)
 
 
+def test_scales_of_zero_become_one() -> None:
+    norm = torch.nn.BatchNorm2d(3)
+    torch.nn.init.zeros_(norm.weight)
+    modules.with_statistics(torch.nn.Sequential(norm), torch.randn(8, 3, 6, 6))
+    assert norm.weight.tolist() == [1, 1, 1]
+
+
 def test_names() -> None:
     assert names_of(f"tiny,{TIMM}tiny*,tiny") == ["tiny", f"{TIMM}tiny", f"{TIMM}tiny_too"]
     assert len(names_of(None)) == 20

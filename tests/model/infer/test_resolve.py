@@ -220,3 +220,14 @@ def test_a_size_of_0_is_no_open_size() -> None:
     assert plan(np.zeros((2, 0, 3), np.float32)).shape == (2, 0, 3)
     with pytest.raises(InputError, match="has shape 2x1x3, expected Nx0x3"):
         plan(np.zeros((2, 1, 3), np.float32))
+
+
+def test_views_of_constants_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All constants together may have little more than the bytes of one expanded constant."""
+    monkeypatch.setenv("GOSSAMER_MAX_BYTES", "5000")
+    nodes = [make("Expand", ["c", "sizes"], "wide"), make("Reshape", ["wide", "other"], "same"),
+             make("Gather", ["same", "first"], "row"), make("Add", ["x", "row"], "y")]
+    proto = model(nodes, {"x": ("N", 50)}, {"y": 2}, {
+        "c": weights(1, 50), "sizes": np.array([20, 50]), "other": np.array([1, 20, 50]),
+        "first": np.array([[0]])})
+    resolve(load(proto), 1)

@@ -40,7 +40,9 @@ CASES: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
                        ((MATRIX, ints([0, 2, 1, 1, -3])), {"axis": 0})],
     "ScatterND": [((MATRIX, ints([0], [2]), weights(2, 5)), {}),
                   ((MATRIX, ints([0, 1], [2, -1], [0, 1]), Input((3,), free=False)), {}),
-                  ((IMAGE, ints([[1, 3], [0, 2]]), weights(1, 2, 7, 6)), {})],
+                  ((IMAGE, ints([[1, 3], [0, 2]]), weights(1, 2, 7, 6)), {}),
+                  ((MATRIX, ints([0], [1], [2]), Input((3, 5), free=False)), {}),
+                  ((MATRIX, ints([2], [0], [1], [0]), Input((4, 5), free=False)), {})],
     "ScatterElements": [((MATRIX, ints([0, -1], [4, 2]), weights(2, 2)), {"axis": 1}),
                         ((MATRIX, ints([0, 2, 1]), Input((1, 3), free=False)), {})],
     "ArgMax": [((IMAGE,), {}), ((IMAGE,), {"axis": -1, "keepdims": 0}), ((MATRIX,), {"axis": 1})],
@@ -80,6 +82,16 @@ def whole(graph: Graph) -> Graph:
     """Asserts that no node of a graph is left to ONNX Runtime, and returns it."""
     assert "onnx_part" not in [node.op for node in graph.nodes] and graph.tail is None
     return graph
+
+
+@pytest.mark.parametrize(("indices", "ops"), [
+    (ints([0], [1], [2]), {"reshape"}), (ints([2], [0], [1], [0]), {"gather", "reshape"})])
+def test_where_all_is_replaced_nothing_is_joined(indices: np.ndarray, ops: set[str],
+                                                 tmp_path: Path) -> None:
+    node = helper.make_node("ScatterND", ["x", "i", "u"], ["y"])
+    proto = model([node], {"x": ("N", 5), "u": (len(indices), 5)}, {"y": 2}, {"i": indices})
+    graph = resolve(load(save(proto, tmp_path)), 3)
+    assert {node.op for node in graph.nodes} <= ops
 
 
 def test_floor_mod_of_floats(tmp_path: Path) -> None:

@@ -110,6 +110,16 @@ def test_it_builds_without_spills(channels: int, squeezed: int, size: int) -> No
     check_builds(sorted(device.sources, key=lambda source: source.defines)[::3])
 
 
+def test_the_first_configs_have_every_precision() -> None:
+    """A small effort tries the first few configs only."""
+    device = RecordingDevice()
+    for problem in (LARGE, USUAL):
+        variants = list(ALGORITHM.variants(problem, device))
+        first = list(dict.fromkeys(variant.config for variant in variants))[:2]
+        precisions = {variant.precision for variant in variants if variant.config in first}
+        assert precisions == {"fp32", "fp16"}
+
+
 def test_images_are_held_where_they_fit() -> None:
     device, held = RecordingDevice(), {}
     for problem in (LARGE, USUAL):

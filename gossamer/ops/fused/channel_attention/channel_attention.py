@@ -161,9 +161,10 @@ class ChannelAttention(FusionAlgorithm):
         orders = {precision: [(division.cluster, division.warps) for division in
                               _divisions(problem, precision, device)]
                   for precision in _PRECISIONS if precision in precisions}
-        first = [config for order in orders.values() for config in order[:1]]
-        # the expected times of the last precision, the fastest, decide
-        others = [config for order in reversed(orders.values()) for config in order]
+        # the fastest precision first
+        listed = list(reversed(orders.values()))
+        first = [config for order in listed for config in order[:1]]
+        others = [config for order in listed for config in order]
         for cluster, warps in dict.fromkeys([*first, *others]):
             (plain,) = layout_variants(problem, ("NHWC",), (("cluster", cluster), ("warps", warps)))
             for precision, order in orders.items():
