@@ -23,9 +23,12 @@ _SIZE = 224
 
 
 def names_of(patterns: str | None) -> list[str]:
-    """Returns the names that comma-separated patterns match, such as "resnet18,timm/mobilenetv4*";
-    by default twenty small networks. Raises InputError for a pattern that matches no name, and
-    AbsentError where the library of a pattern is not installed."""
+    """Returns the names of the networks that match one of several patterns. Raises InputError for a
+    pattern that matches no name, and AbsentError where the library of a pattern is not installed.
+
+    patterns: patterns with commas between them, such as "resnet18,timm/mobilenetv4*"; None for
+    twenty small networks.
+    """
     if patterns is None:
         return [*TORCHVISION_MODULES, *TIMM_MODULES]
     found: list[str] = []
@@ -83,7 +86,7 @@ def with_statistics(module: Any, x: Any) -> Any:
 
 
 def multiplications(module: Any, x: Any) -> int:
-    """Returns the multiplications of convolutions and matrix products in one call."""
+    """Returns the number of multiplications in the convolutions and matrix products of one call."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -71,9 +71,9 @@ class ResultRow:
 
     @property
     def share_of_light(self) -> float | None:
-        """The speed of light over the measured time. None where the speed of light is not known, or
-        where the measured time is even shorter: the data then lay in a cache, and the speed of
-        light is computed by the rate of the memory, which is slower."""
+        """The time at the speed of light over the measured time. None where the speed of light is
+        not known, or where the measured time is shorter: the data then lay in a cache, and the
+        speed of light is computed by the rate of the memory, which is slower than the cache."""
         light = self.speed_of_light_us
         return None if light is None or light > self.median_us else light / self.median_us
 
@@ -121,8 +121,8 @@ def versions(device: Device) -> dict[str, str]:
 
 
 def checkout_commit() -> str | None:
-    """Returns the commit of the checkout that holds this package, with "-dirty" where files of the
-    package differ from it; None when this is no checkout."""
+    """Returns the commit of the checkout that contains this package, with "-dirty" where files of
+    the package differ from the commit; None where the package is not in a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -222,8 +222,8 @@ def write_output(option: str, path: Path, data: bytes) -> None:
 
 
 def csv_bytes(rows: Sequence[ResultRow]) -> bytes:
-    """Returns the rows as CSV under a line of headings. The columns are the keys of a row, of which
-    `versions` and `tail` are JSON, and the share of the speed of light."""
+    """Returns the rows as CSV under a line of headings. The columns are the keys of a row, and the
+    share of the speed of light. The values of `versions` and `tail` are JSON."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*KEYS, "share_of_light"])
@@ -237,7 +237,7 @@ def csv_bytes(rows: Sequence[ResultRow]) -> bytes:
 
 def append_rows(path: Path, rows: Sequence[ResultRow]) -> None:
     """Adds all rows to a file or none, and makes the file and its folder where they are absent.
-    Two processes may append to one file. Raises InputError when it cannot be written."""
+    Two processes may append to one file. Raises InputError when the file cannot be written."""
     lines = "".join(json.dumps(_without_empty(row), allow_nan=False) + "\n"
                     for row in rows)
     try:

@@ -46,8 +46,9 @@ _DLMC_LAYER = re.compile(
 class SparseLayer:
     """A layer and its sparse weights.
 
-    weights: function that returns the weights (M, C/groups, R, S) in float32. It reads the layer's
-    file, if the layer has one, and raises InputError or ModelError for a file without such weights.
+    weights: function that returns the weights (M, C/groups, R, S) in float32. It reads the file of
+    a layer with published weights or masks, and raises InputError or ModelError for a file that
+    has no weights or mask of the layer.
     """
 
     layer: ConvLayer
@@ -117,11 +118,11 @@ def skimcaffe(folder: Path) -> dict[str, tuple[ConvLayer, float]]:
 
 
 def masked_resnet50(folder: Path, share: str) -> dict[str, SparseLayer]:
-    """Returns the layers of ResNet-50 in order, by their names without the network's.
+    """Returns the layers of ResNet-50 in order, by their names without the name of the network.
 
-    Where the layer's mask is set, its weights are drawn from a normal distribution; the others are
-    zero. The mask is DLMC's, or is drawn from DLMC's mask of the sparsity that DRAWN_FROM names.
-    The classifier is a 1x1 convolution.
+    Where the mask of a layer is set, weights are drawn from a normal distribution; the other
+    weights are zero. The mask is DLMC's, or is drawn from DLMC's mask of the sparsity that
+    DRAWN_FROM names. The classifier is a 1x1 convolution.
     """
     network = masked_name(share)
     layers = [replace(layer, name=layer.name.split("/")[1]) for layer in resnet50(halving=3)]
@@ -182,7 +183,8 @@ _archive = cache(read_archive)
 
 @cache
 def _output_pixels(path: Path) -> dict[str, int]:
-    """Output pixels of each layer by DLMC's name. Raises InputError."""
+    """Returns the number of output pixels of each layer, by the layer's name in DLMC. Raises
+    InputError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         return {name: int(count) for name, count in (line.split(",") for line in lines)}

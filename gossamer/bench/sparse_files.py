@@ -19,10 +19,10 @@ from gossamer.io.packed import opened
 SUFFIXES = (".mtx", ".mtx.gz", ".smtx")
 
 _MOST = 2**31
-"""Least number of weights that is refused: indices are 32-bit."""
+"""The least number of weights that is refused, because indices are 32-bit."""
 _ORDERS = {"crs": (0, 1, 2, 3), "rsc": (0, 3, 1, 2)}
-"""Transposition to (M, C, R, S) of an array whose axes are M, followed by the axes that the key
-names."""
+"""For an array whose axes are M and then the axes of the key, the permutation of axes that makes it
+(M, C, R, S)."""
 _HEADER = re.compile(r"\s*(\d{1,12})\s*,\s*(\d{1,12})\s*,\s*(\d{1,12})\s*")
 _VALUE = rb"[ \t]+[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|(?i:inf|infinity|nan))"
 _ENTRIES = {field: re.compile(rb"[ \t]*\d+[ \t]+\d+" + (b"" if field == "pattern" else _VALUE)
@@ -39,7 +39,7 @@ class SparseWeightsFile:
     name: name of the file in messages.
     matrix: float32 weights with a row for each output channel (groups stacked) and ascending
     columns.
-    is_mask: True where the file holds no values; all are then 1.
+    is_mask: True where the file has no values; all values of `matrix` are then 1.
     """
 
     name: str
@@ -53,7 +53,7 @@ class SparseWeightsFile:
     def filters(self, kernel: tuple[int, int], order: str = "crs") -> np.ndarray:
         """Returns the weights as a dense array (M, C/groups, R, S).
 
-        order: order of the axes that the columns run over, the last fastest: "crs" (SkimCaffe) or
+        order: order of the axes within a row of the matrix, outermost first: "crs" (SkimCaffe) or
         "rsc" (the 3x3 layers of DLMC). Raises InputError where the number of columns is no
         multiple of the number of taps.
         """
@@ -160,7 +160,8 @@ def _market_error(name: str, lines: list[bytes], error: Exception) -> ModelError
 
 
 def _entry_line(lines: list[bytes], entry: int) -> int:
-    """The number of an entry's line; both count from 1, and entry 0 is the line of sizes."""
+    """Returns the number of the line that has an entry. Lines and entries count from 1; entry 0 is
+    the line of sizes."""
     remaining = entry
     for number, line in enumerate(lines, start=1):
         if line.strip(_BLANKS) and not line.lstrip().startswith(b"%"):

@@ -22,8 +22,8 @@ def drawn(layer: ConvLayer, density: float) -> np.ndarray:
     keeps the size of activations. The numbers of nonzeros of the output channels follow a gamma
     distribution; the largest of 256 such numbers is about three times their mean. Within an output
     channel, positions are drawn without replacement. The odds of a position are the product of the
-    odds of its input channel and of its tap, which follow gamma distributions too and are drawn for
-    each group.
+    odds of its input channel and the odds of its tap. The odds of input channels and of taps follow
+    gamma distributions, too, and each group has odds of its own.
     """
     rng = np.random.default_rng(zlib.crc32(layer.name.encode()))
     shape = layer.weight_shape
@@ -44,8 +44,9 @@ def drawn(layer: ConvLayer, density: float) -> np.ndarray:
 
 
 def redrawn(mask: np.ndarray, density: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns a copy of a mask that has this density: a denser mask loses nonzeros at random
-    positions, a sparser mask gains some."""
+    """Returns a copy of a mask, changed to have the given density: a mask that is too dense loses
+    nonzeros at random positions, and a mask that is too sparse gains nonzeros at random
+    positions."""
     count = round(density * mask.size) - int(np.count_nonzero(mask))
     changing = np.flatnonzero(mask if count < 0 else ~mask)
     result = mask.copy()

@@ -29,7 +29,7 @@ _BITS = {"fp64": 64, "fp16": 16, "int8": 8, "b1": 1}
 class Case:
     """One piece of work that all contenders do.
 
-    flops: least number of floating-point operations that the work takes, without those on zero
+    flops: least number of floating-point operations that the work takes, without operations on zero
     weights.
     least_bytes: bytes of nonzero weights, inputs and outputs when each crosses memory once as
     float32.
@@ -37,9 +37,9 @@ class Case:
     expected: output for the first images or rows, in float64.
     contenders: functions that make a contender's alternatives, by its name; they may raise
     AbsentError.
-    sample_us: approximate length of one sample of a contender's time.
-    most_error: normalised error by precision beyond which a result is wrong.
-    beside: functions that make cases of like work with other weights, by the name of their
+    sample_us: approximate duration of one sample of a contender's time, in microseconds.
+    most_error: for each precision, the normalised error beyond which a result is wrong.
+    beside: functions that make similar cases with other weights, by the name of a case's
     contender. These contenders are measured in the same run.
     """
 
@@ -102,7 +102,7 @@ class Item:
     is_ladder: whether the case has the rungs of the published ladder. Peers take part in such a
     case only where the command line names them.
     is_called: whether calls are timed by the clock.
-    is_module: whether its peers are ways in which torch calls a module.
+    is_module: whether the peers are ways in which torch calls a module.
     """
 
     suite: str
@@ -139,8 +139,8 @@ class Files:
 
 
 def least_work(layer: Layer) -> tuple[int, int]:
-    """Returns the least FLOPs and bytes of a layer: the least of its problem, less the part of zero
-    weights."""
+    """Returns the least FLOPs and the least bytes of a layer: the numbers of its problem, minus the
+    part of zero weights."""
     assert layer.problem is not None
     flops, size = layer.problem.flops, layer.problem.least_bytes
     weight = layer.weights.get("weight")

@@ -17,7 +17,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution whose results get a bias and are then bounded, as ReLU6 does.
+    """A convolution with a bias, and with bounds on the results, as by ReLU6.
 
     problem: the convolution without an epilogue.
     weight: (M, C/groups, R, S) float64.
@@ -97,7 +97,8 @@ def published_layers(static: StaticGraph) -> list[PublishedLayer]:
 
 
 def _layer(static: StaticGraph, node: Node) -> PublishedLayer | None:
-    """The layer that a node makes by itself; None where it makes no layer by itself."""
+    """Returns the layer that a node makes by itself; None for a node that can only be fused into a
+    layer, or has no published layer."""
     inputs = tuple(node.inputs)
     shapes = [static.shapes[name] for name in inputs]
     attributes = node.attributes

@@ -45,8 +45,8 @@ BlockSizes = dict[tuple[object, ...], int]
 class _Stored:
     """A tensor in memory.
 
-    shape: images, channels, rows and columns.
-    border: zeros on each side of an image.
+    shape: images, channels, rows and columns, without the border.
+    border: number of rows or columns of zeros on each side of an image.
     """
 
     shape: tuple[int, ...]
@@ -67,7 +67,10 @@ class _Stored:
 
 @dataclass(frozen=True)
 class _Call:
-    """A kernel that computes `items` values, each in a work-item of its own."""
+    """A kernel with its arguments.
+
+    items: number of work-items that the kernel needs.
+    """
 
     kernel: Kernel
     items: int
@@ -88,7 +91,8 @@ class _Call:
 class _Work:
     """The kernel calls that compute a layer.
 
-    padded_size: the number of values of the padded copy of its input, 0 for none.
+    padded_size: number of values in the padded copy of the layer's input; 0 where the layer makes
+    no padded copy.
     """
 
     inputs: tuple[str, ...]
@@ -99,10 +103,10 @@ class _Work:
 
 
 class PublishedNetwork:
-    """A network with its weights and its input in a device's memory, in the form of one rung.
+    """A network that one rung computes, with its weights and its input in a device's memory.
 
-    Up to Rung.VALUES a layer whose input needs padding first copies it into a larger tensor. From
-    Rung.BORDERS on each tensor is written with the border that its readers need. Up to
+    Up to Rung.VALUES a layer that needs padding first copies its input into a larger tensor. From
+    Rung.BORDERS on, each tensor is written with the border that its readers need. Up to
     Rung.BORDERS each layer allocates its memory in every run, and all this memory is freed at the
     run's end.
 
@@ -150,8 +154,8 @@ class PublishedNetwork:
         return min(sizes), max(sizes)
 
     def run(self, stream: Any = None) -> None:
-        """Queues the network's layers one after another. Where a run allocates memory of its own,
-        it waits until the layers have ended."""
+        """Queues the network's layers one after another. In rungs that allocate memory in every
+        run, waits until the layers have ended."""
         tensors, padded = dict(self._kept), dict(self._kept_padded)
         for work in self._works:
             if self._rung < Rung.MEMORY:
@@ -191,8 +195,8 @@ class PublishedNetwork:
 
     def _allocate(self, work: _Work, tensors: dict[str, Buffer],
                   padded: dict[str, Buffer]) -> None:
-        """Adds the memory of a layer's output, and of its padded input where the layer makes
-        one."""
+        """Allocates the memory of a layer's output, and of the padded copy of its input where the
+        layer makes such a copy."""
         nbytes = self._dtype.itemsize
         if work.padded_size:
             padded[work.output] = self._device.empty(nbytes * work.padded_size, _PURPOSE)

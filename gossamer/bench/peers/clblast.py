@@ -1,4 +1,5 @@
-"""CLBlast, a BLAS in OpenCL, for layers that are a product alone; Debian has it as libclblast1."""
+"""CLBlast, a BLAS in OpenCL, for layers that are a product alone. Its package in Debian is
+libclblast1."""
 
 from __future__ import annotations
 
@@ -131,7 +132,7 @@ class _Result:
 
 
 def _result(path: Path) -> _Result:
-    """Reads a result of the tuner. Raises AbsentError for a file that is no such result."""
+    """Reads a result of the tuner. Raises AbsentError for a file that is no result of the tuner."""
     try:
         found = json.loads(path.read_text())
         pairs = (setting.split("=") for setting in found["best_parameters"].split())

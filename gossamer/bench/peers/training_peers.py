@@ -19,7 +19,7 @@ TrainingPeer = Callable[[EpochWork, Device], list[Alternative]]
 """Function that returns the alternatives for a task on a device. Raises AbsentError."""
 
 _LOOKS = 3
-"""Measurements for each number of threads, of which the shortest time counts."""
+"""Number of measurements for each number of threads; the shortest time counts."""
 
 
 def _c(name: str, task: EpochWork, device: Device) -> list[Alternative]:
@@ -29,8 +29,9 @@ def _c(name: str, task: EpochWork, device: Device) -> list[Alternative]:
 
 
 def _c_contender(name: str, task: EpochWork) -> ReadyContender:
-    """The program in C with the fastest number of threads; the part of the name behind the colon
-    selects the form of the program."""
+    """Returns the program in C with the fastest number of threads. The part of the name after the
+    colon selects the program: with plain loops, with lists of nonzero inputs, or by default with
+    vectors."""
     host, networks = find("host"), task.problem.networks
     kind, _, form = name.partition(":")
     lessons = Lessons(task.x, task.targets, RATE, form == "skip-zeros")

@@ -23,9 +23,9 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class BatchStatisticsProblem(Problem):
-    """The first half of a batch norm. Its output is a matrix (3, channels). Its three rows are the
-    mean of each channel in float32; the mean's rest, the exact mean less the mean in float32; and
-    gamma / sqrt(variance + epsilon).
+    """The first half of a batch norm. Its output is a matrix (3, channels). The rows of the matrix
+    are the mean of each channel in float32; the rest of the mean, which is the exact mean minus the
+    mean in float32; and gamma / sqrt(variance + epsilon).
 
     Its weight is `gamma`, with a number for each channel.
 
@@ -63,7 +63,8 @@ class BatchStatisticsProblem(Problem):
 
 
 class NumpyBatchStatistics(HostAlgorithm):
-    """Computes in float64; the rest of a mean is the part of it that float32 cannot hold."""
+    """Computes in float64. The rest of a mean is the mean in float64 minus this mean rounded to
+    float32."""
 
     op = "batch_statistics"
 

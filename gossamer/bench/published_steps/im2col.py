@@ -67,7 +67,7 @@ class NumpyIm2col(HostAlgorithm):
 
 
 class PublishedIm2col(Algorithm):
-    """The kernel that the algorithms of convolution with a stored im2col matrix launch."""
+    """The im2col kernel of the convolution algorithms that store the im2col matrix."""
 
     op = "im2col"
     name = "published"

@@ -1,4 +1,4 @@
-"""Draws figures from result rows. The figures of the sparse suites are like those of the
+"""Draws figures from result rows. The figures of the sparse suites are like the figures of the
 publication on direct sparse convolution: the time of each layer, and the speed-up over the peers by
 layer, by network and by batch size. Another figure shows the published ladder of MobileNetV2."""
 

@@ -123,8 +123,8 @@ class _OnDevice:
               by_floats: bool) -> ReadyContender:
         """Prepares the fastest variant of some algorithms.
 
-        by_floats: whether it reads and writes float16, so that it packs its input and unpacks its
-        output.
+        by_floats: whether the contender reads and writes float16, so that it packs its input and
+        unpacks its output.
         """
         device = self.device
         for algorithm in algorithms:
@@ -163,7 +163,7 @@ class _OnDevice:
                               captured=True)
 
     def _uploaded(self, spec: TensorSpec) -> Buffer:
-        """The input on the device."""
+        """Returns the input on the device, in the format of a spec."""
         if spec not in self.stored:
             self.stored[spec] = pack(self.x, spec)
         return self.device.upload(self.stored[spec], "a layer's input")

@@ -174,8 +174,8 @@ def _dense(suite: str, layers: Iterable[ConvLayer], batch: int) -> list[Item]:
 
 
 def gemm(batch: int, files: Files) -> list[Item]:
-    """Returns matrix products. The rows of classifiers are the batch; the other products have sizes
-    of their own."""
+    """Returns matrix products. Classifiers have a row for each image of the batch; the other
+    products have a fixed number of rows."""
     def item(size: int, layer: LinearLayer) -> Item:
         return Item("gemm", layer.name, size, lambda setting: layer_case(
             "gemm", linear(layer), size, setting, layer.rows), is_layer=True)
@@ -253,8 +253,8 @@ def _mobilenet(name: str) -> PeerNetwork:
 
 @cache
 def _file_network(path: Path) -> PeerNetwork:
-    """The network of a model file. Raises InputError or ModelError where it is no network with one
-    float32 input."""
+    """Returns the network of a model file. Raises InputError or ModelError where the file has no
+    network with one float32 input."""
     graph = load(path)
     (shape, dtype), *others = [(info.shape, info.dtype) for info in graph.inputs]
     if others or dtype != "float32" or shape[:1] != (None,) or None in shape[1:]:

@@ -22,7 +22,8 @@ from gossamer.model.zoo import INVERTED_RESIDUALS
 _SEED = 5
 _CLASSES = 1000
 _DIVISOR = 8
-"""Numbers of channels that a width or a share changes are rounded to a multiple of this number."""
+"""Where a number of channels is multiplied by a width or a share, the result is rounded to a
+multiple of this number."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ class _Network:
         self.channels = out
 
     def block(self, sizes: _Block, stride: int) -> None:
-        """Appends an inverted residual block; a block with as many hidden as input channels does
-        not expand them."""
+        """Appends an inverted residual block. A block whose hidden channels are as many as its
+        input channels has no first 1x1 convolution."""
         y, hidden = self.x, sizes.hidden
         if hidden != self.channels:
             y = self.conv(y, hidden, into=self.channels, activation=sizes.activation)
@@ -125,7 +126,8 @@ class _Network:
         self.channels = channels
 
     def finish_image(self, size: int) -> Graph:
-        """Returns the graph, whose output is the present image, with `size` rows and columns."""
+        """Returns the graph. Its output is the result of the last layer, an image with `size` rows
+        and columns."""
         self._graph.output(self.x, (None, self.channels, size, size))
         return self._graph.finish()
 
@@ -221,8 +223,8 @@ def efficientnet_b0() -> Graph:
 
 
 def _divisible(channels: float) -> int:
-    """Returns the number of channels rounded to a multiple of 8, which is at least 90% of the
-    number."""
+    """Returns the number of channels rounded to a multiple of 8. The result is at least 90% of
+    `channels`."""
     rounded = max(_DIVISOR, int(channels + _DIVISOR / 2) // _DIVISOR * _DIVISOR)
     return rounded if rounded >= 0.9 * channels else rounded + _DIVISOR
 

@@ -77,7 +77,7 @@ STEPS: dict[str, Callable[[ConvLayer, int], Problem]] = {
     "normalise": lambda layer, batch: NormaliseProblem(_norm(layer, batch)),
     "leaky": lambda layer, batch: ElementwiseProblem(_norm(layer, batch).inputs, _LEAKY),
 }
-"""Function from a layer and a batch size to the problem of each step."""
+"""For each step, the function from a layer and a batch size to the step's problem."""
 
 
 def _step(layer: ConvLayer, step: str, batch: int, setting: Setting) -> Case:

@@ -28,7 +28,7 @@ _PUBLISHED_INPUTS = 1024
 """Number of inputs for which pictures are padded to 32 x 32 and binarised, as in the published
 experiment; pictures for 784 inputs have 28 x 28 grey levels."""
 _DENSITIES = {True: 0.101, False: 0.191}
-"""Share of nonzero inputs in MNIST where they are binarised, and where they are not."""
+"""Share of nonzero inputs in MNIST, by whether the inputs are binarised."""
 _CHECKED, _CHECKED_IN_ALL, _LEAST_CHECKED = 1000, 20_000, 100
 """Samples after which networks are compared with the reference: the most for one network, the most
 for all networks together, and the least for each network."""
@@ -106,7 +106,8 @@ def training_case(suite: str, training: TrainingCase, setting: Setting) -> Case:
 
 
 def _gossamer(contender: str, task: EpochWork, choice: AlgorithmChoice) -> Alternative:
-    """Training by gossamer as MLP.fit does it: it fetches the mean loss of each epoch."""
+    """Returns training by gossamer in the way of MLP.fit, which also fetches the mean loss of each
+    epoch."""
     def make() -> ReadyContender:
         samples = Samples(task.x, task.targets)
         settings = task.settings()
@@ -143,7 +144,7 @@ def make_epoch(training: TrainingCase) -> EpochWork:
 
 @cache
 def _samples(inputs: int, outputs: int, count: int) -> tuple[np.ndarray, np.ndarray, str]:
-    """The inputs x, one-hot targets, and a description of x where x is not from MNIST."""
+    """Returns the inputs x, one-hot targets, and a description of x where x is not from MNIST."""
     binarised = inputs == _PUBLISHED_INPUTS
     pictures = _mnist(count) if inputs in (_PUBLISHED_INPUTS, 784) and outputs == 10 else None
     if pictures is not None:
@@ -159,7 +160,7 @@ def _samples(inputs: int, outputs: int, count: int) -> tuple[np.ndarray, np.ndar
 
 
 def _mnist(count: int) -> Dataset | None:
-    """The first training samples of MNIST; None where MNIST is not installed or has fewer
+    """Returns the first training samples of MNIST; None where MNIST is not installed or has fewer
     samples."""
     try:
         dataset, _ = sources.load(sources.mnist()[0], limit=count)

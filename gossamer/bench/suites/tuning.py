@@ -35,7 +35,8 @@ def tuning_case(network: PeerNetwork, effort: str, batch: int, setting: Setting)
     """Makes the case of a network that is planned with an effort for one batch size.
 
     Each contender runs once for each precision, in a fresh process; the row has the time of this
-    run. gossamer allows the precision in every layer, and takes it where it is faster.
+    run. gossamer may compute every layer in this precision, and chooses a more precise one where
+    that is faster.
     """
     graph, device = network.graph, setting.device
     x = input_of(network, batch)

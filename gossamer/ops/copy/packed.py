@@ -105,8 +105,8 @@ class PackedCopy(Algorithm):
 
 
 def _moves_fours(spec: TensorSpec) -> bool:
-    """Whether each four neighbouring channels of floats are contiguous in memory, at an address
-    that is a multiple of their size."""
+    """Whether kernels may access four neighbouring channels of a float tensor at once: the four
+    channels are contiguous in memory, at an address that is a multiple of the size of four."""
     if spec.strides[1] != 1:
         return False
     return not any(step % 4 for step in (spec.offset, spec.strides[0], *spec.strides[2:]))
@@ -128,8 +128,8 @@ def _may_pack(problem: CopyProblem) -> bool:
 
 def _addresses(prefix: str, spec: TensorSpec,
                defines: dict[str, object]) -> tuple[int, tuple[int, ...]]:
-    """Returns the offset and the strides by which a kernel addresses a tensor. Adds the macros that
-    say how the tensor is packed to `defines`; their names begin with `prefix`."""
+    """Returns the offset and the strides by which a kernel addresses a tensor. Adds to `defines`
+    the macros that say how the tensor is packed; the names of these macros begin with `prefix`."""
     if not spec.format.is_packed:
         defines[f"{prefix}_PLANES"] = 0
         return spec.offset, spec.strides

@@ -90,8 +90,8 @@ class CopyProblem(Problem):
         return read + self.output.nbytes
 
     def first_images(self, count: int) -> CopyProblem:
-        """Returns the copy of the first images, or this problem where the first dimension is not
-        copied unchanged."""
+        """Returns the copy of the first images; returns this problem where the copy changes or
+        repeats the first dimension."""
         if (not self.dims or self.dims[0] != 0 or 0 in self.dims[1:] or self.steps[0] != 1
                 or self.input.shape[0] != self.output.shape[0]):
             return self
@@ -133,7 +133,7 @@ def transpose(source: TensorSpec, permutation: Sequence[int]) -> CopyProblem:
 
 def slice_(source: TensorSpec, starts: Sequence[int], ends: Sequence[int],
            axes: Sequence[int] | None = None, steps: Sequence[int] | None = None) -> CopyProblem:
-    """Returns a slice as ONNX Slice defines it, with negative and out-of-range positions.
+    """Returns a slice as ONNX Slice defines it. Positions may be negative or out of range.
     Raises ValueError for a step of 0."""
     rank = len(source.shape)
     axes = range(len(starts)) if axes is None else axes

@@ -1,5 +1,5 @@
 """Computes an expression by one kernel. This module generates the C text of its loads, arithmetic
-and stores; fused.cl is the frame of the kernel."""
+and stores; fused.cl is the template of the kernel."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class FusedElementwise(Algorithm):
             # the first variant keeps the format, so that the input may be read where it lies
             spec = TensorSpec(problem.shape, own)
             variants.insert(0, Variant((), (spec,), (spec,)))
-        # fp16 only for float32 results of floats, bytes and booleans: comparisons of rounded
-        # operands would be wrong, not less precise, and large integers do not fit float16
+        # fp16 only for float32 results of floats, bytes and booleans: a comparison of rounded
+        # operands may have the wrong boolean result, and large integers do not fit float16
         operands = {spec.dtype for spec in problem.operands}
         if set(problem.dtypes) == {"float32"} and not operands & {
                 "int32", "int64", "int16", "uint16"}:

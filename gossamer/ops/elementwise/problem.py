@@ -27,7 +27,8 @@ class ElementwiseProblem(Problem):
     dtypes: dtype of each output of the expression. A conversion to bool tests for nonzero; a
     conversion of floats to integers truncates.
     formats: for each run-time input, the format in which every variant reads the input, such as
-    bytes of photos in NHWC; None for an input that may have any format. Empty where all inputs may.
+    bytes of photos in NHWC; None for an input that may have any format. Empty where every input may
+    have any format.
     facts: value facts of each run-time input; empty where nothing is known.
     result: value facts of the only output where it has few different values; else REAL.
 

@@ -9,8 +9,8 @@
 #define ROW(inputs) (WIDE(inputs) + 16)
 
 /* A thread's part of a layer. The thread owns `count` units from number `first` on. It computes the
- * errors of `back_count` units of the layer before, from number `back_first` on. Padding is
- * zeros. */
+ * errors of `back_count` units of the layer before, from number `back_first` on. Padding consists
+ * of zeros. */
 typedef struct {
     int inputs, units, first, count, back_first, back_count;
     int width, back_width; /* the counts, padded */
@@ -18,7 +18,7 @@ typedef struct {
     float *back;           /* units x back_width */
     float *bias;           /* width */
     float *out, *own_out;  /* outputs of all units, and of owned units; may be one array */
-    float *error, *own_error; /* the same for errors times the learning rate */
+    float *error, *own_error; /* errors times the learning rate, of all and of owned units */
 } Layer;
 
 /* thread: number of the thread. turn: number of exchanges so far. */
