@@ -22,8 +22,8 @@ _MOST_SAMPLES = 2**21
 """The most calls that one thread times in one round of a closed loop. The number is limited because
 all times stay in memory."""
 _SPIN_S = 2e-4
-"""This number of seconds before a call is due, its thread stops sleeping and polls the clock,
-because a sleep may end too late."""
+"""A thread sleeps until this number of seconds before its next call is due. It then polls the
+clock, because a sleep may end too late."""
 _BARS = " \N{LOWER ONE EIGHTH BLOCK}\N{LOWER ONE QUARTER BLOCK}\N{LOWER THREE EIGHTHS BLOCK}" \
         "\N{LOWER HALF BLOCK}\N{LOWER FIVE EIGHTHS BLOCK}\N{LOWER THREE QUARTERS BLOCK}" \
         "\N{LOWER SEVEN EIGHTHS BLOCK}\N{FULL BLOCK}"
@@ -53,8 +53,8 @@ class Load:
 class CallTimes:
     """The times of one contender's calls.
 
-    samples: microseconds of each call; at a given rate, microseconds from the time at which the
-    call was due to its end.
+    samples: microseconds of each call. At a given rate they count from the moment at which the call
+    was due, and not from its start.
     rounds: median of each round, in microseconds.
     elapsed_s: duration of all rounds together, in seconds.
     """
@@ -92,7 +92,7 @@ class CallTimes:
 def in_turn(contenders: Sequence[Callable[[], Call]], load: Load,
             before_round: Callable[[], None] = lambda: None) -> list[CallTimes | Exception]:
     """Measures contenders in turn, in several rounds. Returns for each contender the times of its
-    calls, or the error that it raised.
+    calls, or the error that one of its calls raised.
 
     contenders: functions that make a call. Each thread calls such a function once, and then times
     the call that the function returned.

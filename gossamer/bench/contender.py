@@ -29,8 +29,8 @@ SEMI_STRUCTURED = "torch-compile-graph:2:4"
 
 
 class AbsentError(Exception):
-    """A contender that cannot take part on this machine; the message has the reason and a
-    remedy."""
+    """Raised for a contender that cannot take part on this machine. The message has the reason and
+    a remedy."""
 
 
 def processor_precisions(precisions: Sequence[str]) -> list[str]:
@@ -115,8 +115,9 @@ class TimedContender:
 class CalledContender:
     """A contender that is called as its users call it.
 
-    new_call: function that makes a call for the thread in which it runs.
-    output: returns the result of a call.
+    new_call: function that makes a call. Each thread runs this function and then uses the call that
+    it made.
+    output: function from the value that a call returned to an array with the result.
     runs: number of executions in one call, where a call is a loop over many batches; None where a
     call is a single execution.
     described: function from the microseconds of one execution to a text that the row has before
@@ -139,7 +140,7 @@ class Alternative:
     """One way to run a contender, such as in one memory layout. In each precision, only the fastest
     alternative of a contender gets a row.
 
-    make: prepares the contender; may raise AbsentError.
+    make: function that prepares the contender; it may raise AbsentError.
     """
 
     label: str

@@ -73,7 +73,7 @@ class _GuardedWork:
 class _ContestEntry:
     """A contender that passed its check, and is timed next unless its process timed it already.
 
-    case: the case that has the contender.
+    case: the case whose work the contender does.
     error: normalised error against the reference.
     work: work of a ReadyContender; does nothing for a TimedContender.
     name: name of the contender.
@@ -91,11 +91,10 @@ class _ContestEntry:
 
 def run(case: Case, peaks: Peaks, stamp: Stamp,
         note: Callable[[str], None] = lambda text: None) -> Result:
-    """Measures a case.
+    """Measures a case. A contender that is absent or fails is listed with the reason. Raises
+    GossamerError when gossamer itself has no alternative that can do the work.
 
     note: function that is called with a line of text on the progress.
-    A contender that is absent or fails is listed with the reason. Raises GossamerError when
-    gossamer itself has no alternative that can do the work.
     """
     result = Result(case)
     entries = []

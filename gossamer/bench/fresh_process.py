@@ -1,4 +1,4 @@
-"""Runs a contender's first run of a network in a process of its own, with empty caches."""
+"""Has a contender run a network for the first time, in a process of its own with empty caches."""
 
 from __future__ import annotations
 

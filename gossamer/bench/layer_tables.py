@@ -37,7 +37,7 @@ class ConvLayer:
 class LinearLayer:
     """A fully connected layer.
 
-    rows: number of rows of the input; None where it is the batch size.
+    rows: number of rows of the input; None for the batch size.
     """
 
     name: str

@@ -5,7 +5,7 @@ the server's process.
     python -m gossamer.bench.load_client < request.json
 
 The client reads a `Request` as JSON, with the bodies in base 64, and prints an `Outcome` as JSON.
-It needs the standard library alone.
+It needs only Python's standard library.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Outcome:
     answers: dict[str, list[str]] = field(default_factory=dict)
 
     def percentile_s(self, percent: float) -> float:
-        """Returns the percentile of the latencies of successful requests, in seconds; infinite
-        where no request was successful."""
+        """Returns a percentile of the latencies of successful requests, in seconds; infinite where
+        no request was successful. percent: which percentile, from 0 to 100."""
         ordered = sorted(self.latencies_s)
         if not ordered:
             return float("inf")

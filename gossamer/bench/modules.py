@@ -11,7 +11,7 @@ from gossamer.bench.contender import AbsentError
 from gossamer.errors import InputError, first_line
 
 TIMM = "timm/"
-"""Prefix of the names of timm's networks; torchvision's names do not begin with it."""
+"""Prefix of the names of timm's networks. The names of torchvision's networks have no prefix."""
 TORCHVISION_MODULES = ("resnet18", "resnet50", "mobilenet_v2", "shufflenet_v2_x1_0",
                        "efficientnet_b0")
 TIMM_MODULES = tuple(f"{TIMM}{name}" for name in (

@@ -32,8 +32,8 @@ class Peaks:
     """The peak rates of a device.
 
     device: name of the device.
-    flops: operations a second (a multiply-add counts as two) by precision.
-    bandwidth: bytes a second of a copy, read plus written.
+    flops: operations per second, by precision; a multiply-add counts as two operations.
+    bandwidth: bytes per second of a copy; bytes that are read and bytes that are written count.
     unknown: for each precision whose rate could not be measured, the reason.
     cache_bytes: size of the device's cache, 0 where it is not known.
     """

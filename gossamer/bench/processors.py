@@ -41,9 +41,9 @@ def sharing_cache(processor: int) -> set[int]:
 
 
 def transfer_ns() -> float:
-    """Returns the nanoseconds that a cache line takes to the first processor from the processor
-    whose lines take longest. Both are processors that this thread may use, and they share a cache;
-    the result is 0 where no other processor shares a cache with the first one.
+    """Returns the nanoseconds that a cache line takes from another processor to the first one. This
+    is measured for every processor that this thread may use and that shares a cache with the first
+    processor, and the longest time is returned. The result is 0 where there is no other processor.
 
     The nanoseconds are the time in which the first processor reads a line that the other processor
     has written, less the time for a line that the first processor has written itself.

@@ -1,4 +1,5 @@
-"""Result rows: measurements with their machine and command, in files of one JSON object a line."""
+"""Result rows: measurements with their machine and command, in files with one JSON object per
+line."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ class ResultRow:
     device: API that the contender ran through.
     machine: name of the chip.
     run_id: identifier that all rows of a run share.
-    notice: what disturbed the times, such as other programs on the processors; "" where no
-    disturbance is known.
+    notice: text on a disturbance of the times, such as other programs on the processors; "" where
+    no disturbance is known.
     tail: percentiles such as "p99_us" and the number of the calls, where calls were timed one by
     one.
     """
@@ -212,7 +213,7 @@ def check_writable(option: str, path: Path, suffix: str) -> None:
 
 
 def write_output(option: str, path: Path, data: bytes) -> None:
-    """Writes a file, whole or not at all, and makes its folder where that is absent. Raises
+    """Writes a file, whole or not at all, and makes its folder where the folder is absent. Raises
     InputError, which names the option, when the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -263,14 +264,15 @@ def replace_bytes(path: Path, data: bytes) -> None:
 
 
 def _plain(row: ResultRow) -> dict[str, Any]:
-    """The row's fields, with floats rounded to six digits."""
+    """Returns the row's fields, with floats rounded to six digits."""
     return {key: float(f"{value:.6g}") if isinstance(value, float) else value
             for key, value in asdict(replace(row, tail={
                 name: float(f"{number:.6g}") for name, number in row.tail.items()})).items()}
 
 
 def _without_empty(row: ResultRow) -> dict[str, Any]:
-    """The row's fields as a line of a file has them: without the optional fields that are empty."""
+    """Returns the row's fields as a line of a file has them: without the optional fields that are
+    empty."""
     return {key: value for key, value in _plain(row).items() if key not in _OPTIONAL or value}
 
 

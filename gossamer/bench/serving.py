@@ -46,7 +46,7 @@ _BODIES = 4
 
 @dataclass(frozen=True)
 class ServingRow:
-    """One server at one rate.
+    """The measurement of one server at one rate.
 
     photos: number of photos in a request.
     rate: mean number of requests per second; None where each of 64 connections sends its next

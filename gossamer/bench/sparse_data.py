@@ -22,8 +22,8 @@ from gossamer.io import npy
 SHARES = ("0.90", "0.98")
 """Sparsities of the masks of DLMC, Google's collection of pruned networks."""
 DRAWN_FROM = {"0.80": "0.90", "0.95": "0.90"}
-"""Sparsities of further masks, each with the sparsity of the masks of DLMC that they are drawn
-from."""
+"""Sparsities of further masks. The masks of each key are drawn from the masks of DLMC that have the
+sparsity of the value."""
 
 SKIMCAFFE = "alexnet_pruned/skimcaffe_layers.csv"
 MASKS = ("resnet50_masks/output_pixels.txt",
@@ -56,7 +56,8 @@ class SparseLayer:
 
 
 def check(suite: str, folder: Path | None, files: tuple[str, ...]) -> Path:
-    """Returns the folder. Raises InputError where no folder is given or a file is missing."""
+    """Returns the folder of published sparse weights. Raises InputError where no folder is given or
+    a file is missing."""
     if folder is None:
         kinds = sorted({file.split("/")[0] for file in files})
         raise InputError(f"suite {suite}: needs --data FOLDER, a folder of published sparse "

@@ -70,8 +70,8 @@ class SparseWeightsFile:
 def read_sparse(path: str | Path) -> SparseWeightsFile:
     """Reads a .mtx, .mtx.gz (MatrixMarket, coordinate, general) or .smtx file (DLMC).
 
-    Raises InputError when the file cannot be read or unpacked; ModelError that names file and line
-    where it is malformed.
+    Raises InputError when the file cannot be read or unpacked. Raises ModelError, which names file
+    and line, where the file is malformed.
     """
     path = Path(path)
     if not path.name.endswith(SUFFIXES):
@@ -85,8 +85,8 @@ def read_sparse(path: str | Path) -> SparseWeightsFile:
 def read_archive(path: str | Path) -> dict[str, SparseWeightsFile]:
     """Reads the .smtx files of a .tar or .tar.gz archive, sorted by their names without suffix.
 
-    Raises InputError when the archive cannot be read; ModelError where it is damaged, has no
-    .smtx file or a malformed one.
+    Raises InputError when the archive cannot be read. Raises ModelError where the archive is
+    damaged, has no .smtx file, or has a malformed .smtx file.
     """
     path = Path(path)
     files = {}
@@ -172,9 +172,9 @@ def _entry_line(lines: list[bytes], entry: int) -> int:
 
 
 def _check_entries(name: str, lines: list[bytes], field: str, count: int) -> None:
-    """Raises ModelError for malformed entries that SciPy mishandles: it ignores text behind the
-    numbers of a line, reads 4.5 as 4 and .5, allocates memory for all entries before it counts
-    them, and crashes at a NUL behind the last entry."""
+    """Raises ModelError for malformed entries that SciPy mishandles: SciPy ignores text behind the
+    numbers of a line, reads 4.5 as 4 and .5, allocates memory for all entries before it counts the
+    entries, and crashes at a NUL behind the last entry."""
     expected = "row column" if field == "pattern" else "row column value"
     first, entries = _entry_line(lines, 0), 0
     for number, line in enumerate(lines[first:], start=first + 1):
@@ -193,8 +193,8 @@ def _check_entries(name: str, lines: list[bytes], field: str, count: int) -> Non
 
 
 def _check_size(where: str, rows: int, columns: int, count: int) -> None:
-    """Raises ModelError for a matrix that is empty or too large, or for more nonzeros than it can
-    have."""
+    """Raises ModelError for a matrix that is empty or too large, and for more nonzeros than the
+    matrix can have."""
     if rows < 1 or columns < 1:
         raise ModelError(f"{where}: the matrix is {rows} x {columns}, expected 1 x 1 or more")
     if rows * columns >= _MOST:

@@ -10,9 +10,9 @@ import numpy as np
 from gossamer.bench.layer_tables import ConvLayer
 
 ROWS, CHANNELS, TAPS = 0.5, 0.6, 0.45
-"""Standard deviation divided by mean, of the numbers of nonzeros of the output channels, the input
-channels and the taps. conv2 to conv5 of SkimCaffe's AlexNet have 0.28 to 0.60, 0.37 to 0.94 and
-0.25 to 0.57."""
+"""For output channels, input channels and taps: the standard deviation of their numbers of
+nonzeros, divided by the mean. In conv2 to conv5 of SkimCaffe's AlexNet these ratios are 0.28 to
+0.60, 0.37 to 0.94 and 0.25 to 0.57."""
 
 
 def drawn(layer: ConvLayer, density: float) -> np.ndarray:

@@ -37,7 +37,7 @@ class EpochWork:
     start: parameters before training (networks, weight_count). All arrays are float32.
     checked: number of samples after which contenders are compared with the reference.
     judged: indices of the networks that are compared with the reference.
-    inputs: description of x, empty where it is MNIST.
+    inputs: description of x; empty where x is MNIST.
     """
 
     problem: BackpropProblem
@@ -82,7 +82,7 @@ class EpochWork:
 class TrainingRun:
     """Networks in a contender's memory.
 
-    work: trains the networks on some samples, from their present parameters.
+    work: function that trains the networks on some samples, from their present parameters.
     parameters: function that returns the networks' present parameters (networks, weight_count).
     """
 

@@ -22,7 +22,7 @@ MOST_ERROR = {"fp64": 1e-12, "fp32": 1e-4, "tf32": 2e-3, "fp16": 2e-3, "int8": 0
 """Largest normalised error by precision: a contender whose error is larger did not compute in that
 precision. TF32 rounds to about 1e-3; integers are exact."""
 _BITS = {"fp64": 64, "fp16": 16, "int8": 8, "b1": 1}
-"""Bits of a number in memory, for precisions where they are not 32."""
+"""Bits of a number in memory, for precisions whose numbers do not have 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Case:
     float32.
     density: share of nonzero weights.
     expected: output for the first images or rows, in float64.
-    contenders: functions that make a contender's alternatives, by its name; they may raise
-    AbsentError.
+    contenders: for the name of each contender, a function that makes the contender's alternatives;
+    it may raise AbsentError.
     sample_us: approximate duration of one sample of a contender's time, in microseconds.
     most_error: for each precision, the normalised error beyond which a result is wrong.
     beside: functions that make similar cases with other weights, by the name of a case's
@@ -125,7 +125,7 @@ class Files:
     models: files of networks, or names of networks in the zoo.
     data: folder of published sparse weights.
     efforts: efforts whose planning is timed; empty for the suite's own efforts.
-    loads: how calls that are timed follow one another.
+    loads: numbers of threads, rates and durations of calls that are timed.
     images: folder of pictures that are run.
     modules: patterns of names of torch's modules; None for the suite's own modules.
     """
@@ -156,8 +156,8 @@ def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda lin
           budget_s: float | None = None) -> Callable[[str], Tuner]:
     """Returns a function from a precision to its tuner; all tuners share one tuning cache.
 
-    They measure every configuration that vendors' libraries offer, whatever the effort, so that
-    each peer is measured at its best; with `choice_only`, they measure no more candidates than
+    The tuners measure every configuration that vendors' libraries offer, whatever the effort, so
+    that each peer is measured at its best. With `choice_only` they measure no more candidates than
     `compile` does.
 
     choice_only: whether the plan that gossamer chooses is gossamer's only contender.

@@ -1,4 +1,4 @@
-"""A network on a device, computed as a rung of the ladder computes it."""
+"""A network on a device that a rung of the ladder computes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BLOCKS = (32, 64, 128, 256, 512, 1024)
 _TUNING_REPEATS, _TUNING_SAMPLE_US = 3, 200.0
 """Samples of each block size, and their length in microseconds."""
 _LARGEST = 2**31 - 1
-"""Most values of a tensor that the kernels' integers can count."""
+"""The most values that a tensor may have, because the kernels count values by 32-bit integers."""
 _PURPOSE = "a rung of the ladder"
 
 BlockSizes = dict[tuple[object, ...], int]
@@ -174,7 +174,7 @@ class PublishedNetwork:
 
     def _tensors(self, static: StaticGraph, layers: Sequence[PublishedLayer],
                  source: str) -> dict[str, _Stored]:
-        """The tensors in memory by name, with the borders that their readers need."""
+        """Returns the tensors in memory by name, with the borders that their readers need."""
         borders: dict[str, int] = {}
         if self._rung >= Rung.BORDERS:
             for layer in layers:
@@ -186,7 +186,7 @@ class PublishedNetwork:
                 for name in names}
 
     def _with_border(self, x: np.ndarray, name: str) -> np.ndarray:
-        """The input with the zeros that the network's first layers need around it."""
+        """Returns the input with the zeros that the network's first layers need around it."""
         border = self._stored[name].border
         return np.pad(x.astype(self._dtype), ((0, 0), (0, 0), (border,) * 2, (border,) * 2))
 
@@ -210,7 +210,8 @@ class PublishedNetwork:
                        [tensors[work.output]], padded.get(work.output), stream)
 
     def _block(self, work: _Work, call: _Call, known: BlockSizes) -> int:
-        """The block size of a kernel: from Rung.BLOCKS on the fastest of several."""
+        """Returns the block size of a kernel. From Rung.BLOCKS on, this is the fastest of several
+        block sizes."""
         most = self._device.limits.sure_work_group_size
         if self._rung < Rung.BLOCKS:
             return min(_BLOCK, most)

@@ -21,11 +21,11 @@ from gossamer.ops.pool.reference import counts_along
 from gossamer.tensor import default_spec
 
 LAYOUTS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
-"""The axes of an image in NCHW in the order of each layout."""
+"""For each layout, the axes of an image (N, C, H, W) in the order of the layout."""
 
 _FILTERS = {"NCHW": "OIHW", "NHWC": "OHWI"}
-"""The order of a filter's axes for images in each layout: the channels have the same place in
-filters and in images."""
+"""For images in each layout, the order of a filter's axes: input channels have the same place in
+filters as channels in images."""
 _PROCESSOR_FILTERS = "HWIO"
 """The order of a filter's axes in which XLA reads filters on the processor. XLA transposes filters
 with any other order in every call."""
@@ -113,7 +113,8 @@ class GraphFunction:
 
 
 class _Run:
-    """One evaluation of the graph, with arrays or with the tracers that JAX puts in their place.
+    """One evaluation of the graph, with arrays or with the tracers that JAX uses in place of
+    arrays.
 
     values: arrays that are known so far, by their names in the graph.
     """

@@ -23,9 +23,9 @@ _WARM_UP = 2
 """Calls before the call whose time is measured: the first call compiles, and the second call may
 record a CUDA graph."""
 _WAIT_US, _MOST_CALLS = 20_000.0, 100
-"""The work of a GPU contender queues several calls, and then waits once for the last result: calls
-of about this number of microseconds, and at most this number of calls. The time of the wait itself
-is then negligible."""
+"""On a GPU, the timed work queues several calls and waits once for the last result, so that the
+time of the wait is negligible. The calls together take about this number of microseconds, and are
+at most this number of calls."""
 
 
 def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,

@@ -30,7 +30,8 @@ FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 BY_COLUMN = "row, weights by column"
 """Layout of a fully connected layer whose weights are transposed in memory."""
 MODES = {"torch-compile": "reduce-overhead", "torch-compile:max-autotune": "max-autotune"}
-"""Modes of torch.compile. Both replay CUDA graphs; max-autotune first searches for many minutes."""
+"""Modes of torch.compile. Both modes replay CUDA graphs; max-autotune first searches for many
+minutes."""
 GRAPH = "torch-compile-graph"
 """The peer that captures, in one CUDA graph, the code that torch.compile makes in its default
 mode."""

@@ -23,7 +23,7 @@ _LOOKS = 3
 
 
 def _c(name: str, task: EpochWork, device: Device) -> list[Alternative]:
-    """The program in C. Raises AbsentError where it cannot be built."""
+    """Returns the program in C. Raises AbsentError where the program cannot be built."""
     backprop_c.library()
     return [Alternative("cc", partial(_c_contender, name, task))]
 
@@ -59,17 +59,17 @@ def _c_contender(name: str, task: EpochWork) -> ReadyContender:
 
 
 def _thread_counts(most: int) -> list[int]:
-    """The numbers of threads that are tried: powers of two, and `most`."""
+    """Returns the numbers of threads that are tried: powers of two, and `most`."""
     return sorted({most, *(1 << power for power in range(most.bit_length()))})
 
 
 def _shortest(run: TrainingRun, host: Device) -> float:
-    """The shortest of several times of a run, in microseconds."""
+    """Returns the shortest of several times of a run, in microseconds."""
     return float(np.min([host.time(run.work) for _ in range(_LOOKS)]))
 
 
 def _torch(name: str, task: EpochWork, device: Device) -> list[Alternative]:
-    """The peers by PyTorch, which is imported when it is first used."""
+    """Returns a peer by PyTorch. PyTorch is imported when a peer first needs it."""
     if importlib.util.find_spec("torch") is None:
         raise AbsentError("torch is not installed: pip install torch")
     from gossamer.bench.peers import training_torch
@@ -78,7 +78,7 @@ def _torch(name: str, task: EpochWork, device: Device) -> list[Alternative]:
 
 
 def _jax(name: str, task: EpochWork, device: Device) -> list[Alternative]:
-    """The peers by JAX, which is imported when it is first used."""
+    """Returns a peer by JAX. JAX is imported when a peer first needs it."""
     if name == "jax-scan-gpu" and not device.runs_cuda_libraries:
         raise AbsentError("compared on CUDA only")
     if importlib.util.find_spec("jax") is None:
@@ -99,6 +99,6 @@ TRAINING_PEERS: dict[str, TrainingPeer] = {name: partial(make, name)
 
 
 def defaults(device: Device) -> list[str]:
-    """Returns the peers that take part on a device where the user names none."""
+    """Returns the peers that take part on a device where the user names no peers."""
     return [name for name in TRAINING_PEERS
             if device.runs_cuda_libraries or name not in ("torch-graph", "jax-scan-gpu")]

@@ -82,7 +82,7 @@ def alternatives(name: str, task: EpochWork, device: Device) -> list[Alternative
 
 
 def _contender(name: str, task: EpochWork, device: Device) -> ReadyContender:
-    """The contender with the samples in its memory."""
+    """Returns the contender with the samples in its memory."""
     on_cuda = device.runs_cuda_libraries
     torch_device = torch.device("cuda", device.index) if on_cuda else torch.device("cpu")
     x, targets = (torch.from_numpy(array).to(torch_device) for array in (task.x, task.targets))

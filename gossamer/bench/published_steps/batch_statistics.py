@@ -1,6 +1,6 @@
-"""The statistics of each channel by which batch norm in training normalises its input. Their kernel
-was published with a convolution in OpenCL; a work-group of 512 work-items computes a channel over
-the whole batch."""
+"""The statistics of each channel by which batch norm in training normalises its input. The kernel
+that computes them was published with a convolution in OpenCL: a work-group of 512 work-items
+computes a channel over the whole batch."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ class PublishedBatchStatistics(Algorithm):
 
 def reference(problem: BatchStatisticsProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Returns the statistics in float64. Their means are not rounded to float32, so that all rests
-    are 0."""
+    """Returns the statistics in float64. Means are not rounded to float32, so that all rests are
+    0."""
     x = np.asarray(inputs[0], np.float64)
     others = tuple(axis for axis in range(x.ndim) if axis != 1)
     mean, variance = x.mean(others), x.var(others)

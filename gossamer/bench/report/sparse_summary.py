@@ -138,7 +138,7 @@ def _over_others(layers: Sequence[MeasuredCase]) -> list[str]:
 
 
 def _columns(measured: Sequence[MeasuredCase]) -> list[tuple[str, str]]:
-    """The peers with each precision that they have rows in. Where cuDNN has rows in several
+    """Returns each peer with each precision of its rows. Where cuDNN has rows in several
     precisions, there is also a column with an empty precision, which stands for cuDNN's fastest
     precision."""
     present = {(row.contender, row.precision) for case in measured for row in case.rows}

@@ -52,7 +52,7 @@ _COPIED_BYTES, _COPIES = 2**26, 5
 """Bytes of a copy by which the rate of the bus is measured, and how many copies are timed."""
 
 NetworkMaker = Callable[[int], PeerNetwork]
-"""Function that returns a network with its module of torch for a batch size."""
+"""Function from a batch size to a network with its module of torch."""
 
 
 def latency_items(name: str, network: NetworkMaker, batch: int, files: Files) -> list[Item]:

@@ -242,7 +242,7 @@ def _file_networks(files: Files) -> dict[str, Callable[[], PeerNetwork]]:
 
 
 def _mobilenet(name: str) -> PeerNetwork:
-    """MobileNetV2 with trained weights, under this name."""
+    """Returns MobileNetV2 with trained weights, under this name."""
     def torch_form(constants: Mapping[str, np.ndarray]) -> object:
         from gossamer.bench.peers.torch_networks import mobilenet_v2
 
@@ -282,7 +282,7 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
     data: folder of published sparse weights.
     sparsity: least sparsity of the layers that `sparse-layers` measures.
     effort: the effort that `tuning` measures; None for several.
-    loads: how the calls of `latency` follow one another.
+    loads: numbers of threads, rates and durations of the calls that `latency` measures.
     images: folder of pictures that `throughput` runs.
     modules: patterns of the names of networks that `torch-modules` measures.
     Raises InputError for an unknown suite, for a suite whose files are missing, where no case has a

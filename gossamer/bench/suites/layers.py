@@ -221,8 +221,8 @@ class _LayerOnDevice:
 
 
 def _measured(contender: str, on_device: _LayerOnDevice, candidate: Candidate) -> Alternative:
-    """Returns a candidate as an alternative. To make the alternative raises RuntimeError where the
-    candidate failed."""
+    """Returns a candidate as an alternative. Where the candidate failed, the alternative's `make`
+    raises RuntimeError."""
     if candidate.measured.failure:
         def fail() -> ReadyContender:
             raise RuntimeError(candidate.measured.failure)
@@ -272,13 +272,13 @@ def _layouts(source: TensorSpec, target: TensorSpec) -> str:
 
 
 def _lowered(network: PeerNetwork, rows: int) -> Layer:
-    """The one layer of a network, lowered to its problem."""
+    """Returns the one layer of a network, lowered to its problem."""
     (layer,), _ = lower(resolve(optimise(network.graph), rows))
     return layer
 
 
 def _constants(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """A dense random weight, which keeps the size of activations, and a random bias."""
+    """Returns a dense random weight, which keeps the size of activations, and a random bias."""
     random = np.random.default_rng(0)
     scale = np.float32(math.sqrt(2 / math.prod(shape[1:])))
     weight = random.standard_normal(shape, np.float32) * scale

@@ -31,8 +31,8 @@ class _Block:
     """The sizes of an inverted residual block.
 
     kernel: rows and columns of the depthwise filters.
-    hidden: the expanded channels.
-    channels: output channels.
+    hidden: number of hidden channels.
+    channels: number of output channels.
     activation: "relu", "relu6", "hard_swish" or "silu".
     squeezed: channels of the squeeze-and-excite layer behind the depthwise convolution; 0 for none.
     """
@@ -133,7 +133,7 @@ class _Network:
 
     def finish(self, *hidden: tuple[int, str]) -> Graph:
         """Appends the mean over the image and fully connected layers; returns the graph. hidden:
-        size and activation of each layer before the classes."""
+        size and activation of each fully connected layer before the last one."""
         self.x = self._graph.reduce(self.x, "mean", "spatial", keepdims=False)
         for number, (size, activation) in enumerate((*hidden, (_CLASSES, ""))):
             weight = self._rng.standard_normal((size, self.channels)).astype(np.float32)

@@ -75,7 +75,7 @@ def dense_resnet50() -> PeerNetwork:
 
 @cache
 def _skimcaffe(folder: Path, name: str, build: Callable[[str, WeightOf], Graph]) -> PeerNetwork:
-    """A network with random weights of the densities that SkimCaffe published."""
+    """Returns a network with random weights of the densities that SkimCaffe published."""
     published = sparse_data.skimcaffe(folder)
 
     def weight(layer: ConvLayer) -> np.ndarray:
@@ -88,7 +88,7 @@ def _skimcaffe(folder: Path, name: str, build: Callable[[str, WeightOf], Graph])
 
 @cache
 def _masked(folder: Path, share: str) -> PeerNetwork:
-    """ResNet-50 with masks of this sparsity."""
+    """Returns ResNet-50 with masks of this sparsity."""
     masked = sparse_data.masked_resnet50(folder, share)
     name = sparse_data.masked_name(share)
     return PeerNetwork(name, resnet(name, lambda layer: masked[layer.name].weights(), halving=3))
@@ -96,7 +96,7 @@ def _masked(folder: Path, share: str) -> PeerNetwork:
 
 @cache
 def _pruned(name: str) -> PeerNetwork:
-    """A network of _PRUNED."""
+    """Returns a network of _PRUNED."""
     return PeerNetwork(name, _PRUNED[name]())
 
 

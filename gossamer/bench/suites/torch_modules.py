@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SUITE = "torch-modules"
 PEERS = ("torch-eager", "torch-compile", "torch-compile:reduce-overhead", "torch-compile-graph")
-"""The peers that take part where the command line names none."""
+"""The peers that take part where the command line names no peers."""
 SLOW_PEERS = ("torch-compile:max-autotune-no-cudagraphs",)
 """Peers that take part only where the command line names them, because they compile for minutes."""
 

@@ -75,8 +75,8 @@ def training_case(suite: str, training: TrainingCase, setting: Setting) -> Case:
     """Makes the case of training on MNIST, or on similar random inputs where MNIST is not
     installed.
 
-    Times, FLOPs (without zeros among the inputs) and bytes are those of one sample of one network.
-    The error is the error of the change of the parameters.
+    Times, FLOPs (without operations on zero inputs) and bytes are stated for one sample of one
+    network. The error is the error of the change of the parameters.
     """
     task = make_epoch(training)
     problem, device = task.problem, setting.device
@@ -97,7 +97,8 @@ def training_case(suite: str, training: TrainingCase, setting: Setting) -> Case:
         contenders[name] = partial(TRAINING_PEERS[name], task, device)
     updates = problem.samples * problem.networks
     zeros = 1 - np.count_nonzero(task.x) / task.x.size
-    # zero inputs need no work in the first layer, neither forward nor in the update of its weights
+    # a zero input needs no work in the first layer: neither in the forward pass, nor when weights
+    # are updated
     skipped_flops = round(zeros * 4 * training.sizes[0] * training.sizes[1])
     note = (f"{problem.describe()}; times of one sample of one network; inputs: "
             f"{task.inputs or 'MNIST'}, {zeros:.1%} of them zero")

@@ -21,8 +21,8 @@ from gossamer.tensor import AXES, TensorSpec
 
 _SOURCE = Path(__file__).with_name("published.cl")
 _WORK_GROUPS = (512, 256, 128)
-"""The possible numbers of work-items of a work-group: the published number, then smaller ones for
-devices that do not allow it."""
+"""The possible numbers of work-items of a work-group: the published number, then smaller numbers
+for devices that do not allow work-groups of 512."""
 
 
 class PublishedBatchNorm(Algorithm):

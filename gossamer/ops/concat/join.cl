@@ -15,7 +15,7 @@
 #define SOURCE(n) \
     , const GLOBAL ELEMENT *RESTRICT source##n, int size##n, int first##n, int pitch##n
 
-/* Copies the element and returns if `column` lies in source n. If not, subtracts the size of
+/* If `column` lies in source n, copies the element and ends the kernel. Else subtracts the size of
  * source n from `column`, which then counts from the end of source n. */
 #define FROM(n)                                                       \
     if (column < size##n) {                                           \

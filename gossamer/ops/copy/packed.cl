@@ -3,7 +3,7 @@
  * Kernels read and write parts of 32 bits. A word of 64 bits is two parts, the lower one first, as
  * it lies in the memory of a little-endian device. A part has one bit for each of 32 channels; the
  * first channel is the lowest bit. A position of the target is an image, a step along the channels,
- * a row and a column; positions in paddings count, too. A kernel writes each position once. */
+ * a row and a column; positions in paddings count, too. A kernel writes all positions. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define SOURCE_PLANES 0 /* bits of a source value: 1 for bits and 2 for trits; 0 for floats */
@@ -100,7 +100,7 @@ KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT targe
     }
 }
 
-/* Each warp packs one position, whose 32 channels it reads at once. */
+/* Each warp packs one position. Its work-items read the 32 channels of the position at once. */
 KERNEL void pack_position_by_vote(
     const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target, int count, POSITION,
     int channels, int height, int width, int start, int from_image, int from_channel, int from_y,

@@ -21,11 +21,12 @@ _SOURCE = Path(__file__).with_name("packed.cl")
 _PART_BITS = 32
 _DTYPES = ("bits", "trits")
 _PACK = {0: "pack", 1: "pack_position_by_vote", 32: "pack_by_vote"}
-"""Name of the kernel that packs, by the config's `vote`: the number of parts of words that a warp
-packs by ballots; 0 where each work-item packs a part without ballots."""
+"""Name of the kernel that packs, by the config's `vote`. This is the number of parts of words that
+a warp packs by ballots; 0 where each work-item packs a part without ballots."""
 _FEW_VALUES = 2**20
-"""The largest number of values for which vote=1 is expected to be the fastest. The number was
-chosen on an H200; on another device it only decides the order in which the variants are listed."""
+"""The largest number of values for which vote=1 is expected to be the fastest. This number was
+chosen on an H200. It decides only the order in which variants are listed, so that it may be wrong
+for another device."""
 
 
 class PackedCopy(Algorithm):
@@ -113,7 +114,7 @@ def _moves_fours(spec: TensorSpec) -> bool:
 
 
 def _stored_channels(spec: TensorSpec) -> int:
-    """The number of channels that a tensor of floats has in memory, padding included."""
+    """Returns the number of channels that a tensor of floats has in memory, padding included."""
     return rounded_up(spec.shape[1], spec.format.channel_multiple)
 
 

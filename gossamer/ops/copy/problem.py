@@ -17,8 +17,8 @@ class CopyProblem(Problem):
     """A strided copy: output[i0, i1, ...] = input[starts + steps * i], where each output dimension
     walks along one input dimension.
 
-    input, output: specs of the tensors. Where one of them is not in the default format, the copy
-    changes the format, and sets the paddings of the output to zero.
+    input, output: specs of the tensors. Where input or output is not in the default format, the
+    copy changes the format, and sets the paddings of the output to zero.
     dims: for each output dimension, the input dimension along which it walks; None where the output
     dimension repeats the input.
     steps: for each output dimension, the number of input positions between neighbouring outputs; it
@@ -27,7 +27,7 @@ class CopyProblem(Problem):
     facts: value facts of the input; empty where nothing is known.
 
     A copy converts between float32, float16 and packed dtypes, and keeps other dtypes. Raises
-    ValueError where it would read a position outside of the input.
+    ValueError where the copy would read a position outside of the input.
     """
 
     op: ClassVar[str] = "copy"

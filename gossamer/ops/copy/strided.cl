@@ -47,7 +47,7 @@
 #define READ(offset) AT(offset)
 #endif
 
-/* Splits the index along one dimension off `rest`, and advances both offsets by that index. */
+/* Takes the index along one dimension out of `rest`, and moves both offsets to this index. */
 #define WALK(d) { \
     uint next = QUOTIENT(rest, n##d); \
     int i = (int)(rest - next * (uint)n##d); \

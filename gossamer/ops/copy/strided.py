@@ -206,8 +206,8 @@ def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> S
 
 
 class StridedCopy(Algorithm):
-    """One launch. It uses tiles in shared memory where source and target have different contiguous
-    dimensions."""
+    """One launch. The kernel uses tiles in shared memory where source and target have different
+    contiguous dimensions."""
 
     op = "copy"
     name = "strided"

@@ -5,14 +5,14 @@
  * square minus the square of the mean, because a difference of two large numbers loses digits.
  *
  * STRIDED: defined where `inner` is more than 1. Neighbouring work-items then take neighbouring
- *     rows, and VECTOR is 1; else they take neighbouring pieces of a row.
+ *     rows, and VECTOR is 1. Without STRIDED they take neighbouring pieces of a row.
  * CENTRED: defined where the mean is subtracted, as in a layer norm. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LANES 8 /* work-items that normalise a row together */
 #define ROWS 32 /* rows of a work-group, which has LANES * ROWS = 256 work-items */
 #define VECTOR 8 /* elements of a piece: 8 (of 16-bit floats only), 4 or 1 */
-#define HELD 2 /* pieces that a work-item keeps in registers; 0: it reads them again */
+#define HELD 2 /* pieces that a work-item keeps in registers; 0: every pass loads pieces again */
 #define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
 #define CENTRED
 #endif

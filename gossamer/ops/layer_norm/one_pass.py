@@ -22,9 +22,9 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("one_pass.cl")
 _GROUP = 256
 _MOST_PIECES = 16
-"""The most pieces of several elements that a work-item keeps in registers."""
+"""The most pieces that a work-item keeps in registers where a piece has several elements."""
 _MOST_ELEMENTS = 32
-"""The most single elements that a work-item keeps in registers."""
+"""The most pieces that a work-item keeps in registers where a piece has one element."""
 _GROUPS_OF_A_UNIT = 16
 """The most work-groups of a launch for each compute unit, by a rule of thumb: with as many, all
 compute units have work until the launch ends. Where there are more blocks of rows, a work-group
@@ -102,8 +102,8 @@ def _sizes(problem: LayerNormProblem, spec: TensorSpec) -> tuple[int, int, int] 
 
 
 def _vector(spec: TensorSpec, length: int, inner: int) -> int:
-    """Returns the number of elements that a work-item loads at once: at most 16 bytes, and a number
-    that divides the length of a contiguous row; 1 where rows are not contiguous."""
+    """Returns the number of elements that a work-item loads at once. It is the largest of 8 (only
+    for float16), 4 and 1 that divides the length of a row; 1 where rows are not contiguous."""
     most = 8 if spec.dtype == "float16" else 4
     return next(size for size in (most, 4, 1) if size == 1 or (inner == 1 and length % size == 0))
 

@@ -16,8 +16,8 @@ _SAME = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "
          "tanh": "Tanh", "sin": "Sin", "cos": "Cos", "tan": "Tan", "atan": "Atan", "erf": "Erf",
          "floor": "Floor", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "relu": "Relu",
          "clip": "Clip"}
-"""The ONNX operator of each function that ONNX has, with the function's constants as its last
-inputs."""
+"""The ONNX operator of each function that ONNX has. The function's constants are the last inputs of
+the node."""
 _WITH_ATTRIBUTES = {"leaky_relu": ("LeakyRelu", ("alpha",)),
                     "hard_sigmoid": ("HardSigmoid", ("alpha", "beta"))}
 _COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
@@ -64,8 +64,8 @@ def write_expression(writer: ModelWriter, expression: Expression, values: Sequen
 
 def _batch_norms(expression: Expression, shapes: Sequence[Shape],
                  constants: frozenset[int]) -> dict[int, tuple[int, ...]]:
-    """Returns the batch norms (x - mean) * scale + shift in an expression. The key of a batch norm
-    is the number of its last step; its value has the numbers of x, mean, scale and shift.
+    """Returns the batch norms (x - mean) * scale + shift in an expression. Each batch norm has the
+    number of its last step as the key, and the numbers of x, mean, scale and shift as the value.
 
     Mean, scale and shift are constants with a number for each channel, along axis 1 of x.
 
@@ -98,7 +98,8 @@ def _is_of_channels(shape: Shape, images: Shape) -> bool:
 
 def _batch_norm(writer: ModelWriter, names: Sequence[str], channels: int) -> str:
     """Adds a BatchNormalization node, which ONNX Runtime computes in the layout that it uses for
-    convolutions. For Sub, Mul and Add nodes it would convert the operands from this layout."""
+    convolutions. For Sub, Mul and Add nodes ONNX Runtime would convert the operands from this
+    layout."""
     x, mean, scale, shift = (names[0], *(writer.reshaped(name, [channels]) for name in names[1:]))
     variance = writer.constant(np.ones(channels), "float32")
     return writer.node("BatchNormalization", [x, scale, shift, mean, variance], epsilon=0.0)

@@ -94,7 +94,7 @@ def made_session(problem: PartProblem, weights: Mapping[str, np.ndarray], varian
     """Returns the session that runs a part. Raises UnsupportedError where ONNX Runtime cannot run
     the part.
 
-    profiled: whether the session takes the times of nodes.
+    profiled: whether the session measures the times of nodes.
     """
     return Session(model_of(problem), constants_of(problem, weights),
                    threads=number_of(variant[THREADS]), spinning=problem.whole, profiled=profiled)

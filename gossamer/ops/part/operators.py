@@ -58,8 +58,8 @@ def _gemm(writer: ModelWriter, problem: GemmProblem, inputs: Sequence[str],
 def _bias(problem: Conv2dProblem | GemmProblem) -> tuple[str | None, Expression]:
     """Returns the name of the constant that an epilogue adds to each channel in its first step, and
     the expression of the remaining steps. Returns None and the unchanged expression where the first
-    step adds no such constant, and where a later step or an output is the value before the
-    addition.
+    step adds no such constant, and where a later step reads the value before the addition or an
+    output is this value.
     """
     expression, operands = problem.epilogue.expression, problem.epilogue.operands
     steps = expression.steps
@@ -177,8 +177,8 @@ def _softmax(writer: ModelWriter, problem: SoftmaxProblem, inputs: Sequence[str]
 
 def _layer_norm(writer: ModelWriter, problem: LayerNormProblem, inputs: Sequence[str],
                 weights: Names) -> list[str]:
-    """Adds one node; for an RMS norm, and for axes that are not the last ones, adds nodes for the
-    single steps of the arithmetic, because ONNX Runtime has no operator."""
+    """Adds one node for a layer norm over the last axes. For other axes and for an RMS norm ONNX
+    has no operator, so that a node is added for each step of the arithmetic."""
     (x,), rank, axes = inputs, len(problem.input.shape), problem.axes
     if problem.centred and axes == tuple(range(axes[0], rank)):
         return [writer.node("LayerNormalization", [x, weights["scale"], weights["bias"]],

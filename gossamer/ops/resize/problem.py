@@ -20,7 +20,7 @@ class ResizeProblem(Problem):
 
     size: height and width of the output.
     scales: scale factors of H and W. Where the network's file states sizes in place of scale
-    factors, these are the ratios of output size to input size.
+    factors, the scale factors are the ratios of output size to input size.
     mode: "nearest" or "linear".
     coordinates: one of COORDINATES, the rule that maps output positions to input positions.
     nearest_mode: one of NEAREST_MODES, the rule by which mode "nearest" rounds input positions.

@@ -87,9 +87,10 @@ class Product:
     precision: one of PRECISIONS.
     rows, columns, depth: sizes of the matrices.
     transposed: whether A is stored as (depth, rows), else as (rows, depth).
-    leading: elements from one column to the next in A, B and D.
+    leading: for A, B and D, the number of elements from one column to the next.
     batch: number of products.
-    strides: elements from one product's matrix to the next product's in A, B and D.
+    strides: for A, B and D, the number of elements from the matrix of one product to the matrix of
+    the next product.
     alignment: every operand's address is a multiple of this number of bytes.
     bias: whether a vector with one number for each row of D is added.
     residual: whether C is added.

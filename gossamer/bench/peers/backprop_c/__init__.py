@@ -157,7 +157,7 @@ def _pointer(array: np.ndarray) -> ctypes.c_void_p:
 
 @cache
 def compiler() -> str:
-    """Returns the C compiler's name and version. Raises AbsentError where there is none."""
+    """Returns the C compiler's name and version. Raises AbsentError where there is no compiler."""
     if shutil.which("cc") is None:
         raise AbsentError("there is no C compiler: cc is not on the PATH")
     return f"cc {_run('cc', '-dumpfullversion', '-dumpversion').strip()}"
@@ -166,7 +166,7 @@ def compiler() -> str:
 @cache
 def library() -> ctypes.CDLL:
     """Returns the C code, built for this processor or loaded from the cache folder. Raises
-    AbsentError where it cannot be built."""
+    AbsentError where the code cannot be built."""
     sources = sorted(_FOLDER.glob("*.c"))
     command = ["cc", *OPTIONS, "-fopenmp", "-shared", "-fPIC", *map(str, sources)]
 

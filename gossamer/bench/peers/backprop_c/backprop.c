@@ -187,7 +187,9 @@ static void train(Worker *worker, const Shape *shape, const Work *work, const Ex
         first_layer(first, work->x + (size_t)(work->samples - 1) * WIDE(first->inputs), NULL);
 }
 
-/* count: number of networks.
+/* Networks with the same shape.
+ *
+ * count: number of networks.
  * threads: number of threads.
  * size: number of parameters of one network.
  * workers: workers of the first network, then workers of the second network, and so on. */
@@ -265,7 +267,7 @@ int train_networks(Networks *networks, const Work *work)
     return !failed;
 }
 
-/* Copies the present parameters out, in the order of begin_networks(). */
+/* Copies the present parameters to `parameters`, in the order of begin_networks(). */
 void read_networks(const Networks *networks, float *parameters)
 {
     int sharing = networks->exchange.threads;

@@ -1,11 +1,11 @@
-/* The part of a network that a thread owns, and functions that fill it and copy it back. */
+/* The part of a network that a thread owns, and functions that fill the part and copy it back. */
 
 #include <stdlib.h>
 #include <string.h>
 
 #define LINE 128 /* bytes of two cache lines, which processors fetch together */
-/* Distance in floats between units of the first layer. With a power of two, loads would wait for
- * stores whose addresses end in the same bits. */
+/* Distance in floats between units of the first layer. If the distance were a power of two, loads
+ * would wait for stores whose addresses end in the same bits. */
 #define ROW(inputs) (WIDE(inputs) + 16)
 
 /* A thread's part of a layer. The thread owns `count` units from number `first` on. It computes the
