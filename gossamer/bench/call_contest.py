@@ -25,7 +25,8 @@ is called once."""
 class CallCase(Case):
     """A case whose contenders are called.
 
-    called: functions that prepare the contenders, by name; they may raise AbsentError.
+    called: for the name of each contender, a function that prepares the contender, or raises
+    AbsentError.
     load: number of threads, rate and duration of the calls.
     """
 

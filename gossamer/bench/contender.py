@@ -78,8 +78,8 @@ class ReadyContender:
     output: function from a count to the result of an execution for the first `count` images or
     rows.
     captured: True where the work may be recorded in a CUDA graph.
-    around: function that makes a context manager, in which the contender is timed where it runs on
-    the processor.
+    around: function that makes a context manager; contenders on the processor are timed in this
+    context.
     """
 
     contender: str
@@ -140,7 +140,7 @@ class Alternative:
     """One way to run a contender, such as in one memory layout. In each precision, only the fastest
     alternative of a contender gets a row.
 
-    make: function that prepares the contender; it may raise AbsentError.
+    make: function that prepares the contender, or raises AbsentError.
     """
 
     label: str

@@ -275,4 +275,5 @@ BINARY = (
     ConvLayer("pointwise/256", 256, 28, 256, 1),
     ConvLayer("pointwise/512", 512, 14, 512, 1),
 )
-"""Convolutions of binary networks. Their input channels fill whole words of bits."""
+"""Convolutions of binary networks. The input channels of each convolution fill whole words of
+bits."""

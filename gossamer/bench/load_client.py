@@ -5,7 +5,7 @@ the server's process.
     python -m gossamer.bench.load_client < request.json
 
 The client reads a `Request` as JSON, with the bodies in base 64, and prints an `Outcome` as JSON.
-It needs only Python's standard library.
+The client needs only Python's standard library.
 """
 
 from __future__ import annotations

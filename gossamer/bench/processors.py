@@ -41,12 +41,13 @@ def sharing_cache(processor: int) -> set[int]:
 
 
 def transfer_ns() -> float:
-    """Returns the nanoseconds that a cache line takes from another processor to the first one. This
-    is measured for every processor that this thread may use and that shares a cache with the first
-    processor, and the longest time is returned. The result is 0 where there is no other processor.
+    """Returns the nanoseconds that a cache line takes from another processor to the first one. The
+    time is measured for every processor that this thread may use and that shares a cache with the
+    first processor; the longest time is returned. The result is 0 where the first processor is the
+    only one.
 
-    The nanoseconds are the time in which the first processor reads a line that the other processor
-    has written, less the time for a line that the first processor has written itself.
+    To measure the time, the first processor reads a line that the other processor has written. The
+    time for a line that the first processor has written is subtracted.
     """
     first, *others = allowed() or [0]
     others = sorted(sharing_cache(first).intersection(others))

@@ -35,8 +35,8 @@ SERVERS = ("gossamer", "litserve", "fastapi", "empty")
 """The servers that are known: gossamer's, PyTorch behind LitServe, PyTorch behind a plain handler
 of FastAPI, and the handler of FastAPI without a network."""
 _SHARES = (0.25, 0.5, 0.7, 0.9)
-"""Rates at which a server is measured where the user gives no rates, as shares of the highest rate
-that the server answers."""
+"""Default rates at which a server is measured, as shares of the highest rate that the server
+answers."""
 _START_S = 600.0
 """Seconds within which a server must be ready for requests; some servers compile the network
 first."""

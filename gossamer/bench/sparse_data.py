@@ -46,9 +46,9 @@ _DLMC_LAYER = re.compile(
 class SparseLayer:
     """A layer and its sparse weights.
 
-    weights: function that returns the weights (M, C/groups, R, S) in float32. It reads the file of
-    a layer with published weights or masks, and raises InputError or ModelError for a file that
-    has no weights or mask of the layer.
+    weights: function that returns the weights (M, C/groups, R, S) in float32. For a layer with
+    published weights or masks the function reads a file, and raises InputError or ModelError where
+    the file has no weights or mask of the layer.
     """
 
     layer: ConvLayer
@@ -74,9 +74,9 @@ def check(suite: str, folder: Path | None, files: tuple[str, ...]) -> Path:
 def published_layers(folder: Path) -> Iterator[SparseLayer]:
     """Yields every sparse layer, named network/layer.
 
-    These are the layers of SkimCaffe's networks with random weights of the published density,
-    SkimCaffe's AlexNet with its published weights, the published 3x3 filters of ResNet-50, and
-    ResNet-50 with DLMC's masks.
+    The layers are those of SkimCaffe's networks with random weights of the published density, of
+    SkimCaffe's AlexNet with its published weights, of the published 3x3 filters of ResNet-50, and
+    of ResNet-50 with DLMC's masks.
     """
     for layer, density in skimcaffe(folder).values():
         if density < 1 - _PRUNED:

@@ -55,8 +55,8 @@ def redrawn(mask: np.ndarray, density: float, rng: np.random.Generator) -> np.nd
 
 
 def with_values(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Returns normal values, none of them zero, where a mask (M, ...) is set, and zero elsewhere.
-    Their variance keeps the size of activations on average when ReLU follows."""
+    """Returns normally distributed nonzero values where a mask (M, ...) is set, and zero elsewhere.
+    The variance of the values keeps the size of activations on average when ReLU follows."""
     values = rng.standard_normal(mask.shape, np.float32)
     values[values == 0] = 1
     nonzeros = max(int(np.count_nonzero(mask)), 1) / len(mask)
@@ -64,8 +64,8 @@ def with_values(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _gamma(rng: np.random.Generator, deviation: float, shape: tuple[int, ...]) -> np.ndarray:
-    """Positive random numbers, whose mean is 1 / deviation^2 and whose standard deviation is
-    `deviation` times that mean."""
+    """Returns positive random numbers. Their mean is 1 / deviation^2, and their standard deviation
+    is `deviation` times the mean."""
     return np.maximum(rng.gamma(deviation**-2, size=shape), 1e-6)
 
 

@@ -1,4 +1,4 @@
-"""The cases that are measured, the items that make them, and the settings that a run's cases
+"""The cases that are measured, the items that make cases, and the settings that all cases of a run
 share."""
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Case:
     float32.
     density: share of nonzero weights.
     expected: output for the first images or rows, in float64.
-    contenders: for the name of each contender, a function that makes the contender's alternatives;
-    it may raise AbsentError.
+    contenders: for the name of each contender, a function that makes the contender's alternatives,
+    or raises AbsentError.
     sample_us: approximate duration of one sample of a contender's time, in microseconds.
     most_error: for each precision, the normalised error beyond which a result is wrong.
     beside: functions that make similar cases with other weights, by the name of a case's

@@ -50,9 +50,9 @@ together."""
 class _Flags:
     """torch's switches for TF32 and for cuDNN's search, which hold for the whole process.
 
-    They take effect when cuDNN searches for an algorithm, runs it and captures it. Each call of
-    torch-eager sets the switches that it needs. This is cheap, because switches are written only
-    when they change.
+    The switches take effect when cuDNN searches for an algorithm, runs it and captures it. Each
+    call of torch-eager sets the switches that the call needs. To set them takes little time,
+    because switches are written only when they change.
     """
 
     def __init__(self) -> None:
@@ -260,8 +260,8 @@ class CapturedRun:
 
     graph: the graph.
     result: the output, which each execution fills.
-    run: function that executes the module. It is stored here because it keeps the weights alive,
-    which the graph reads without owning them.
+    run: function that executes the module. The function keeps the weights alive, which the graph
+    reads without owning them.
 
     A call takes the arguments of `run`, but reads only the memory that was captured.
     """

@@ -1,5 +1,5 @@
-"""Training by PyTorch. Steps are written by hand: they work in place and without autograd. On CUDA
-one graph may have many steps."""
+"""Training by PyTorch. The steps are written by hand, in place and without autograd. On CUDA one
+graph may have many steps."""
 
 from __future__ import annotations
 

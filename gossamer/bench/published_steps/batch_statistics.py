@@ -27,7 +27,7 @@ class BatchStatisticsProblem(Problem):
     are the mean of each channel in float32; the rest of the mean, which is the exact mean minus the
     mean in float32; and gamma / sqrt(variance + epsilon).
 
-    Its weight is `gamma`, with a number for each channel.
+    The weight is `gamma`, with a number for each channel.
 
     norm: the batch norm, whose momentum and beta are not used.
 

@@ -210,10 +210,10 @@ def described(context: Context) -> str:
 
 
 def shares_text(program: Program) -> str:
-    """Returns the shares of the time as text: of the steps before the first step on bits (the
-    stem), of the steps from the first to the last step on bits, and of the steps behind the last
-    step on bits (the classifier). The time of each step was measured alone. Returns "" where a step
-    was not measured or no step computes on bits."""
+    """Returns the shares of the time that three parts of the program take, as text. The parts are
+    the steps before the first step on bits (the stem), the steps from the first to the last step on
+    bits, and the steps behind the last step on bits (the classifier). The time of each step was
+    measured alone. Returns "" where a step was not measured or no step computes on bits."""
     if not all(step.candidates for step in program.steps):
         return ""
     times = [step.candidate_of(step.candidates).measured.median_us or 0.0 for step in program.steps]

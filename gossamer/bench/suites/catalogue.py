@@ -1,4 +1,5 @@
-"""The catalogue of suites. A suite names its cases at a batch size; each case is made in turn."""
+"""The catalogue of suites. A suite names its cases at a batch size; the cases are made one after
+another."""
 
 from __future__ import annotations
 
@@ -285,9 +286,8 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
     loads: numbers of threads, rates and durations of the calls that `latency` measures.
     images: folder of pictures that `throughput` runs.
     modules: patterns of the names of networks that `torch-modules` measures.
-    Raises InputError for an unknown suite, for a suite whose files are missing, where no case has a
-    name with one of the parts, for files that no suite takes, and for files whose cases would have
-    the same name.
+    Raises InputError for an unknown suite, a suite with missing files, parts that no case has in
+    its name, files that no suite takes, and files with cases of the same name.
     """
     unknown = [name for name in names if name not in SUITES]
     if unknown or not names:

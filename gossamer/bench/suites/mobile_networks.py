@@ -4,7 +4,7 @@ are the same in every run.
 Sources: A. Howard et al., "MobileNets", arXiv 1704.04861, 2017, table 1; M. Sandler et al.,
 "MobileNetV2", CVPR 2018, table 2; A. Howard et al., "Searching for MobileNetV3", ICCV 2019, table
 2; M. Tan et al., "MnasNet", CVPR 2019, figure 7 (B1, as in torchvision); M. Tan and Q. Le,
-"EfficientNet", ICML 2019, table 1. Batch norms are folded: each convolution has a bias.
+"EfficientNet", ICML 2019, table 1. Batch norms are folded, so that each convolution has a bias.
 """
 
 from __future__ import annotations

@@ -43,14 +43,14 @@ _FORCED_OPS = ("conv2d", "gemm", "matmul")
 _BETWEEN_LAYERS = Format("NHWC", "float16")
 """The format in which most peers and float16 plans keep images between their layers."""
 _OVER_LAYERS = 2e-2
-"""Largest normalised error of a network in TF32 or float16. It is larger than the largest error of
+"""Largest normalised error of a network in TF32 or float16. A network may have a larger error than
 one layer, because the errors of the layers add up. Over the 53 layers of MobileNetV2 the error was
 3e-3 in TF32 and 4e-3 in float16."""
 _ANY_ERROR = 10.0
 """Error that no result exceeds."""
 _JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
-"""Functions that are not continuous. They may turn the smallest difference into a large one, so
-that the errors of the layers behind them have no bound."""
+"""Functions that are not continuous. Such a function may turn the smallest difference into a large
+one, so that the errors of the layers behind the function have no bound."""
 
 
 def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting, *,
@@ -68,7 +68,7 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     unfused_too: whether the best plan without fusions is measured too.
     dense_too: whether the network with dense weights gets a plan in the same run.
     between_layers: whether inputs and outputs of float16 plans are float16 NHWC, the format that
-    peers have between layers. This suits a network that is a section of a larger network.
+    peers have between layers; meant for a network that is a section of a larger network.
     x: input, by default from a normal distribution.
     described: function that takes a plan's context and returns a text, which the plan's row shows
     after the names of the algorithms.

@@ -21,12 +21,12 @@ _SOURCE = Path(__file__).with_name("packed.cl")
 _PART_BITS = 32
 _DTYPES = ("bits", "trits")
 _PACK = {0: "pack", 1: "pack_position_by_vote", 32: "pack_by_vote"}
-"""Name of the kernel that packs, by the config's `vote`. This is the number of parts of words that
-a warp packs by ballots; 0 where each work-item packs a part without ballots."""
+"""Name of the kernel that packs, by the config's `vote`. `vote` is the number of parts of words
+that a warp packs by ballots; 0 where each work-item packs a part without ballots."""
 _FEW_VALUES = 2**20
-"""The largest number of values for which vote=1 is expected to be the fastest. This number was
-chosen on an H200. It decides only the order in which variants are listed, so that it may be wrong
-for another device."""
+"""The largest number of values for which vote=1 is expected to be the fastest. The number was
+chosen on an H200. A number that is wrong for another device does little harm, because it decides
+only the order in which variants are listed."""
 
 
 class PackedCopy(Algorithm):
@@ -144,7 +144,7 @@ def _positions(source: TensorSpec, target: TensorSpec,
     """Returns the sizes of the axes along which work-items are numbered, and the macros for the
     indices along these axes.
 
-    The axes are images, steps of channels, rows and columns of the target. Their order is the order
+    The axes are images, steps of channels, rows and columns of the target. The axes have the order
     of the float tensor's memory, so that neighbouring work-items access neighbouring floats.
     """
     floats = source if target.format.is_packed else target

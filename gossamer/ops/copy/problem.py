@@ -21,8 +21,8 @@ class CopyProblem(Problem):
     copy changes the format, and sets the paddings of the output to zero.
     dims: for each output dimension, the input dimension along which it walks; None where the output
     dimension repeats the input.
-    steps: for each output dimension, the number of input positions between neighbouring outputs; it
-    may be negative.
+    steps: for each output dimension, the number of input positions from one output to the next,
+    which may be negative.
     starts: for each input dimension, the input position that output index 0 copies.
     facts: value facts of the input; empty where nothing is known.
 

@@ -23,8 +23,8 @@ _WORDS = ("packed64", "packed32")
 
 
 class PackedElementwise(Algorithm):
-    """One kernel that reads a tensor once and writes packed words. It replaces two kernels: one
-    that writes the results as floats, and one that packs these floats."""
+    """One kernel that reads a tensor once and writes packed words. Without this kernel, one kernel
+    would write the results as floats, and another kernel would pack the floats."""
 
     op = "elementwise"
     name = "packed"

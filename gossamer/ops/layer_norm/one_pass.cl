@@ -1,8 +1,8 @@
 /* Layer norm, or RMS norm, along `length` of a tensor seen as (outer, length, inner). A row has
  * `length` elements, with a stride of `inner`. LANES work-items normalise a row together: the row
  * is divided into pieces of VECTOR neighbouring elements, and each work-item takes every LANES-th
- * piece. The variance is the mean square of the centred values. It is not computed as the mean
- * square minus the square of the mean, because a difference of two large numbers loses digits.
+ * piece. The variance is computed as the mean square of the centred values, because the difference
+ * of two large numbers, the mean square and the square of the mean, would lose digits.
  *
  * STRIDED: defined where `inner` is more than 1. Neighbouring work-items then take neighbouring
  *     rows, and VECTOR is 1. Without STRIDED they take neighbouring pieces of a row.

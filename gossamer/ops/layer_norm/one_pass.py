@@ -102,8 +102,8 @@ def _sizes(problem: LayerNormProblem, spec: TensorSpec) -> tuple[int, int, int] 
 
 
 def _vector(spec: TensorSpec, length: int, inner: int) -> int:
-    """Returns the number of elements that a work-item loads at once. It is the largest of 8 (only
-    for float16), 4 and 1 that divides the length of a row; 1 where rows are not contiguous."""
+    """Returns the number of elements that a work-item loads at once: the largest of 8 (only for
+    float16), 4 and 1 that divides the length of a row; 1 where rows are not contiguous."""
     most = 8 if spec.dtype == "float16" else 4
     return next(size for size in (most, 4, 1) if size == 1 or (inner == 1 and length % size == 0))
 

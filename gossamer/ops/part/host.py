@@ -77,8 +77,8 @@ class Ready:
 
 
 class SessionMemory(Buffer):
-    """A session and the memory of its constants. It is stored in place of packed weights of a part,
-    so that all contexts share the session."""
+    """A session and the memory of its constants. A part has such an object in place of packed
+    weights, so that all contexts share the session."""
 
     def __init__(self, device: Device, session: Session, nbytes: int) -> None:
         self.device = device

@@ -1,8 +1,9 @@
 """The problems of a part as ONNX nodes: one function for each op, in the table OPERATORS.
 
 Each function takes the writer, the problem, the ONNX names of the problem's inputs, and a mapping
-from the problem's names of its constants to their ONNX names. It returns the ONNX names of the
-outputs. It raises UnsupportedError where ONNX Runtime has no operator with gossamer's results.
+from the problem's names of its constants to their ONNX names. The function returns the ONNX names
+of the outputs, and raises UnsupportedError where ONNX Runtime has no operator with gossamer's
+results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The greatest or smallest elements on a device. They are found in rounds, one element a round."""
+"""The greatest or smallest elements on a device. The kernel finds one element in each round."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@
  * would wait for stores whose addresses end in the same bits. */
 #define ROW(inputs) (WIDE(inputs) + 16)
 
-/* A thread's part of a layer. The thread owns `count` units from number `first` on. It computes the
- * errors of `back_count` units of the layer before, from number `back_first` on. Padding consists
- * of zeros. */
+/* A thread's part of a layer. The thread owns `count` units from number `first` on. The thread also
+ * computes the errors of `back_count` units of the layer before, from number `back_first` on.
+ * Padding consists of zeros. */
 typedef struct {
     int inputs, units, first, count, back_first, back_count;
     int width, back_width; /* the counts, padded */
