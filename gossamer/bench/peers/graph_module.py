@@ -69,8 +69,8 @@ two arguments may be a number."""
 
 def graph_module(graph: Graph, batch: int) -> nn.Module:
     """Returns a module in evaluation mode that computes the graph's output, or a tuple of its
-    outputs, at this batch size. The module has one call of torch for each op; batch norms are
-    folded.
+    outputs, at this batch size. The module has one call of torch for each op, and for each step of
+    an expression. Batch norms are folded.
 
     Raises UnsupportedError for an op, or an attribute, that this file does not translate.
     """

@@ -51,8 +51,8 @@ class _Flags:
     """torch's switches for TF32 and for cuDNN's search, which hold for the whole process.
 
     The switches take effect when cuDNN searches for an algorithm, runs it and captures it. Each
-    call of torch-eager sets the switches that the call needs. To set them takes little time,
-    because switches are written only when they change.
+    call of torch-eager asks for the switches that the call needs; a switch is written only when it
+    changes, so that a call loses little time.
     """
 
     def __init__(self) -> None:

@@ -38,9 +38,9 @@ def binary_networks() -> Mapping[str, Callable[[], PeerNetwork]]:
 
 
 def binary_case(make: Callable[[], PeerNetwork], batch: int, setting: Setting) -> Case:
-    """Makes the case of a binary network. PyTorch computes each op of the graph by one call. In the
-    case of the network that has only ResNet-18's blocks, float16 plans read and write float16 NHWC,
-    the format between the layers of the whole network."""
+    """Makes the case of a binary network. The PyTorch module has the ops of the graph, one after
+    another. In the case of the network that has only ResNet-18's blocks, float16 plans read and
+    write float16 NHWC, the format between the layers of the whole network."""
     network = make()
 
     def module(constants: Mapping[str, np.ndarray]) -> object:

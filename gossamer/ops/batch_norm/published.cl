@@ -1,11 +1,11 @@
 /* Batch norm by the statistics of its own input, in two kernels. The input is (outer, channels,
  * inner) in memory, and `count` is the number of elements of a channel, outer * inner.
  *
- * The first kernel writes `statistics` (3, channels): the mean as it was rounded to float32, the
- * rest (the exact mean minus the rounded mean), and gamma divided by the standard deviation. The
- * second kernel subtracts the mean and then the rest from x. Where the mean is far from 0, the
- * difference x - mean has no rounding error of its own, so that only the rest has to be
- * subtracted from the difference. */
+ * The first kernel writes `statistics` (3, channels): the mean as computed in float32, the rest
+ * (the exact mean minus the computed mean), and gamma divided by the standard deviation. The second
+ * kernel subtracts the mean and then the rest from x. Where the mean is far from 0, the difference
+ * x - mean has no rounding error of its own, so that only the rest has to be subtracted from the
+ * difference. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORK_GROUP_SIZE 256 /* work-items of a work-group, a power of two */

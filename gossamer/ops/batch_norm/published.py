@@ -72,7 +72,8 @@ def statistics_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int,
                       device: Device, statistics: Callable[..., Argument],
                       momentum: float | None = None) -> Launch:
     """Returns the launch of the kernel that writes an array (3, channels): for each channel of
-    input 0 the mean, the exact mean minus this rounded mean, and gamma / standard deviation.
+    input 0 the mean as computed in float32, the exact mean minus this computed mean, and gamma /
+    standard deviation.
 
     x: spec of input 0.
     work_group: number of work-items of a work-group.

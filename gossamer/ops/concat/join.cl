@@ -15,8 +15,8 @@
 #define SOURCE(n) \
     , const GLOBAL ELEMENT *RESTRICT source##n, int size##n, int first##n, int pitch##n
 
-/* If `column` lies in source n, copies the element and ends the kernel. Else subtracts the size of
- * source n from `column`, which then counts from the end of source n. */
+/* If `column` lies in source n, copies the element and returns from the kernel. Else subtracts the
+ * size of source n from `column`, which then counts from the end of source n. */
 #define FROM(n)                                                       \
     if (column < size##n) {                                           \
         target[to] = source##n[first##n + row * pitch##n + column];   \
