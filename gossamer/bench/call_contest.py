@@ -25,8 +25,9 @@ is called once."""
 class CallCase(Case):
     """A case whose contenders are called.
 
-    called: functions that prepare the contenders, by name; they may raise AbsentError.
-    load: how the calls follow one another.
+    called: for the name of each contender, a function that prepares the contender, or raises
+    AbsentError.
+    load: number of threads, rate and duration of the calls.
     """
 
     called: Mapping[str, Callable[[], CalledContender]] = field(default_factory=dict)
@@ -34,11 +35,10 @@ class CallCase(Case):
 
 
 def run(case: CallCase, stamp: Stamp, note: Callable[[str], None] = lambda text: None) -> Result:
-    """Measures a case of calls.
+    """Measures a case of calls. A contender that is absent or fails is listed with the reason.
+    Raises GossamerError when gossamer itself fails.
 
     note: function that is called with a line of text on the progress.
-    A contender that is absent or fails is listed with the reason. Raises GossamerError when
-    gossamer itself fails.
     """
     result = Result(case)
     ready: list[tuple[CalledContender, float]] = []

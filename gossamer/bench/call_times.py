@@ -19,11 +19,11 @@ Call = Callable[[], object]
 ROUNDS = 5
 """Rounds in which contenders are measured in turn."""
 _MOST_SAMPLES = 2**21
-"""Most calls that one thread times in one round of a closed loop, since all times stay in
-memory."""
+"""The most calls that one thread times in one round of a closed loop. The number is limited because
+all times stay in memory."""
 _SPIN_S = 2e-4
-"""Seconds before a call is due at which its thread stops sleeping and watches the clock, because a
-sleep may end too late."""
+"""A thread sleeps until this number of seconds before its next call is due, and then polls the
+clock, because a sleep may end too late."""
 _BARS = " \N{LOWER ONE EIGHTH BLOCK}\N{LOWER ONE QUARTER BLOCK}\N{LOWER THREE EIGHTHS BLOCK}" \
         "\N{LOWER HALF BLOCK}\N{LOWER FIVE EIGHTHS BLOCK}\N{LOWER THREE QUARTERS BLOCK}" \
         "\N{LOWER SEVEN EIGHTHS BLOCK}\N{FULL BLOCK}"
@@ -33,10 +33,11 @@ _BARS = " \N{LOWER ONE EIGHTH BLOCK}\N{LOWER ONE QUARTER BLOCK}\N{LOWER THREE EI
 class Load:
     """How calls follow one another.
 
-    threads: how many threads call at once.
-    rate: calls a second of all threads together, each due at its time whether earlier calls have
-    ended or not; None for a closed loop, in which each thread calls again when its call has ended.
-    seconds: length of the measurement, over all rounds.
+    threads: number of threads that call at the same time.
+    rate: number of calls per second of all threads together; None for a closed loop. At a given
+    rate each call has a time at which it is due, even if earlier calls have not ended. In a closed
+    loop each thread calls again as soon as its last call has ended.
+    seconds: duration of all rounds together.
     """
 
     threads: int = 1
@@ -52,10 +53,10 @@ class Load:
 class CallTimes:
     """The times of one contender's calls.
 
-    samples: microseconds of each call; at a given rate they count from the time at which the call
-    was due.
+    samples: microseconds of each call. At a given rate they count from the moment at which the call
+    was due, and not from its start.
     rounds: median of each round, in microseconds.
-    elapsed_s: seconds of all rounds.
+    elapsed_s: duration of all rounds together, in seconds.
     """
 
     samples: np.ndarray
@@ -71,7 +72,7 @@ class CallTimes:
     @property
     def tail(self) -> dict[str, float]:
         """The 99th and 99.9th percentile and the maximum in microseconds, the number of calls, and
-        the calls a second."""
+        the number of calls per second."""
         p99, p999 = np.quantile(self.samples, [0.99, 0.999])
         return {"p99_us": float(p99), "p99.9_us": float(p999), "max_us": float(self.samples.max()),
                 "calls": float(len(self.samples)),
@@ -91,9 +92,10 @@ class CallTimes:
 def in_turn(contenders: Sequence[Callable[[], Call]], load: Load,
             before_round: Callable[[], None] = lambda: None) -> list[CallTimes | Exception]:
     """Measures contenders in turn, in several rounds. Returns for each contender the times of its
-    calls, or the error that it raised.
+    calls, or the error that one of its calls raised.
 
-    contenders: functions that each thread calls once, to make the call that this thread times.
+    contenders: functions that make a call. Each thread calls such a function once, and then times
+    the call that the function returned.
     before_round: function that is called before each round.
     """
     samples: list[list[np.ndarray]] = [[] for _ in contenders]
@@ -130,8 +132,8 @@ def _round(new_call: Callable[[], Call], load: Load) -> np.ndarray:
 
 
 def _dues(load: Load) -> Iterator[float] | None:
-    """Returns an iterator, which all threads share, over the seconds from the start at which calls
-    are due; None for a closed loop."""
+    """Returns the times at which calls are due, in seconds from the start, as an iterator that all
+    threads share; None for a closed loop."""
     if load.rate is None:
         return None
     rate = load.rate

@@ -1,4 +1,4 @@
-"""Contenders: the forms in which they take networks, and their work, ready to be timed."""
+"""Contenders of benchmarks: the networks that they are given, and their work, ready to be timed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gossamer.model.graph import Graph
 OWN = "gossamer"
 """Name of gossamer among the contenders."""
 UNFUSED = "unfused"
-"""Name of the plan in which no layers are computed as one fusion; it is used like an algorithm's
-name."""
+"""Name of the plan without fusions. The name is used like the name of an algorithm."""
 DENSE = "dense"
-"""Name of the plan of the same network with dense weights; it is used like an algorithm's name."""
+"""Name of the plan of the same network with dense weights. The name is used like the name of an
+algorithm."""
 OTHER_PLANS = (UNFUSED, DENSE)
 """Names of plans that force no algorithm."""
 SEMI_STRUCTURED = "torch-compile-graph:2:4"
@@ -29,7 +29,8 @@ SEMI_STRUCTURED = "torch-compile-graph:2:4"
 
 
 class AbsentError(Exception):
-    """A contender that cannot take part here; the message says why, and what would help."""
+    """Raised for a contender that cannot take part on this machine. The message has the reason and
+    a remedy."""
 
 
 def processor_precisions(precisions: Sequence[str]) -> list[str]:
@@ -49,12 +50,12 @@ def check_cuda_or_processor(device: Device) -> None:
 
 @dataclass(frozen=True)
 class PeerNetwork:
-    """A network in the forms that the contenders take.
+    """A network as gossamer's graph, as a PyTorch module and as an ONNX file.
 
     torch: function from the graph's constants to a torch.nn.Module, None where the network is not
     written in PyTorch.
-    torch_fused: function like `torch`, whose module computes the whole layer in one call; only CUDA
-    has such calls.
+    torch_fused: function like `torch`, for a module that computes the whole layer in one call; only
+    CUDA has such calls. None for other networks.
     onnx: function that returns the content of the network's ONNX file; None where to_onnx writes
     one from the graph.
     is_layer: True for a single layer, which takes so little time that the cost of a call from
@@ -71,14 +72,14 @@ class PeerNetwork:
 
 @dataclass(frozen=True)
 class ReadyContender:
-    """A contender with its input in its memory.
+    """A contender that is ready to run, with its input in the memory of its device.
 
-    work: queues `runs` executions on the stream that `device` gives it.
+    work: function that queues `runs` executions on a stream of `device`.
     output: function from a count to the result of an execution for the first `count` images or
     rows.
     captured: True where the work may be recorded in a CUDA graph.
-    around: function that makes the context manager in which the samples of its time are taken,
-    where the contender works on the processor.
+    around: function that makes a context manager; contenders on the processor are timed in this
+    context.
     """
 
     contender: str
@@ -95,11 +96,10 @@ class ReadyContender:
 
 @dataclass(frozen=True)
 class TimedContender:
-    """A contender that did its work in a process of its own, where it was timed too.
-
-    The fields are those of ReadyContender.
+    """A contender that has done its work in a process of its own, and was timed there.
 
     timing: times of its work.
+    The other fields mean the same as in ReadyContender.
     """
 
     contender: str
@@ -115,9 +115,11 @@ class TimedContender:
 class CalledContender:
     """A contender that is called as its users call it.
 
-    new_call: function that makes a call for the thread in which it runs.
-    output: returns the result of a call.
-    runs: executions of one call, where it is a loop over many batches; None for a single one.
+    new_call: function that makes a call. Each thread runs this function and then uses the call that
+    it made.
+    output: function from the value that a call returned to an array with the result.
+    runs: number of executions in one call, where a call is a loop over many batches; None where a
+    call is a single execution.
     described: function from the microseconds of one execution to a text that the row has before
     `config`.
     """
@@ -138,7 +140,7 @@ class Alternative:
     """One way to run a contender, such as in one memory layout. In each precision, only the fastest
     alternative of a contender gets a row.
 
-    make: prepares the contender; may raise AbsentError.
+    make: function that prepares the contender, or raises AbsentError.
     """
 
     label: str

@@ -30,8 +30,8 @@ _BUDGET_US = 2e7
 _Made = TypeVar("_Made")
 _SCATTERED = 1.1
 """Ratio of the third to the first quartile of a contender's times above which a notice names the
-contender. It was chosen on a machine with two processors, where the time of one loop varies by 6%
-from second to second."""
+contender. The ratio was chosen on a machine with two processors, where the time of a loop varies by
+6% from one second to the next."""
 
 
 @dataclass
@@ -40,8 +40,9 @@ class Result:
 
     rows: one for each contender and precision, measured with its fastest alternative; the fastest
     row comes first.
-    absent, failed: why a contender or one of its alternatives has no row, by its label.
-    notice: what disturbed the times, as in the rows; "" where no disturbance is known.
+    absent, failed: for the label of a contender or of an alternative, the reason why it has no row.
+    notice: text on a disturbance of the times, which the rows contain too; "" where no disturbance
+    is known.
     seconds: time that the case took with its preparation; the caller fills it in.
     """
 
@@ -72,11 +73,12 @@ class _GuardedWork:
 class _ContestEntry:
     """A contender that passed its check, and is timed next unless its process timed it already.
 
-    case: the work that it does.
+    case: the case whose work the contender does.
     error: normalised error against the reference.
+    work: work of a ReadyContender; does nothing for a TimedContender.
     name: name of the contender.
-    label: name in lists of failures: the contender's, with the alternative's where the contender
-    has several.
+    label: name in lists of failures: the contender's name, followed by the alternative's name where
+    the contender has several alternatives.
     """
 
     case: Case
@@ -89,11 +91,10 @@ class _ContestEntry:
 
 def run(case: Case, peaks: Peaks, stamp: Stamp,
         note: Callable[[str], None] = lambda text: None) -> Result:
-    """Measures a case.
+    """Measures a case. A contender that is absent or fails is listed with the reason. Raises
+    GossamerError when gossamer itself has no alternative that can do the work.
 
     note: function that is called with a line of text on the progress.
-    A contender that is absent or fails is listed with the reason. Raises GossamerError when
-    gossamer itself has no alternative that can do the work.
     """
     result = Result(case)
     entries = []
@@ -172,7 +173,7 @@ def _checked(case: Case, alternative: Alternative, name: str, label: str) -> _Co
 def _timed(case: Case, entries: Sequence[_ContestEntry]
            ) -> tuple[list[tuple[Timing, _ContestEntry]], str]:
     """Times the entries that have no times yet, in turn. Returns all entries with their times, and
-    a notice, which is empty unless the processors lay far apart meanwhile."""
+    a notice on slow transfers between processors, which is empty where transfers were not slow."""
     timed = [(entry.ready.timing, entry) for entry in entries
              if isinstance(entry.ready, TimedContender)]
     waiting = [(entry, entry.ready) for entry in entries if isinstance(entry.ready, ReadyContender)]
@@ -190,9 +191,9 @@ def _timed(case: Case, entries: Sequence[_ContestEntry]
 @contextmanager
 def _after_transfer(transfers: list[float],
                     around: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Adds to `transfers` how far the processors are apart, and then enters the context that
-    `around` makes. The samples of the first contender are taken in this context, so that the
-    distance is measured once in each round."""
+    """Measures the time of a transfer between processors, appends it to `transfers`, and then
+    enters the context that `around` makes. The first contender is timed in this context, so that
+    the transfer is measured once in each round."""
     transfers.append(transfer_ns())
     with around():
         yield
@@ -211,7 +212,7 @@ def scattered_notice(timed: Iterable[tuple[str, Timing]]) -> str:
 
 
 def _per_execution(timing: Timing, runs: int) -> Timing:
-    """The timing of one of the `runs` executions that a call queues."""
+    """Returns the timing of one of the `runs` executions that a call queues."""
     return Timing(timing.median_us / runs, timing.p25_us / runs, timing.p75_us / runs,
                   timing.repeats)
 
@@ -219,7 +220,7 @@ def _per_execution(timing: Timing, runs: int) -> Timing:
 def _row(stamp: Stamp, peaks: Peaks, timing: Timing, entry: _ContestEntry,
          notice: str) -> ResultRow:
     case, ready = entry.case, entry.ready
-    # the time of a TimedContender is that of planning, which the peak rates do not bound
+    # the time of a TimedContender is the time of planning, which the peak rates do not bound
     has_peaks = ready.device.name == peaks.device and isinstance(ready, ReadyContender)
     light = peaks.speed_of_light_us(case.flops, case.bytes_at(ready.precision),
                                     ready.precision) if has_peaks else None

@@ -1,4 +1,4 @@
-"""Runs a contender's first run of a network in a process of its own, with empty caches."""
+"""Has a contender run a network for the first time, in a process of its own with empty caches."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gossamer.model.graph import Graph
 
 _CACHES = ("GOSSAMER_CACHE", "POCL_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR",
            "TRITON_CACHE_DIR")
-"""Environment variables that name the folders in which contenders, and the libraries that they use,
-keep compiled code and measurements."""
+"""Environment variables with the folders in which contenders and their libraries keep compiled code
+and measurements."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class FirstRun:
 def run(job: Job) -> FirstRun:
     """Runs a job in a fresh process whose caches are empty folders.
 
-    Raises AbsentError where the process says that the contender cannot take part, and RuntimeError
-    with the last line of its stderr where the process fails. No process is left behind, whatever
-    ends the run.
+    Raises AbsentError where the process says that the contender cannot take part. Raises
+    RuntimeError with the last line of the process's stderr where the process fails. No process is
+    left behind, whatever ends the run.
     """
     with tempfile.TemporaryDirectory(prefix="gossamer-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

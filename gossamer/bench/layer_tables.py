@@ -37,7 +37,7 @@ class ConvLayer:
 class LinearLayer:
     """A fully connected layer.
 
-    rows: number of rows of the input; None where it is the batch size.
+    rows: number of rows of the input; None for the batch size.
     """
 
     name: str
@@ -123,8 +123,8 @@ def resnet50(halving: int = 1) -> Iterator[ConvLayer]:
     """Yields the convolutions of ResNet-50.
 
     halving: kernel size of the convolution with stride 2 in the first block of a stage: 1 for the
-    block's first 1x1 convolution, or 3 for its 3x3 convolution as in later versions. The
-    convolution of the shortcut has stride 2 in both cases.
+    block's first 1x1 convolution, or 3 for its 3x3 convolution as in later versions of the network.
+    The convolution of the shortcut has stride 2 in both cases.
 
     Kaiming He, Xiangyu Zhang, Shaoqing Ren and Jian Sun: Deep Residual Learning for Image
     Recognition. CVPR 2016.
@@ -249,7 +249,7 @@ PRODUCTS = (
     *_products_of([*yolo(), *resnet50()]),
 )
 """Square products, products with one small side, the last layers of image classifiers, and the
-products of the convolutions of detectors and of ResNet-50."""
+products that im2col makes of the convolutions of detectors and of ResNet-50."""
 
 BINARY = (
     # the blocks of ResNet-18, whose shortcuts are 1x1 convolutions; the paper is named at
@@ -275,4 +275,5 @@ BINARY = (
     ConvLayer("pointwise/256", 256, 28, 256, 1),
     ConvLayer("pointwise/512", 512, 14, 512, 1),
 )
-"""Convolutions of binary networks. Their input channels fill whole words of bits."""
+"""Convolutions of binary networks. The input channels of each convolution fill whole words of
+bits."""

@@ -1,11 +1,11 @@
-"""A client that sends requests to a server: at random times of a given rate, or one after another
-on several connections. It is a process of its own, so that it takes no time from the server's
-process.
+"""A client that sends requests to a server: at random times with a given mean rate, or one after
+another on several connections. The client is a process of its own, so that it takes no time from
+the server's process.
 
     python -m gossamer.bench.load_client < request.json
 
 The client reads a `Request` as JSON, with the bodies in base 64, and prints an `Outcome` as JSON.
-It needs the standard library alone.
+The client needs only Python's standard library.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 _DRAIN_S = 30.0
-"""Most seconds for which the client waits for answers after its last request, at random times."""
+"""The most seconds for which a client that sends at random times waits for answers after its last
+request."""
 
 
 @dataclass(frozen=True)
 class Request:
     """The requests that a client sends.
 
-    host, port, path: address that the requests go to.
+    host, port, path: address to which the requests are sent.
     headers: headers of each request.
     bodies: bodies that the requests have in turn.
-    rate: requests a second, at random times (a Poisson process); None where each connection sends
-    its next request when the last one was answered.
+    rate: mean number of requests per second, at random times (a Poisson process); None where each
+    connection sends its next request as soon as its last request was answered.
     seconds: time during which requests are sent.
-    connections: most connections that are in use at once.
+    connections: the most connections that are in use at once.
     check: whether the distinct answers to each body are kept.
     """
 
@@ -68,8 +69,8 @@ class Outcome:
     answers: dict[str, list[str]] = field(default_factory=dict)
 
     def percentile_s(self, percent: float) -> float:
-        """Returns the seconds that the latency of `percent` percent of the successful requests did
-        not exceed; infinite where no request was successful."""
+        """Returns a percentile of the latencies of successful requests, in seconds; infinite where
+        no request was successful. percent: which percentile, from 0 to 100."""
         ordered = sorted(self.latencies_s)
         if not ordered:
             return float("inf")
@@ -77,7 +78,7 @@ class Outcome:
 
     @property
     def rate(self) -> float:
-        """Successful answers a second."""
+        """Number of successful answers per second."""
         return len(self.latencies_s) / self.seconds if self.seconds else 0.0
 
 
@@ -178,7 +179,7 @@ class _Client:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
                       index: int) -> tuple[str, bytes, bool]:
         """Sends a request; returns the status, the body, and whether the connection is kept.
-        Raises _ClosedUnanswered where the connection ends before a byte of the answer."""
+        Raises _ClosedUnanswered where the connection ends before the first byte of the answer."""
         try:
             writer.write(self._messages[index % len(self._messages)])
             await writer.drain()

@@ -11,7 +11,7 @@ from gossamer.bench.contender import AbsentError
 from gossamer.errors import InputError, first_line
 
 TIMM = "timm/"
-"""Prefix of the names of timm's networks; torchvision's names do not begin with it."""
+"""Prefix of the names of timm's networks. The names of torchvision's networks have no prefix."""
 TORCHVISION_MODULES = ("resnet18", "resnet50", "mobilenet_v2", "shufflenet_v2_x1_0",
                        "efficientnet_b0")
 TIMM_MODULES = tuple(f"{TIMM}{name}" for name in (
@@ -23,9 +23,12 @@ _SIZE = 224
 
 
 def names_of(patterns: str | None) -> list[str]:
-    """Returns the names that comma-separated patterns match, such as "resnet18,timm/mobilenetv4*";
-    by default twenty small networks. Raises InputError for a pattern that matches no name, and
-    AbsentError where the library of a pattern is not installed."""
+    """Returns the names of the networks that match one of several patterns. Raises InputError for a
+    pattern that matches no name, and AbsentError where the library of a pattern is not installed.
+
+    patterns: patterns with commas between them, such as "resnet18,timm/mobilenetv4*"; None for
+    twenty small networks.
+    """
     if patterns is None:
         return [*TORCHVISION_MODULES, *TIMM_MODULES]
     found: list[str] = []
@@ -86,7 +89,7 @@ def with_statistics(module: Any, x: Any) -> Any:
 
 
 def multiplications(module: Any, x: Any) -> int:
-    """Returns the multiplications of convolutions and matrix products in one call."""
+    """Returns the number of multiplications in the convolutions and matrix products of one call."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -32,9 +32,9 @@ class Peaks:
     """The peak rates of a device.
 
     device: name of the device.
-    flops: operations a second (a multiply-add counts as two) by precision.
-    bandwidth: bytes a second of a copy, read plus written.
-    unknown: why a rate could not be measured, by precision.
+    flops: operations per second, by precision; a multiply-add counts as two operations.
+    bandwidth: bytes per second of a copy; bytes that are read and bytes that are written count.
+    unknown: for each precision whose rate could not be measured, the reason.
     cache_bytes: size of the device's cache, 0 where it is not known.
     """
 
@@ -61,10 +61,10 @@ def measure_peaks(device: Device, precisions: Sequence[str] = ("fp32",)) -> Peak
     """Measures the peak rates of a device.
 
     The bandwidth is measured with a copy that is far larger than the caches. The rate of float32 is
-    measured with multiply-adds in registers, on the host with NumPy's matrix product. The rates of
-    tf32 and fp16, which need tensor cores, are measured with a large matrix product of a vendor's
-    library or of torch. All elements of its matrices are ones, which draws less power than random
-    numbers.
+    measured with multiply-adds in registers, and on the host with NumPy's matrix product. The rates
+    of tf32 and fp16, which need tensor cores, are measured with a large matrix product of a
+    vendor's library or of torch. All elements of these matrices are ones, because products of ones
+    draw less power than products of random numbers.
     """
     nbytes = max(64 << 20, 16 * device.limits.cache_bytes)
     nbytes = min(nbytes, 1 << 30, device.limits.memory_bytes // 8) // 1024 * 1024
@@ -90,12 +90,13 @@ def measure_peaks(device: Device, precisions: Sequence[str] = ("fp32",)) -> Peak
 
 
 def _rate(amount: int, timing: Timing) -> float:
-    """The amount a second, by the first quartile of the times."""
+    """Returns the amount per second, by the first quartile of the times."""
     return amount / (timing.p25_us * 1e-6)
 
 
 def _host_product() -> tuple[int, Any]:
-    """The number of operations, and the work that does them in NumPy's matrix product."""
+    """Returns the number of operations of a matrix product, and the work that computes this product
+    with NumPy."""
     a = np.ones((_MATRIX, _MATRIX), np.float32)
     result = np.empty_like(a)
 
@@ -106,8 +107,8 @@ def _host_product() -> tuple[int, Any]:
 
 
 def _tensor_core_rate(device: Device, precision: str) -> float:
-    """Returns the operations a second of the fastest library's product. Raises UnsupportedError
-    where no library computes products in this precision."""
+    """Returns the number of operations per second in the matrix product of the fastest library.
+    Raises UnsupportedError where no library computes products in this precision."""
     problem = GemmProblem(_LARGE, _LARGE, _LARGE)
     tasks: list[Task] = []
     reasons = []
@@ -134,7 +135,7 @@ def _tensor_core_rate(device: Device, precision: str) -> float:
 
 def _vendor_product(algorithm: Algorithm, variant: Variant, problem: GemmProblem,
                     device: Device) -> Callable[[Any], None]:
-    """The product of two matrices of ones as work to be timed."""
+    """Returns the product of two matrices of ones, as work to be timed."""
     ones = np.ones((_LARGE, _LARGE), np.float32)
     state, _ = build(algorithm, Weights({"weight": ones}, device), problem, variant, device)
     source = device.upload(pack(ones, variant.inputs[0]), PURPOSE)

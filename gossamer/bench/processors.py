@@ -1,4 +1,4 @@
-"""How far the processors that contenders compute on are apart."""
+"""The time that a cache line takes from one of the contenders' processors to another."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from gossamer.device.affinity import allowed, bound
 
 FAR_NS = 80.0
-"""Nanoseconds of `transfer_ns` above which processors count as far apart. `transfer_ns` was 20
-between processors with one cache, and 120 between processors with two caches that a hypervisor
+"""Nanoseconds of `transfer_ns` above which a notice says that transfers are slow. `transfer_ns` was
+20 between processors with one cache, and 120 between processors with two caches that a hypervisor
 showed as one cache."""
 _SYSTEM = Path("/sys/devices/system/cpu")
 _LINES = 256
 """Number of cache lines that are read to measure one time."""
 _LINE_BYTES = 128
-"""Distance between the bytes that are read, which lie in cache lines of their own."""
+"""Distance between the bytes that are read, so that each byte lies in a cache line of its own."""
 _ORDER = random.Random(0).sample(range(0, _LINES * _LINE_BYTES, _LINE_BYTES), _LINES)
 """Offsets of the bytes that are read, in a random order, which no hardware prefetcher predicts."""
 _REPEATS = 3
-"""Measurements of each pair of processors, of which the shortest time counts."""
+"""Number of measurements of each pair of processors; the shortest time counts."""
 
 
 def sharing_cache(processor: int) -> set[int]:
@@ -41,12 +41,13 @@ def sharing_cache(processor: int) -> set[int]:
 
 
 def transfer_ns() -> float:
-    """Returns how far the processors are apart: the nanoseconds that a cache line takes from the
-    farthest other processor to the first one. Only processors count that this thread may use and
-    that share a cache with the first one; the result is 0 where there is no other.
+    """Returns the nanoseconds that a cache line takes from another processor to the first one. The
+    time is measured for every processor that this thread may use and that shares a cache with the
+    first processor; the longest time is returned. The result is 0 where the first processor is the
+    only one.
 
-    The nanoseconds are the time in which the first processor reads a line that the other processor
-    has written, less the time for a line that the first processor has written itself.
+    To measure the time, the first processor reads a line that the other processor has written. The
+    time for a line that the first processor has written is subtracted.
     """
     first, *others = allowed() or [0]
     others = sorted(sharing_cache(first).intersection(others))
@@ -58,8 +59,8 @@ def transfer_ns() -> float:
 
 
 def far_notice(transfers: Sequence[float]) -> str:
-    """Returns a notice where the processors lay far apart in most rounds of a case; else an
-    empty text. transfers: transfer_ns() of each round."""
+    """Returns a notice where transfers between processors were slow in most rounds of a case; an
+    empty text otherwise. transfers: transfer_ns() of each round."""
     if not transfers or (median := statistics.median(transfers)) <= FAR_NS:
         return ""
     return (f"a cache line takes {median:.0f} ns between processors that share a cache, more than "

@@ -59,7 +59,8 @@ def without_zeros(graph: Graph) -> Graph:
 
 
 def _with_zeros(weight: np.ndarray, sparsity: float) -> np.ndarray:
-    """Returns the weights with this share of them set to zero, the smallest ones."""
+    """Returns the weights with the smallest weights set to zero. sparsity: share of the weights
+    that are set to zero."""
     chosen = prune_patterns.smallest(np.abs(weight).reshape(-1), round(sparsity * weight.size))
     return np.where(chosen.reshape(weight.shape), np.float32(0), weight)
 

@@ -1,4 +1,5 @@
-"""Result rows: measurements with their machine and command, in files of one JSON object a line."""
+"""Result rows: measurements with their machine and command, in files with one JSON object per
+line."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ class ResultRow:
     device: API that the contender ran through.
     machine: name of the chip.
     run_id: identifier that all rows of a run share.
-    notice: what disturbed the times, such as other programs on the processors; "" where no
-    disturbance is known.
+    notice: text on a disturbance of the times, such as other programs on the processors; "" where
+    no disturbance is known.
     tail: percentiles such as "p99_us" and the number of the calls, where calls were timed one by
     one.
     """
@@ -71,9 +72,9 @@ class ResultRow:
 
     @property
     def share_of_light(self) -> float | None:
-        """The speed of light over the measured time. None where the speed of light is not known, or
-        where the measured time is even shorter: the data then lay in a cache, and the speed of
-        light is computed by the rate of the memory, which is slower."""
+        """The time at the speed of light over the measured time. None where the speed of light is
+        not known, and where the measured time is shorter. In the second case the data lay in a
+        cache, but the speed of light is computed by the rate of the slower memory."""
         light = self.speed_of_light_us
         return None if light is None or light > self.median_us else light / self.median_us
 
@@ -121,8 +122,8 @@ def versions(device: Device) -> dict[str, str]:
 
 
 def checkout_commit() -> str | None:
-    """Returns the commit of the checkout that holds this package, with "-dirty" where files of the
-    package differ from it; None when this is no checkout."""
+    """Returns the commit of the checkout that contains this package, with "-dirty" where files of
+    the package differ from the commit; None where the package is not in a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -212,7 +213,7 @@ def check_writable(option: str, path: Path, suffix: str) -> None:
 
 
 def write_output(option: str, path: Path, data: bytes) -> None:
-    """Writes a file, whole or not at all, and makes its folder where that is absent. Raises
+    """Writes a file, whole or not at all, and makes its folder where the folder is absent. Raises
     InputError, which names the option, when the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -222,8 +223,8 @@ def write_output(option: str, path: Path, data: bytes) -> None:
 
 
 def csv_bytes(rows: Sequence[ResultRow]) -> bytes:
-    """Returns the rows as CSV under a line of headings. The columns are the keys of a row, of which
-    `versions` and `tail` are JSON, and the share of the speed of light."""
+    """Returns the rows as CSV under a line of headings. The columns are the keys of a row, and the
+    share of the speed of light. The values of `versions` and `tail` are JSON."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*KEYS, "share_of_light"])
@@ -237,7 +238,7 @@ def csv_bytes(rows: Sequence[ResultRow]) -> bytes:
 
 def append_rows(path: Path, rows: Sequence[ResultRow]) -> None:
     """Adds all rows to a file or none, and makes the file and its folder where they are absent.
-    Two processes may append to one file. Raises InputError when it cannot be written."""
+    Two processes may append to one file. Raises InputError when the file cannot be written."""
     lines = "".join(json.dumps(_without_empty(row), allow_nan=False) + "\n"
                     for row in rows)
     try:
@@ -263,14 +264,15 @@ def replace_bytes(path: Path, data: bytes) -> None:
 
 
 def _plain(row: ResultRow) -> dict[str, Any]:
-    """The row's fields, with floats rounded to six digits."""
+    """Returns the row's fields, with floats rounded to six digits."""
     return {key: float(f"{value:.6g}") if isinstance(value, float) else value
             for key, value in asdict(replace(row, tail={
                 name: float(f"{number:.6g}") for name, number in row.tail.items()})).items()}
 
 
 def _without_empty(row: ResultRow) -> dict[str, Any]:
-    """The row's fields as a line of a file has them: without the optional fields that are empty."""
+    """Returns the row's fields as a line of a file has them: without the optional fields that are
+    empty."""
     return {key: value for key, value in _plain(row).items() if key not in _OPTIONAL or value}
 
 

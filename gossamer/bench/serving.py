@@ -1,8 +1,8 @@
 """Servers under load: the latency at given rates of requests, and the sizes of the batches.
 
-Each server and the client are processes of their own. Requests are sent at random times of a given
-rate, whether earlier requests were answered or not. A latency counts from the time at which its
-request was due.
+Each server and the client are processes of their own. Requests are sent at random times with a
+given mean rate, even while earlier requests wait for answers. The latency of a request is the time
+from the moment at which the request was due to the answer.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SERVERS = ("gossamer", "litserve", "fastapi", "empty")
 """The servers that are known: gossamer's, PyTorch behind LitServe, PyTorch behind a plain handler
 of FastAPI, and the handler of FastAPI without a network."""
 _SHARES = (0.25, 0.5, 0.7, 0.9)
-"""Rates at which a server is measured where the user gives none, as shares of the highest rate that
-it answers."""
+"""Default rates at which a server is measured, as shares of the highest rate that the server
+answers."""
 _START_S = 600.0
 """Seconds within which a server must be ready for requests; some servers compile the network
 first."""
@@ -46,15 +46,16 @@ _BODIES = 4
 
 @dataclass(frozen=True)
 class ServingRow:
-    """One server at one rate.
+    """The measurement of one server at one rate.
 
     photos: number of photos in a request.
-    rate: requests a second; None where each of 64 connections sends its next request when the last
-    one was answered.
-    answered: successful answers a second.
+    rate: mean number of requests per second; None where each of 64 connections sends its next
+    request as soon as its last request was answered.
+    answered: number of successful answers per second.
     p50_ms, p99_ms, p999_ms: median, 99th and 99.9th percentile of the latency, in milliseconds.
-    failed: requests without a successful answer.
-    batches: share of the batches by batch size; empty where the server does not report it.
+    failed: number of requests without a successful answer.
+    batches: for each batch size, its share of all batches; empty where the server does not report
+    its batches.
     """
 
     server: str
@@ -88,9 +89,9 @@ class Setting:
 
 def measure(setting: Setting, servers: Sequence[str],
             rates: Sequence[float]) -> Iterator[ServingRow]:
-    """Yields the rows of each server. The first row is measured with 64 connections, each of which
-    sends its next request when the last one was answered. Raises InputError where a server does not
-    start."""
+    """Yields the rows of each server. The first row is measured with 64 connections; each of them
+    sends its next request as soon as its last request was answered. Raises InputError where a
+    server does not start."""
     name, shape = _network_input(setting)
     photos = [np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
               for seed in range(_BODIES)]
@@ -146,7 +147,7 @@ def _name(model: str) -> str:
 
 @contextmanager
 def _started(server: str, setting: Setting) -> Iterator[int]:
-    """Starts a server, gives the body its port when it takes requests, and ends the server
+    """Starts a server, yields its port when the server takes requests, and ends the server
     afterwards."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -190,7 +191,7 @@ def _wait_for(server: str, process: subprocess.Popen[bytes], port: int, errors: 
 
 def _batches(server: str, port: int) -> dict[int, int]:
     """Returns how many batches of each size a server has computed so far; empty where the server
-    does not report it."""
+    does not report its batches."""
     if server != "gossamer":
         return {}
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:

@@ -22,8 +22,8 @@ from gossamer.io import npy
 SHARES = ("0.90", "0.98")
 """Sparsities of the masks of DLMC, Google's collection of pruned networks."""
 DRAWN_FROM = {"0.80": "0.90", "0.95": "0.90"}
-"""Sparsities of further masks, each with the sparsity of the masks of DLMC that they are drawn
-from."""
+"""Sparsities of further masks. The masks of each key are drawn from the masks of DLMC that have the
+sparsity of the value."""
 
 SKIMCAFFE = "alexnet_pruned/skimcaffe_layers.csv"
 MASKS = ("resnet50_masks/output_pixels.txt",
@@ -46,8 +46,9 @@ _DLMC_LAYER = re.compile(
 class SparseLayer:
     """A layer and its sparse weights.
 
-    weights: function that returns the weights (M, C/groups, R, S) in float32. It reads the layer's
-    file, if the layer has one, and raises InputError or ModelError for a file without such weights.
+    weights: function that returns the weights (M, C/groups, R, S) in float32. For a layer with
+    published weights or masks the function reads a file, and raises InputError or ModelError where
+    the file has no weights or mask of the layer.
     """
 
     layer: ConvLayer
@@ -55,7 +56,8 @@ class SparseLayer:
 
 
 def check(suite: str, folder: Path | None, files: tuple[str, ...]) -> Path:
-    """Returns the folder. Raises InputError where no folder is given or a file is missing."""
+    """Returns the folder of published sparse weights. Raises InputError where no folder is given or
+    a file is missing."""
     if folder is None:
         kinds = sorted({file.split("/")[0] for file in files})
         raise InputError(f"suite {suite}: needs --data FOLDER, a folder of published sparse "
@@ -72,9 +74,9 @@ def check(suite: str, folder: Path | None, files: tuple[str, ...]) -> Path:
 def published_layers(folder: Path) -> Iterator[SparseLayer]:
     """Yields every sparse layer, named network/layer.
 
-    These are the layers of SkimCaffe's networks with random weights of the published density,
-    SkimCaffe's AlexNet with its published weights, the published 3x3 filters of ResNet-50, and
-    ResNet-50 with DLMC's masks.
+    The layers are those of SkimCaffe's networks with random weights of the published density, of
+    SkimCaffe's AlexNet with its published weights, of the published 3x3 filters of ResNet-50, and
+    of ResNet-50 with DLMC's masks.
     """
     for layer, density in skimcaffe(folder).values():
         if density < 1 - _PRUNED:
@@ -117,11 +119,11 @@ def skimcaffe(folder: Path) -> dict[str, tuple[ConvLayer, float]]:
 
 
 def masked_resnet50(folder: Path, share: str) -> dict[str, SparseLayer]:
-    """Returns the layers of ResNet-50 in order, by their names without the network's.
+    """Returns the layers of ResNet-50 in order, by their names without the name of the network.
 
-    Where the layer's mask is set, its weights are drawn from a normal distribution; the others are
-    zero. The mask is DLMC's, or is drawn from DLMC's mask of the sparsity that DRAWN_FROM names.
-    The classifier is a 1x1 convolution.
+    Where the mask of a layer is set, weights are drawn from a normal distribution; the other
+    weights are zero. The mask is DLMC's, or is drawn from DLMC's mask of the sparsity that
+    DRAWN_FROM names. The classifier is a 1x1 convolution.
     """
     network = masked_name(share)
     layers = [replace(layer, name=layer.name.split("/")[1]) for layer in resnet50(halving=3)]
@@ -182,7 +184,8 @@ _archive = cache(read_archive)
 
 @cache
 def _output_pixels(path: Path) -> dict[str, int]:
-    """Output pixels of each layer by DLMC's name. Raises InputError."""
+    """Returns the number of output pixels of each layer, by the layer's name in DLMC. Raises
+    InputError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         return {name: int(count) for name, count in (line.split(",") for line in lines)}

@@ -19,10 +19,10 @@ from gossamer.io.packed import opened
 SUFFIXES = (".mtx", ".mtx.gz", ".smtx")
 
 _MOST = 2**31
-"""Least number of weights that is refused: indices are 32-bit."""
+"""The least number of weights that is refused, because indices are 32-bit."""
 _ORDERS = {"crs": (0, 1, 2, 3), "rsc": (0, 3, 1, 2)}
-"""Transposition to (M, C, R, S) of an array whose axes are M, followed by the axes that the key
-names."""
+"""For an array whose axes are M and then the axes of the key, the permutation of axes that makes it
+(M, C, R, S)."""
 _HEADER = re.compile(r"\s*(\d{1,12})\s*,\s*(\d{1,12})\s*,\s*(\d{1,12})\s*")
 _VALUE = rb"[ \t]+[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|(?i:inf|infinity|nan))"
 _ENTRIES = {field: re.compile(rb"[ \t]*\d+[ \t]+\d+" + (b"" if field == "pattern" else _VALUE)
@@ -39,7 +39,7 @@ class SparseWeightsFile:
     name: name of the file in messages.
     matrix: float32 weights with a row for each output channel (groups stacked) and ascending
     columns.
-    is_mask: True where the file holds no values; all are then 1.
+    is_mask: True where the file has no values; all values of `matrix` are then 1.
     """
 
     name: str
@@ -53,7 +53,7 @@ class SparseWeightsFile:
     def filters(self, kernel: tuple[int, int], order: str = "crs") -> np.ndarray:
         """Returns the weights as a dense array (M, C/groups, R, S).
 
-        order: order of the axes that the columns run over, the last fastest: "crs" (SkimCaffe) or
+        order: order of the axes within a row of the matrix, outermost first: "crs" (SkimCaffe) or
         "rsc" (the 3x3 layers of DLMC). Raises InputError where the number of columns is no
         multiple of the number of taps.
         """
@@ -70,8 +70,8 @@ class SparseWeightsFile:
 def read_sparse(path: str | Path) -> SparseWeightsFile:
     """Reads a .mtx, .mtx.gz (MatrixMarket, coordinate, general) or .smtx file (DLMC).
 
-    Raises InputError when the file cannot be read or unpacked; ModelError that names file and line
-    where it is malformed.
+    Raises InputError when the file cannot be read or unpacked. Raises ModelError, which names file
+    and line, where the file is malformed.
     """
     path = Path(path)
     if not path.name.endswith(SUFFIXES):
@@ -85,8 +85,8 @@ def read_sparse(path: str | Path) -> SparseWeightsFile:
 def read_archive(path: str | Path) -> dict[str, SparseWeightsFile]:
     """Reads the .smtx files of a .tar or .tar.gz archive, sorted by their names without suffix.
 
-    Raises InputError when the archive cannot be read; ModelError where it is damaged, has no
-    .smtx file or a malformed one.
+    Raises InputError when the archive cannot be read. Raises ModelError where the archive is
+    damaged, has no .smtx file, or has a malformed .smtx file.
     """
     path = Path(path)
     files = {}
@@ -160,7 +160,8 @@ def _market_error(name: str, lines: list[bytes], error: Exception) -> ModelError
 
 
 def _entry_line(lines: list[bytes], entry: int) -> int:
-    """The number of an entry's line; both count from 1, and entry 0 is the line of sizes."""
+    """Returns the number of the line that has an entry. Lines and entries count from 1; entry 0 is
+    the line of sizes."""
     remaining = entry
     for number, line in enumerate(lines, start=1):
         if line.strip(_BLANKS) and not line.lstrip().startswith(b"%"):
@@ -171,9 +172,9 @@ def _entry_line(lines: list[bytes], entry: int) -> int:
 
 
 def _check_entries(name: str, lines: list[bytes], field: str, count: int) -> None:
-    """Raises ModelError for malformed entries that SciPy mishandles: it ignores text behind the
-    numbers of a line, reads 4.5 as 4 and .5, allocates memory for all entries before it counts
-    them, and crashes at a NUL behind the last entry."""
+    """Raises ModelError for malformed entries that SciPy does not refuse. SciPy ignores text behind
+    the numbers of a line, and reads 4.5 as 4 and .5. SciPy allocates memory for all entries before
+    it counts them, and crashes at a NUL behind the last entry."""
     expected = "row column" if field == "pattern" else "row column value"
     first, entries = _entry_line(lines, 0), 0
     for number, line in enumerate(lines[first:], start=first + 1):
@@ -192,8 +193,8 @@ def _check_entries(name: str, lines: list[bytes], field: str, count: int) -> Non
 
 
 def _check_size(where: str, rows: int, columns: int, count: int) -> None:
-    """Raises ModelError for a matrix that is empty or too large, or for more nonzeros than it can
-    have."""
+    """Raises ModelError for a matrix that is empty or too large, and for more nonzeros than the
+    matrix can have."""
     if rows < 1 or columns < 1:
         raise ModelError(f"{where}: the matrix is {rows} x {columns}, expected 1 x 1 or more")
     if rows * columns >= _MOST:

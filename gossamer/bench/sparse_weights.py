@@ -10,9 +10,9 @@ import numpy as np
 from gossamer.bench.layer_tables import ConvLayer
 
 ROWS, CHANNELS, TAPS = 0.5, 0.6, 0.45
-"""Standard deviation divided by mean, of the numbers of nonzeros of the output channels, the input
-channels and the taps. conv2 to conv5 of SkimCaffe's AlexNet have 0.28 to 0.60, 0.37 to 0.94 and
-0.25 to 0.57."""
+"""For output channels, input channels and taps: the standard deviation of their numbers of
+nonzeros, divided by the mean. In conv2 to conv5 of SkimCaffe's AlexNet these ratios are 0.28 to
+0.60, 0.37 to 0.94 and 0.25 to 0.57."""
 
 
 def drawn(layer: ConvLayer, density: float) -> np.ndarray:
@@ -22,8 +22,8 @@ def drawn(layer: ConvLayer, density: float) -> np.ndarray:
     keeps the size of activations. The numbers of nonzeros of the output channels follow a gamma
     distribution; the largest of 256 such numbers is about three times their mean. Within an output
     channel, positions are drawn without replacement. The odds of a position are the product of the
-    odds of its input channel and of its tap, which follow gamma distributions too and are drawn for
-    each group.
+    odds of its input channel and the odds of its tap. The odds of input channels and of taps follow
+    gamma distributions, too, and each group has odds of its own.
     """
     rng = np.random.default_rng(zlib.crc32(layer.name.encode()))
     shape = layer.weight_shape
@@ -44,8 +44,9 @@ def drawn(layer: ConvLayer, density: float) -> np.ndarray:
 
 
 def redrawn(mask: np.ndarray, density: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns a copy of a mask that has this density: a denser mask loses nonzeros at random
-    positions, a sparser mask gains some."""
+    """Returns a copy of a mask, changed to have the given density: a mask that is too dense loses
+    nonzeros at random positions, and a mask that is too sparse gains nonzeros at random
+    positions."""
     count = round(density * mask.size) - int(np.count_nonzero(mask))
     changing = np.flatnonzero(mask if count < 0 else ~mask)
     result = mask.copy()
@@ -54,8 +55,8 @@ def redrawn(mask: np.ndarray, density: float, rng: np.random.Generator) -> np.nd
 
 
 def with_values(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Returns normal values, none of them zero, where a mask (M, ...) is set, and zero elsewhere.
-    Their variance keeps the size of activations on average when ReLU follows."""
+    """Returns normally distributed nonzero values where a mask (M, ...) is set, and zero elsewhere.
+    The variance of the values keeps the size of activations on average when ReLU follows."""
     values = rng.standard_normal(mask.shape, np.float32)
     values[values == 0] = 1
     nonzeros = max(int(np.count_nonzero(mask)), 1) / len(mask)
@@ -63,8 +64,8 @@ def with_values(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _gamma(rng: np.random.Generator, deviation: float, shape: tuple[int, ...]) -> np.ndarray:
-    """Positive random numbers, whose mean is 1 / deviation^2 and whose standard deviation is
-    `deviation` times that mean."""
+    """Returns positive random numbers. Their mean is 1 / deviation^2, and their standard deviation
+    is `deviation` times the mean."""
     return np.maximum(rng.gamma(deviation**-2, size=shape), 1e-6)
 
 

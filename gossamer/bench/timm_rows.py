@@ -19,7 +19,7 @@ from gossamer.bench.work import Setting
 from gossamer.errors import GossamerError, first_line
 
 COMPILED = "torch-compile"
-"""The peer whose times a row has beside gossamer's."""
+"""The peer whose times a row has beside gossamer's times."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,14 @@ class TimmRow:
 
     The columns have the names and the units of the columns in timm's result files.
 
-    infer_samples_per_sec, infer_step_time: pictures a second and milliseconds a batch of gossamer.
+    infer_samples_per_sec, infer_step_time: gossamer's pictures per second and milliseconds per
+    batch.
     infer_batch_size, infer_img_size: number of pictures in a batch, and width of a picture in
     pixels.
     infer_gmacs: billions of multiplications for a picture.
     param_count: millions of parameters.
-    compile_samples_per_sec, compile_step_time: pictures a second and milliseconds a batch of
-    torch.compile; None where it failed.
+    compile_samples_per_sec, compile_step_time: torch.compile's pictures per second and milliseconds
+    per batch; None where torch.compile failed.
     """
 
     model: str

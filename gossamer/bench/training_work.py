@@ -1,4 +1,4 @@
-"""The training work that all contenders do, and how a way to train becomes a contender."""
+"""The training work that all contenders do, and the preparation of a contender for timing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ CUDA graph."""
 
 @dataclass(frozen=True)
 class EpochWork:
-    """One epoch of online training, with the samples in their order, of one network or of several
-    with the same sizes: sigmoid units, squared error, learning rate RATE.
+    """One epoch of online training of one network, or of several networks with the same sizes. The
+    networks have sigmoid units, squared error and the learning rate RATE, and take the samples in
+    order.
 
     problem: back-propagation problem of the complete epoch.
     x: inputs of the samples (samples, inputs).
@@ -36,7 +37,7 @@ class EpochWork:
     start: parameters before training (networks, weight_count). All arrays are float32.
     checked: number of samples after which contenders are compared with the reference.
     judged: indices of the networks that are compared with the reference.
-    inputs: description of x, empty where it is MNIST.
+    inputs: description of x; empty where x is MNIST.
     """
 
     problem: BackpropProblem
@@ -60,7 +61,7 @@ class EpochWork:
         return layers
 
     def settings(self) -> np.ndarray:
-        """Returns the settings of each network in the form that the problem takes."""
+        """Returns the settings of each network, in the array that the problem takes as an input."""
         return np.tile(np.array([RATE, 0, 0], np.float32), (self.problem.networks, 1))
 
     def order(self, samples: int) -> np.ndarray:
@@ -68,8 +69,8 @@ class EpochWork:
         return np.tile(np.arange(samples, dtype=np.int32), (self.problem.networks, 1))
 
     def expected(self) -> np.ndarray:
-        """Returns by how much training on the checked samples changes the parameters of the judged
-        networks, in float64 (judged networks, weight_count)."""
+        """Returns the changes of the judged networks' parameters by training on the checked
+        samples, in float64 (judged networks, weight_count)."""
         judged, count = list(self.judged), self.checked
         problem = BackpropProblem(self.problem.sizes, count, count, networks=len(judged))
         inputs = [self.x[:count], self.targets[:count], self.order(count)[judged],
@@ -81,7 +82,7 @@ class EpochWork:
 class TrainingRun:
     """Networks in a contender's memory.
 
-    work: trains the networks on some samples, from their present parameters.
+    work: function that trains the networks on some samples, from their present parameters.
     parameters: function that returns the networks' present parameters (networks, weight_count).
     """
 
@@ -90,7 +91,7 @@ class TrainingRun:
 
 
 def flat(layers: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Joins weights and biases, in the form that EpochWork.layers has, to one array (networks,
+    """Returns weights and biases, given as EpochWork.layers returns them, as one array (networks,
     weight_count)."""
     return np.concatenate([array.reshape(len(array), -1) for layer in layers for array in layer],
                           axis=1)
@@ -101,8 +102,8 @@ def ready(contender: str, device: Device, task: EpochWork, begin: Callable[[int]
     """Prepares a contender for timing.
 
     device: device whose events time the work.
-    begin: function from a number of samples to networks with the parameters before training. Each
-    execution of their work trains the networks on this number of the first samples.
+    begin: function from a number N of samples to networks with the parameters before training. Each
+    execution of their work trains the networks on the first N samples.
     """
     short_run = begin(task.checked)
     for _ in range(_WARM_UP):

@@ -1,4 +1,4 @@
-"""The cases that are measured, the items that make them, and the settings that a run's cases
+"""The cases that are measured, the items that make cases, and the settings that all cases of a run
 share."""
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ MOST_ERROR = {"fp64": 1e-12, "fp32": 1e-4, "tf32": 2e-3, "fp16": 2e-3, "int8": 0
 """Largest normalised error by precision: a contender whose error is larger did not compute in that
 precision. TF32 rounds to about 1e-3; integers are exact."""
 _BITS = {"fp64": 64, "fp16": 16, "int8": 8, "b1": 1}
-"""Bits of a number in memory, for precisions where they are not 32."""
+"""Bits of a number in memory, for precisions whose numbers do not have 32 bits."""
 
 
 @dataclass(frozen=True)
 class Case:
     """One piece of work that all contenders do.
 
-    flops: least number of floating-point operations that the work takes, without those on zero
+    flops: least number of floating-point operations that the work takes, without operations on zero
     weights.
     least_bytes: bytes of nonzero weights, inputs and outputs when each crosses memory once as
     float32.
     density: share of nonzero weights.
     expected: output for the first images or rows, in float64.
-    contenders: functions that make a contender's alternatives, by its name; they may raise
-    AbsentError.
-    sample_us: approximate length of one sample of a contender's time.
-    most_error: normalised error by precision beyond which a result is wrong.
-    beside: functions that make cases of like work with other weights, by the name of their
+    contenders: for the name of each contender, a function that makes the contender's alternatives,
+    or raises AbsentError.
+    sample_us: approximate duration of one sample of a contender's time, in microseconds.
+    most_error: for each precision, the normalised error beyond which a result is wrong.
+    beside: functions that make similar cases with other weights, by the name of a case's
     contender. These contenders are measured in the same run.
     """
 
@@ -102,7 +102,7 @@ class Item:
     is_ladder: whether the case has the rungs of the published ladder. Peers take part in such a
     case only where the command line names them.
     is_called: whether calls are timed by the clock.
-    is_module: whether its peers are ways in which torch calls a module.
+    is_module: whether the peers are ways in which torch calls a module.
     """
 
     suite: str
@@ -125,7 +125,7 @@ class Files:
     models: files of networks, or names of networks in the zoo.
     data: folder of published sparse weights.
     efforts: efforts whose planning is timed; empty for the suite's own efforts.
-    loads: how calls that are timed follow one another.
+    loads: numbers of threads, rates and durations of calls that are timed.
     images: folder of pictures that are run.
     modules: patterns of names of torch's modules; None for the suite's own modules.
     """
@@ -139,8 +139,8 @@ class Files:
 
 
 def least_work(layer: Layer) -> tuple[int, int]:
-    """Returns the least FLOPs and bytes of a layer: the least of its problem, less the part of zero
-    weights."""
+    """Returns the least FLOPs and the least bytes of a layer: the numbers of its problem, minus the
+    part of zero weights."""
     assert layer.problem is not None
     flops, size = layer.problem.flops, layer.problem.least_bytes
     weight = layer.weights.get("weight")
@@ -156,8 +156,8 @@ def tuners(device: Device, effort: str, note: Callable[[str], None] = lambda lin
           budget_s: float | None = None) -> Callable[[str], Tuner]:
     """Returns a function from a precision to its tuner; all tuners share one tuning cache.
 
-    They measure every configuration that vendors' libraries offer, whatever the effort, so that
-    each peer is measured at its best; with `choice_only`, they measure no more candidates than
+    The tuners measure every configuration that vendors' libraries offer, whatever the effort, so
+    that each peer is measured at its best. With `choice_only` they measure no more candidates than
     `compile` does.
 
     choice_only: whether the plan that gossamer chooses is gossamer's only contender.

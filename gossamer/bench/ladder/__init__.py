@@ -1,4 +1,6 @@
-"""The published ladder: MobileNetV2 by six programs, each with one improvement over the one before.
+"""The published ladder: MobileNetV2 by six programs, each with one improvement over the program
+before.
 
-These programs, its rungs, are measured beside gossamer's plans and are never candidates of a plan.
+These programs, the rungs of the ladder, are measured beside gossamer's plans and are never
+candidates of a plan.
 """

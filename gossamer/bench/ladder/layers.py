@@ -17,7 +17,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution whose results get a bias and are then bounded, as ReLU6 does.
+    """A convolution with a bias, and with bounds on the results, as by ReLU6.
 
     problem: the convolution without an epilogue.
     weight: (M, C/groups, R, S) float64.
@@ -97,7 +97,8 @@ def published_layers(static: StaticGraph) -> list[PublishedLayer]:
 
 
 def _layer(static: StaticGraph, node: Node) -> PublishedLayer | None:
-    """The layer that a node makes by itself; None where it makes no layer by itself."""
+    """Returns the layer that a node makes by itself. Returns None for a node that can only be fused
+    into a convolution, and for a node that the published program does not have."""
     inputs = tuple(node.inputs)
     shapes = [static.shapes[name] for name in inputs]
     attributes = node.attributes
@@ -129,15 +130,16 @@ def _is_biased(node: Node) -> bool:
 
 
 def _constants(static: StaticGraph, node: Node) -> tuple[np.ndarray, np.ndarray]:
-    """The weight and the bias of a node in float64; the bias is 0 where the node has none."""
+    """Returns the weight and the bias of a node in float64; the bias is 0 where the node has no
+    bias."""
     weight, *bias = (static.constants[name].astype(np.float64) for name in node.inputs[1:])
     outputs = weight.shape[1 if node.op == "gemm" and not node.attributes["trans_b"] else 0]
     return weight, bias[0].reshape(-1) if bias else np.zeros(outputs)
 
 
 def _fused(static: StaticGraph, node: Node, convolution: Convolution) -> Convolution | None:
-    """The convolution fused with an element-wise node that reads its output; None where they cannot
-    be fused."""
+    """Returns the convolution fused with an element-wise node that reads its output; None where
+    they cannot be fused."""
     if node.op != "elementwise" or convolution.is_bounded:
         return None
     expression = node.attributes["expression"]
@@ -154,8 +156,8 @@ def _fused(static: StaticGraph, node: Node, convolution: Convolution) -> Convolu
 
 
 def _bounds(expression: Expression) -> tuple[float, float] | None:
-    """The bounds to which an expression limits its input; None where the expression does anything
-    else."""
+    """Returns the bounds to which an expression limits its input; None where the expression does
+    anything else."""
     if expression == apply("relu"):
         return 0.0, np.inf
     (step, *others) = expression.steps or (None,)

@@ -1,4 +1,4 @@
-"""A network on a device, computed as a rung of the ladder computes it."""
+"""A network on a device that a rung of the ladder computes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BLOCKS = (32, 64, 128, 256, 512, 1024)
 _TUNING_REPEATS, _TUNING_SAMPLE_US = 3, 200.0
 """Samples of each block size, and their length in microseconds."""
 _LARGEST = 2**31 - 1
-"""Most values of a tensor that the kernels' integers can count."""
+"""The most values that a tensor may have, because the kernels count values by 32-bit integers."""
 _PURPOSE = "a rung of the ladder"
 
 BlockSizes = dict[tuple[object, ...], int]
@@ -45,8 +45,8 @@ BlockSizes = dict[tuple[object, ...], int]
 class _Stored:
     """A tensor in memory.
 
-    shape: images, channels, rows and columns.
-    border: zeros on each side of an image.
+    shape: images, channels, rows and columns, without the border.
+    border: number of rows or columns of zeros on each side of an image.
     """
 
     shape: tuple[int, ...]
@@ -67,7 +67,10 @@ class _Stored:
 
 @dataclass(frozen=True)
 class _Call:
-    """A kernel that computes `items` values, each in a work-item of its own."""
+    """A kernel with its arguments.
+
+    items: number of work-items that the kernel needs.
+    """
 
     kernel: Kernel
     items: int
@@ -88,7 +91,8 @@ class _Call:
 class _Work:
     """The kernel calls that compute a layer.
 
-    padded_size: the number of values of the padded copy of its input, 0 for none.
+    padded_size: number of values in the padded copy of the layer's input; 0 where the layer makes
+    no padded copy.
     """
 
     inputs: tuple[str, ...]
@@ -99,10 +103,10 @@ class _Work:
 
 
 class PublishedNetwork:
-    """A network with its weights and its input in a device's memory, in the form of one rung.
+    """A network that one rung computes, with its weights and its input in a device's memory.
 
-    Up to Rung.VALUES a layer whose input needs padding first copies it into a larger tensor. From
-    Rung.BORDERS on each tensor is written with the border that its readers need. Up to
+    Up to Rung.VALUES a layer that needs padding first copies its input into a larger tensor. From
+    Rung.BORDERS on, each tensor is written with the border that its readers need. Up to
     Rung.BORDERS each layer allocates its memory in every run, and all this memory is freed at the
     run's end.
 
@@ -150,8 +154,8 @@ class PublishedNetwork:
         return min(sizes), max(sizes)
 
     def run(self, stream: Any = None) -> None:
-        """Queues the network's layers one after another. Where a run allocates memory of its own,
-        it waits until the layers have ended."""
+        """Queues the network's layers one after another. In rungs that allocate memory in every
+        run, waits until the layers have ended."""
         tensors, padded = dict(self._kept), dict(self._kept_padded)
         for work in self._works:
             if self._rung < Rung.MEMORY:
@@ -170,7 +174,7 @@ class PublishedNetwork:
 
     def _tensors(self, static: StaticGraph, layers: Sequence[PublishedLayer],
                  source: str) -> dict[str, _Stored]:
-        """The tensors in memory by name, with the borders that their readers need."""
+        """Returns the tensors in memory by name, with the borders that their readers need."""
         borders: dict[str, int] = {}
         if self._rung >= Rung.BORDERS:
             for layer in layers:
@@ -182,7 +186,7 @@ class PublishedNetwork:
                 for name in names}
 
     def _with_border(self, x: np.ndarray, name: str) -> np.ndarray:
-        """The input with the zeros that the network's first layers need around it."""
+        """Returns the input with the zeros that the network's first layers need around it."""
         border = self._stored[name].border
         return np.pad(x.astype(self._dtype), ((0, 0), (0, 0), (border,) * 2, (border,) * 2))
 
@@ -191,8 +195,8 @@ class PublishedNetwork:
 
     def _allocate(self, work: _Work, tensors: dict[str, Buffer],
                   padded: dict[str, Buffer]) -> None:
-        """Adds the memory of a layer's output, and of its padded input where the layer makes
-        one."""
+        """Allocates the memory of a layer's output, and of the padded copy of its input where the
+        layer makes such a copy."""
         nbytes = self._dtype.itemsize
         if work.padded_size:
             padded[work.output] = self._device.empty(nbytes * work.padded_size, _PURPOSE)
@@ -206,7 +210,8 @@ class PublishedNetwork:
                        [tensors[work.output]], padded.get(work.output), stream)
 
     def _block(self, work: _Work, call: _Call, known: BlockSizes) -> int:
-        """The block size of a kernel: from Rung.BLOCKS on the fastest of several."""
+        """Returns the block size of a kernel. From Rung.BLOCKS on, this is the fastest of several
+        block sizes."""
         most = self._device.limits.sure_work_group_size
         if self._rung < Rung.BLOCKS:
             return min(_BLOCK, most)

@@ -1,5 +1,5 @@
-/* The layers of the ladder that are no convolutions. They are the same in all rungs: a work-item
- * computes one value of the output. Tensors are NCHW. */
+/* The layers of the ladder that are no convolutions. These kernels are the same in all rungs: a
+ * work-item computes one value of the output. Tensors are NCHW. */
 
 #include "dialect/common.h"
 #include "results.h"

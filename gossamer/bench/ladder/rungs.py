@@ -9,8 +9,7 @@ SUITE = "ladder"
 
 
 class Rung(IntEnum):
-    """A program of the ladder; it has its own improvement and the improvements of all rungs before
-    it.
+    """A program of the ladder. A rung has the improvements of all rungs before it, and one more.
 
     label: the improvement in words.
     contender: name of the rung among the contenders.

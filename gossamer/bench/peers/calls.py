@@ -15,8 +15,8 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 
 CalledPeer = Callable[[PeerNetwork, np.ndarray, Device, str, str, int], CalledContender]
-"""Function that returns a peer ready to be called with an input of a kind, on a device, in a
-precision, by several threads. Raises AbsentError."""
+"""Function from a network, an input, a device, a precision, the input's kind and a number of
+threads to a peer that is ready to be called. Raises AbsentError."""
 
 
 def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
@@ -47,7 +47,8 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: 
 
 
 def _torch(name: str) -> CalledPeer:
-    """The peer of this name in torch_calls, which is imported when it is first used."""
+    """Returns the peer of this name. Its module torch_calls is imported when the peer is first
+    used."""
     def peer(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
              threads: int) -> CalledContender:
         if network.torch is None:

@@ -1,4 +1,5 @@
-"""CLBlast, a BLAS in OpenCL, for layers that are a product alone; Debian has it as libclblast1."""
+"""CLBlast, a BLAS in OpenCL, for layers that are a product alone. Debian's package of CLBlast is
+libclblast1."""
 
 from __future__ import annotations
 
@@ -30,9 +31,9 @@ _AGAIN = "remove the file, or run clblast_tuner_xgemm again"
 
 def clblast(network: PeerNetwork, x: np.ndarray, device: Device,
             precisions: Sequence[str]) -> list[Alternative]:
-    """Returns CLBlast's product on an OpenCL device. Its settings are CLBlast's own, unless the
-    current directory has results of CLBlast's tuner for this device. Raises AbsentError where
-    CLBlast cannot be measured."""
+    """Returns CLBlast's product on an OpenCL device. Where the current directory has results of
+    CLBlast's tuner for this device, the product has the tuner's settings, else CLBlast's default
+    settings. Raises AbsentError where CLBlast cannot be measured."""
     if not runs_opencl(device):
         raise AbsentError("runs through OpenCL: --device opencl:N")
     nodes = network.graph.nodes
@@ -131,7 +132,7 @@ class _Result:
 
 
 def _result(path: Path) -> _Result:
-    """Reads a result of the tuner. Raises AbsentError for a file that is no such result."""
+    """Reads a result of the tuner. Raises AbsentError for a file that is no result of the tuner."""
     try:
         found = json.loads(path.read_text())
         pairs = (setting.split("=") for setting in found["best_parameters"].split())

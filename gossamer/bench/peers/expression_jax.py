@@ -51,4 +51,4 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "round": jnp.rint, "sigmoid": jax.nn.sigmoid, "sign": jnp.sign, "relu": jax.nn.relu,
     "clip": jnp.clip, "leaky_relu": _slope_below_zero, "prelu": _slope_below_zero,
     "hard_sigmoid": _hard_sigmoid, "constant": lambda value: value}
-"""The form in JAX of every function of expressions, with the same arguments and constants."""
+"""For every function of expressions, the function of JAX with the same arguments and constants."""

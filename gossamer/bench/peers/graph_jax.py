@@ -1,4 +1,4 @@
-"""A graph as a function that JAX compiles whole; needs jax."""
+"""A graph as one function that JAX compiles as a whole; needs jax."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ from gossamer.ops.pool.reference import counts_along
 from gossamer.tensor import default_spec
 
 LAYOUTS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
-"""The axes of an image in NCHW in the order of each layout."""
+"""For each layout, the axes of an image (N, C, H, W) in the order of the layout."""
 
 _FILTERS = {"NCHW": "OIHW", "NHWC": "OHWI"}
-"""The order of a filter's axes for images in each layout; it is like the order of the images'
-axes."""
+"""For images in each layout, the order of a filter's axes: input channels have the same place in
+filters as channels in images."""
 _PROCESSOR_FILTERS = "HWIO"
-"""The order in which XLA reads filters on the processor; it transposes filters in any other order
-in every call."""
+"""The order of a filter's axes in which XLA reads filters on the processor. XLA transposes filters
+with any other order in every call."""
 
 _Item = TypeVar("_Item")
 
 
 class GraphFunction:
     """A network at one batch size as a function of its weights and its input, with batch norms
-    folded. It returns a tuple of the graph's outputs.
+    folded. The function returns a tuple of the graph's outputs.
 
-    Tensors of four axes are in the layout, and all other tensors are as in the graph. Filters are
-    in the layout too, except on the processor, where they are in the order in which XLA reads them.
+    Tensors of four axes have the order of axes of the layout, and all other tensors the order of
+    the graph. Filters have the layout's order in _FILTERS, and on the processor the order
+    _PROCESSOR_FILTERS.
 
-    weights: the constants in these orders and in the precision's dtype, as a list for calls.
+    weights: list of the constants, with their axes in these orders and in the precision's dtype; a
+    call takes this list as its first argument.
     Raises AbsentError for an op that this file does not translate.
     """
 
@@ -72,8 +74,8 @@ class GraphFunction:
         return tuple(run.values[info.name] for info in graph.outputs)
 
     def stored(self, array: np.ndarray) -> np.ndarray:
-        """Returns an array of the graph in the form that the function takes: in the layout and the
-        precision's dtype."""
+        """Returns an array of the graph as the function takes it: in the layout and the precision's
+        dtype."""
         return self._in_memory(array, self.order(range(array.ndim)))
 
     def filter_order(self, name: str) -> str:
@@ -87,7 +89,8 @@ class GraphFunction:
         return self._in_memory(array, ["OIHW".index(axis) for axis in self.filter_order(name)])
 
     def _in_memory(self, array: np.ndarray, axes: Sequence[int]) -> np.ndarray:
-        """Returns an array with its axes in this order and numbers in the precision's dtype."""
+        """Returns an array with its axes in the order `axes`, and floats in the precision's
+        dtype."""
         if array.dtype.kind == "f":
             array = array.astype(self.dtype)
         return np.ascontiguousarray(array.transpose(axes))
@@ -110,7 +113,8 @@ class GraphFunction:
 
 
 class _Run:
-    """One evaluation of the graph, with arrays or with the tracers that JAX puts in their place.
+    """One evaluation of the graph, with arrays or with the tracers that JAX uses in place of
+    arrays.
 
     values: arrays that are known so far, by their names in the graph.
     """
@@ -224,7 +228,7 @@ def _resize(run: _Run, node: Node) -> list[Any]:
         raise run.function.refused(node)
     for axis, taken in enumerate(positions, 2):
         times, place = repetitions(taken, shape[axis]), run.axis(node, axis)
-        # jnp.repeat reads no table of positions, as jnp.take does
+        # jnp.take reads a table of positions, and jnp.repeat needs no table
         x = (jnp.take(x, taken, place, mode="clip") if times is None
              else jnp.repeat(x, times, place))
     return [x]

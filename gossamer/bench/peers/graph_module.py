@@ -63,14 +63,14 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "leaky_relu": functional.leaky_relu, "hard_sigmoid": _hard_sigmoid,
     "less": _truth(operator.lt), "less_equal": _truth(operator.le), "greater": _truth(operator.gt),
     "greater_equal": _truth(operator.ge), "where": _where}
-"""Functions of expressions, each as torch computes it, with the same arguments and constants. One
-of two arguments may be a number."""
+"""For functions of expressions, the function of torch with the same arguments and constants. One of
+two arguments may be a number."""
 
 
 def graph_module(graph: Graph, batch: int) -> nn.Module:
     """Returns a module in evaluation mode that computes the graph's output, or a tuple of its
-    outputs, at this batch size. The module has one call of torch for each op; batch norms are
-    folded.
+    outputs, at this batch size. The module has one call of torch for each op, and for each step of
+    an expression. Batch norms are folded.
 
     Raises UnsupportedError for an op, or an attribute, that this file does not translate.
     """
@@ -80,7 +80,7 @@ def graph_module(graph: Graph, batch: int) -> nn.Module:
 class _Writer:
     """Writes the nodes of a static graph as calls of torch.
 
-    _values: for each value of the graph, the node of torch.fx whose result it is.
+    _values: for each value of the graph, the node of torch.fx that computes the value.
     """
 
     def __init__(self, static: StaticGraph) -> None:
@@ -145,7 +145,8 @@ class _Writer:
 
     def with_epilogue(self, node: Node, layer: Callable[[fx.Node | None], fx.Node],
                       channel_axes: int) -> fx.Node:
-        """Writes a layer and its epilogue. A bias that is added first becomes the layer's own.
+        """Writes a layer and its epilogue. A bias that the epilogue adds in its first step becomes
+        an argument of the layer's call.
 
         layer: function that writes the layer with a bias, or with None.
         channel_axes: number of axes behind the axis of the channels.

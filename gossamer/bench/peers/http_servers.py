@@ -23,9 +23,9 @@ from gossamer.model.input_format import InputFormat
 
 
 def network(model: str, device: str, most: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns PyTorch's function from photos to outputs, for batches of up to `most` photos. It is
-    compiled on a GPU, and eager on processors, for which torch.compile makes no faster code. Raises
-    InputError for a network that does not say how photos are prepared."""
+    """Returns PyTorch's function from photos to outputs, for batches of up to `most` photos. On a
+    GPU the function is compiled; on a processor it is eager, because torch.compile makes no faster
+    code there. Raises InputError for a network that does not say how photos are prepared."""
     import torch
 
     from gossamer.bench.peers.graph_module import graph_module
@@ -68,8 +68,8 @@ def photo_shape(graph: Any) -> tuple[int, int, int]:
 
 
 def _serve(model: str, device: str, port: int, *, is_empty: bool) -> None:
-    """Runs a server whose handler computes each request by itself. is_empty: whether it computes
-    nothing."""
+    """Runs a server whose handler computes each request alone, without batching. is_empty: whether
+    the handler computes nothing."""
     shape = photo_shape(gossamer.load(model))
     compute = None if is_empty else network(model, device, 64)
     app = FastAPI()

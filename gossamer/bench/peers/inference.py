@@ -48,8 +48,8 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device,
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         if len(processors) > 1:
-            # ONNX Runtime binds its threads like this itself, but not where their number is given;
-            # it counts processors from 1
+            # ONNX Runtime binds its threads in this way by default, but not where the number of
+            # threads is given; it counts processors from 1
             options.add_session_config_entry(
                 "session.intra_op_thread_affinities",
                 ";".join(str(processor + 1) for processor in processors[1:]))
@@ -105,7 +105,7 @@ def opencv(network: PeerNetwork, x: np.ndarray, device: Device,
 
 def jax_jit(network: PeerNetwork, x: np.ndarray, device: Device,
             precisions: Sequence[str]) -> list[Alternative]:
-    """Returns whole networks that JAX compiles, on CUDA devices and on the processor. Raises
+    """Returns JAX, which compiles whole networks, on CUDA devices and on the processor. Raises
     AbsentError."""
     if network.is_layer:
         raise AbsentError("whole networks are compared only")
@@ -137,7 +137,8 @@ def release() -> None:
 
 
 def _torch(name: str) -> Peer:
-    """The peer of this name in torch_peers, which is imported when it is first used."""
+    """Returns the peer of this name. Its module torch_peers is imported when the peer is first
+    used."""
     def peer(network: PeerNetwork, x: np.ndarray, device: Device,
              precisions: Sequence[str]) -> list[Alternative]:
         if network.torch is None:
@@ -172,14 +173,16 @@ def vendors() -> list[str]:
 
 
 def defaults(device: Device, layers: bool) -> list[str]:
-    """Returns the peers and vendors' algorithms that take part on a device where the user names
-    none.
+    """Returns the peers and vendors' algorithms that take part on a device where the user names no
+    contenders.
 
-    max-autotune is left out because it searches for many minutes, and semi-structured weights
-    because few networks have them. torch.compile is left out for
-    single layers: it takes seconds to compile each layer, and then makes the same calls as
-    torch-graph. OpenCV's dnn and JAX take part for whole networks only, and JAX not beside an
-    OpenCL device. CLBlast takes part for layers on an OpenCL device.
+    max-autotune is left out because it searches for many minutes, and semi-structured weights are
+    left out because few networks have them. torch.compile is left out for single layers: it takes
+    seconds to compile each layer, and then makes the same calls as torch-graph. OpenCV's dnn and
+    JAX take part for whole networks only, and JAX does not take part on an OpenCL device. CLBlast
+    takes part for layers on an OpenCL device only.
+
+    layers: whether the contenders compute single layers, else whole networks.
     """
     if not device.runs_cuda_libraries:
         on_opencl = ["clblast"] if runs_opencl(device) and layers else []

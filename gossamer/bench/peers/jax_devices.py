@@ -16,12 +16,13 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def processor() -> Any:
-    """Returns the processor as JAX knows it."""
+    """Returns JAX's object for the processor."""
     return jax.devices("cpu")[0]
 
 
 def gpu(device: Device) -> Any:
-    """Returns a CUDA device as JAX knows it. Raises AbsentError where JAX does not know it."""
+    """Returns JAX's object for a CUDA device. Raises AbsentError where JAX does not find the
+    device."""
     try:
         return jax.devices("cuda")[device.index]
     except (RuntimeError, IndexError):

@@ -23,8 +23,9 @@ _WARM_UP = 2
 """Calls before the call whose time is measured: the first call compiles, and the second call may
 record a CUDA graph."""
 _WAIT_US, _MOST_CALLS = 20_000.0, 100
-"""Microseconds of the calls that are queued on a GPU before one wait for their results, and the
-most such calls. The wait is negligible beside this time."""
+"""On a GPU, the timed work queues several calls and waits once for the last result, so that the
+time of the wait is negligible. The calls together take about this number of microseconds, and are
+at most this number of calls."""
 
 
 def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
@@ -44,8 +45,9 @@ def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
 
 def _contender(name: str, network: PeerNetwork, x: np.ndarray, device: Device, jax_device: Any,
                precision: str, layout: str) -> ReadyContender:
-    """The network in one layout and precision. Weights are arguments, as users of JAX pass them,
-    in the order of axes that convolutions read."""
+    """Returns the network in one layout and precision, ready to be timed. The weights are arguments
+    of the function, as users of JAX pass them, and their axes have the order in which convolutions
+    read them."""
     function = GraphFunction(network.graph, len(x), layout, precision,
                              on_processor=not device.runs_cuda_libraries)
     weights, source = jax.device_put((function.weights, function.stored(x)), jax_device)

@@ -3,7 +3,7 @@
     python -m gossamer.bench.peers.litserve_server litserve mobilenet_v2 cuda:0 8000
 
 The server takes one photo a request, (height, width, 3) uint8, and answers with the network's first
-output. Both are bytes in base 64 within JSON, because LitServe takes no bytes in another form.
+output. Photo and output are bytes in base 64 within JSON, because LitServe takes no plain bytes.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class ModuleWork:
 
     @property
     def multiplications(self) -> int:
-        """The multiplications of one call."""
+        """The number of multiplications in one call."""
         return multiplications(self.module, self.x)
 
     def own(self, effort: str) -> CalledContender:

@@ -1,4 +1,5 @@
-"""Which input pixels a nearest-pixel resize reads, in the forms that peers take."""
+"""The input pixels that a nearest-pixel resize reads, as positions and as a number of
+repetitions."""
 
 from __future__ import annotations
 

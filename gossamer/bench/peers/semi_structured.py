@@ -15,11 +15,11 @@ _ROWS, _COLUMNS = 32, 64
 
 
 def semi_structured(module: nn.Module) -> nn.Module:
-    """Turns weights with two zeros in every four, of 1x1 convolutions and fully connected layers,
-    into torch's semi-structured tensors, and returns the module.
+    """Turns the weights of 1x1 convolutions and fully connected layers into torch's semi-structured
+    tensors, where two of every four weights are zero. Returns the module.
 
-    Raises AbsentError where the module has no such weights, and torch's own error where torch has
-    no such tensors on the weights' device.
+    Raises AbsentError where the module has no weights in this pattern, and torch's own error where
+    torch has no semi-structured tensors on the weights' device.
     """
     layers = list(_layers(module)) if isinstance(module, fx.GraphModule) else []
     if not layers:
@@ -49,7 +49,8 @@ def semi_structured(module: nn.Module) -> nn.Module:
 
 def _pointwise(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
                strides: tuple[int, int]) -> torch.Tensor:
-    """A 1x1 convolution of images in channels_last as a product of their pixels."""
+    """Returns a 1x1 convolution of images in channels_last, computed as a matrix product whose rows
+    are the pixels."""
     pixels = x[:, :, ::strides[0], ::strides[1]].permute(0, 2, 3, 1)
     return functional.linear(pixels, weight, bias).permute(0, 3, 1, 2)
 

@@ -19,8 +19,8 @@ from gossamer.device.registry import find
 GRAPH = "torch-compile-graph"
 """The peer whose compiled module is captured in one CUDA graph by hand."""
 _MODES = {"torch-compile": None, GRAPH: None, "torch-compile:reduce-overhead": "reduce-overhead"}
-"""Modes that are passed to torch.compile; None where no mode is passed, so that it takes its
-default."""
+"""Modes that are passed to torch.compile; None where no mode is passed, so that torch.compile takes
+its default mode."""
 _WARM_UP = 3
 """Calls before PyTorch is timed or captured, in which it compiles."""
 

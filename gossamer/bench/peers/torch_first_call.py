@@ -17,8 +17,8 @@ from gossamer.device.registry import find
 
 def first_call(job: Job) -> tuple[np.ndarray, dict[str, Any]]:
     """Returns the network's first output in its first call, and a dictionary with fields of a row.
-    Its `seconds` run from torch.compile(module) to the end of the call. Raises AbsentError where
-    torch does not run on the device."""
+    The field `seconds` is the time from torch.compile(module) to the end of the call. Raises
+    AbsentError where torch does not run on the device."""
     device = find(job.device)
     on_cuda = device.runs_cuda_libraries
     if on_cuda and not torch.cuda.is_available():
@@ -45,7 +45,7 @@ def first_call(job: Job) -> tuple[np.ndarray, dict[str, Any]]:
 
 
 def _allow_tf32(allowed: bool) -> None:
-    # torch warns that there are newer switches, but torch.compile reads these
+    # torch warns that newer switches replace these two, but torch.compile reads these two
     with warnings.catch_warnings(action="ignore"):
         torch.backends.cuda.matmul.allow_tf32 = allowed
         torch.backends.cudnn.allow_tf32 = allowed

@@ -30,7 +30,8 @@ FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 BY_COLUMN = "row, weights by column"
 """Layout of a fully connected layer whose weights are transposed in memory."""
 MODES = {"torch-compile": "reduce-overhead", "torch-compile:max-autotune": "max-autotune"}
-"""Modes of torch.compile. Both replay CUDA graphs; max-autotune first searches for many minutes."""
+"""Modes of torch.compile. Both modes replay CUDA graphs; max-autotune first searches for many
+minutes."""
 GRAPH = "torch-compile-graph"
 """The peer that captures, in one CUDA graph, the code that torch.compile makes in its default
 mode."""
@@ -42,14 +43,16 @@ _WARM_UP = 3
 _GRAPH_US, _MOST_RUNS = 500.0, 50
 """Microseconds that a captured graph should last, and most executions that one graph captures."""
 _MOST_COMPILED = 64
-"""Most modules that torch compiles in this process; it counts all of them together."""
+"""The most modules that torch compiles in this process; torch counts the modules of all peers
+together."""
 
 
 class _Flags:
     """torch's switches for TF32 and for cuDNN's search, which hold for the whole process.
 
-    They take effect when cuDNN searches for an algorithm, runs it and captures it. Each call of
-    torch-eager asks for the switches that it needs, so that they are written only when they change.
+    The switches take effect when cuDNN searches for an algorithm, runs it and captures it. Each
+    call of torch-eager asks for the switches that the call needs; a switch is written only when it
+    changes, so that a call loses little time.
     """
 
     def __init__(self) -> None:
@@ -57,14 +60,14 @@ class _Flags:
         self._before: tuple[bool, bool, bool] | None = None
 
     def use(self, precision: str) -> None:
-        """Allows TF32 if it is the precision and forbids it otherwise, and lets cuDNN search for
-        its fastest algorithms."""
+        """Allows TF32 where the precision is "tf32", forbids TF32 in other precisions, and lets
+        cuDNN search for its fastest algorithms."""
         tf32 = precision == "tf32"
         if tf32 is self._tf32:
             return
         if self._before is None:
-            # torch warns once that there are newer switches, but torch.compile reads these, and
-            # fails where only the newer switches were set
+            # torch warns once that newer switches replace these, but torch.compile reads these
+            # switches, and fails where only the newer switches were set
             with warnings.catch_warnings(action="ignore"):
                 self._before = (torch.backends.cuda.matmul.allow_tf32,
                                 torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
@@ -157,7 +160,8 @@ class _PreparedModule:
                               ", ".join(filter(None, settings)), self.precision, runs)
 
     def _stream(self, stream: Any) -> Any:
-        """A stream of gossamer as a torch stream, on which gossamer's events time torch's work."""
+        """Returns a stream of gossamer as a torch stream, so that gossamer's events time torch's
+        work."""
         handle = self.torch_device.device.stream_handle(stream)
         if handle not in self._streams:
             self._streams[handle] = torch.cuda.ExternalStream(handle, self.x.device)
@@ -231,7 +235,7 @@ def forget() -> None:
 def _prepared(make: Callable[[_PreparedModule, str], ReadyContender], name: str,
               torch_device: _TorchDevice, precision: str, layout: str,
               fused: bool = False) -> ReadyContender:
-    """The contender that `make` makes of the network in this precision and layout."""
+    """Returns the contender that `make` makes of the network in this precision and layout."""
     return make(_PreparedModule(torch_device, precision, layout, fused), name)
 
 
@@ -256,8 +260,8 @@ class CapturedRun:
 
     graph: the graph.
     result: the output, which each execution fills.
-    run: function that executes the module. It keeps the weights alive, because the graph reads them
-    without owning them.
+    run: function that executes the module. The function keeps the weights alive, which the graph
+    reads without owning them.
 
     A call takes the arguments of `run`, but reads only the memory that was captured.
     """
@@ -273,8 +277,8 @@ class CapturedRun:
 
 def _captured(prepared: _PreparedModule, contender: str, run: Callable[[], torch.Tensor],
               *settings: str) -> ReadyContender:
-    """The contender with several executions in one CUDA graph, so that the time to launch the graph
-    is negligible."""
+    """Returns the contender with several executions in one CUDA graph, so that the time to launch
+    the graph is negligible."""
     FLAGS.use(prepared.precision)
     side_stream = torch.cuda.Stream(prepared.x.device)
     side_stream.wait_stream(torch.cuda.current_stream(prepared.x.device))
@@ -328,7 +332,7 @@ def _compiled_now(contender: str, torch_device: _TorchDevice, precision: str,
 
 
 def _compiled(prepared: _PreparedModule, contender: str) -> ReadyContender:
-    """The network compiled by torch.compile, which captures CUDA graphs itself."""
+    """Returns the network compiled by torch.compile, which captures CUDA graphs itself."""
     mode = MODES[contender]
     # the input keeps its address, so that replaying a graph needs no copy of it
     torch._dynamo.mark_static_address(prepared.x)

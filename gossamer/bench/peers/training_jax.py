@@ -35,7 +35,7 @@ def alternatives(name: str, task: EpochWork, device: Device) -> list[Alternative
 
 def _contender(name: str, task: EpochWork, timer: Device, jax_device: Any,
                unroll: int) -> ReadyContender:
-    """The contender with `unroll` steps in the loop's body, timed by `timer`."""
+    """Returns the contender with `unroll` steps in the loop's body, timed by `timer`."""
     x, targets = (jax.device_put(array, jax_device) for array in (task.x, task.targets))
     alone = task.problem.networks == 1
     update = _updated if alone else jax.vmap(_updated, (0, None, None))
@@ -70,13 +70,13 @@ def _contender(name: str, task: EpochWork, timer: Device, jax_device: Any,
 
 
 def _updated(layers: Layers, x: Any, target: Any) -> Layers:
-    """One network after a step of gradient descent by one sample."""
+    """Returns one network after a step of gradient descent by one sample."""
     gradients = jax.grad(_loss)(layers, x, target)
     return jax.tree.map(lambda array, gradient: array - RATE * gradient, layers, gradients)
 
 
 def _loss(layers: Layers, x: Any, target: Any) -> Any:
-    """Half the squared error of one sample."""
+    """Returns half the squared error of one sample."""
     for weight, bias in layers:
         # strict float32, no TF32
         x = jax.nn.sigmoid(jnp.dot(weight, x, precision=jax.lax.Precision.HIGHEST) + bias)

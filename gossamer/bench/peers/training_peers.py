@@ -19,18 +19,19 @@ TrainingPeer = Callable[[EpochWork, Device], list[Alternative]]
 """Function that returns the alternatives for a task on a device. Raises AbsentError."""
 
 _LOOKS = 3
-"""Measurements for each number of threads, of which the shortest time counts."""
+"""Number of measurements for each number of threads; the shortest time counts."""
 
 
 def _c(name: str, task: EpochWork, device: Device) -> list[Alternative]:
-    """The program in C. Raises AbsentError where it cannot be built."""
+    """Returns the program in C. Raises AbsentError where the program cannot be built."""
     backprop_c.library()
     return [Alternative("cc", partial(_c_contender, name, task))]
 
 
 def _c_contender(name: str, task: EpochWork) -> ReadyContender:
-    """The program in C with the fastest number of threads; the part of the name behind the colon
-    selects the form of the program."""
+    """Returns the program in C with the fastest number of threads. The part of the name after the
+    colon selects the program: with plain loops, with lists of nonzero inputs, or by default with
+    vectors."""
     host, networks = find("host"), task.problem.networks
     kind, _, form = name.partition(":")
     lessons = Lessons(task.x, task.targets, RATE, form == "skip-zeros")
@@ -58,17 +59,17 @@ def _c_contender(name: str, task: EpochWork) -> ReadyContender:
 
 
 def _thread_counts(most: int) -> list[int]:
-    """The numbers of threads that are tried: powers of two, and `most`."""
+    """Returns the numbers of threads that are tried: powers of two, and `most`."""
     return sorted({most, *(1 << power for power in range(most.bit_length()))})
 
 
 def _shortest(run: TrainingRun, host: Device) -> float:
-    """The shortest of several times of a run, in microseconds."""
+    """Returns the shortest of several times of a run, in microseconds."""
     return float(np.min([host.time(run.work) for _ in range(_LOOKS)]))
 
 
 def _torch(name: str, task: EpochWork, device: Device) -> list[Alternative]:
-    """The peers by PyTorch, which is imported when it is first used."""
+    """Returns a peer by PyTorch. PyTorch is imported when a peer first needs it."""
     if importlib.util.find_spec("torch") is None:
         raise AbsentError("torch is not installed: pip install torch")
     from gossamer.bench.peers import training_torch
@@ -77,7 +78,7 @@ def _torch(name: str, task: EpochWork, device: Device) -> list[Alternative]:
 
 
 def _jax(name: str, task: EpochWork, device: Device) -> list[Alternative]:
-    """The peers by JAX, which is imported when it is first used."""
+    """Returns a peer by JAX. JAX is imported when a peer first needs it."""
     if name == "jax-scan-gpu" and not device.runs_cuda_libraries:
         raise AbsentError("compared on CUDA only")
     if importlib.util.find_spec("jax") is None:
@@ -98,6 +99,6 @@ TRAINING_PEERS: dict[str, TrainingPeer] = {name: partial(make, name)
 
 
 def defaults(device: Device) -> list[str]:
-    """Returns the peers that take part on a device where the user names none."""
+    """Returns the peers that take part on a device where the user names no peers."""
     return [name for name in TRAINING_PEERS
             if device.runs_cuda_libraries or name not in ("torch-graph", "jax-scan-gpu")]

@@ -1,5 +1,5 @@
-"""Training by PyTorch: steps are written by hand and in place, without autograd, and on CUDA one
-graph may hold many steps."""
+"""Training by PyTorch. The steps are written by hand, in place and without autograd. On CUDA one
+graph may have many steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _MOST_STEPS = 100
 _WARM_UP = 3
 
 _slope = torch.ops.aten.sigmoid_backward
-"""error * a * (1 - a) of a sigmoid's output a, computed by one kernel."""
+"""Function from an error and a sigmoid's output a to error * a * (1 - a), computed by one
+kernel."""
 
 
 class _TorchNetworks:
@@ -81,14 +82,15 @@ def alternatives(name: str, task: EpochWork, device: Device) -> list[Alternative
 
 
 def _contender(name: str, task: EpochWork, device: Device) -> ReadyContender:
-    """The contender with the samples in its memory."""
+    """Returns the contender with the samples in its memory."""
     on_cuda = device.runs_cuda_libraries
     torch_device = torch.device("cuda", device.index) if on_cuda else torch.device("cpu")
     x, targets = (torch.from_numpy(array).to(torch_device) for array in (task.x, task.targets))
 
     @cache
     def stream_of(stream: Any) -> Any:
-        """A stream of gossamer as a torch stream, on which gossamer's events time torch's work."""
+        """Returns a stream of gossamer as a torch stream, so that gossamer's events time torch's
+        work."""
         handle = device.stream_handle(stream)
         return torch.cuda.ExternalStream(handle, torch_device)
 
@@ -114,7 +116,7 @@ def _contender(name: str, task: EpochWork, device: Device) -> ReadyContender:
 
 
 def _eager(networks: _TorchNetworks, x: torch.Tensor, targets: torch.Tensor) -> Callable[[], None]:
-    """An epoch over the samples that launches every kernel from Python."""
+    """Returns an epoch over the samples that launches every kernel from Python."""
     samples = list(zip(x.unbind(), targets.unbind(), strict=True))
 
     def run() -> None:
@@ -126,8 +128,9 @@ def _eager(networks: _TorchNetworks, x: torch.Tensor, targets: torch.Tensor) -> 
 
 @torch.inference_mode()
 def _graph(networks: _TorchNetworks, x: torch.Tensor, targets: torch.Tensor) -> Callable[[], None]:
-    """An epoch over the samples by replays of a CUDA graph of several steps; each replay first
-    gathers its samples by their numbers, which the graph keeps and advances on the device."""
+    """Returns an epoch over the samples by replays of a CUDA graph of several steps. Each replay
+    first gathers its samples by their numbers. These numbers are on the device, where the graph
+    advances them to the next samples."""
     FLAGS.use("fp32")
     steps = next(count for count in range(min(_MOST_STEPS, len(x)), 0, -1) if len(x) % count == 0)
     first = torch.arange(steps, device=x.device)
@@ -142,7 +145,7 @@ def _graph(networks: _TorchNetworks, x: torch.Tensor, targets: torch.Tensor) -> 
         # the first sample follows the last
         numbers.add_(steps).remainder_(len(x))
 
-    # capturing runs some steps, whose changes are undone
+    # the warm-up before the capture runs some steps; their changes are undone
     start = [(weight.clone(), bias.clone()) for weight, bias in networks.layers]
     replay = _captured(run_steps, x.device)
     numbers.copy_(first)

@@ -1,6 +1,6 @@
-"""The statistics of each channel by which batch norm in training normalises its input. Their kernel
-was published with a convolution in OpenCL; a work-group of 512 work-items computes a channel over
-the whole batch."""
+"""The statistics of each channel by which batch norm in training normalises its input. The kernel
+that computes them was published with a convolution in OpenCL: a work-group of 512 work-items
+computes a channel over the whole batch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class BatchStatisticsProblem(Problem):
-    """The first half of a batch norm. Its output is a matrix (3, channels). Its three rows are the
-    mean of each channel in float32; the mean's rest, the exact mean less the mean in float32; and
-    gamma / sqrt(variance + epsilon).
+    """The first half of a batch norm. Its output is a matrix (3, channels). The rows of the matrix
+    are the mean of each channel in float32; the rest of the mean, which is the exact mean minus the
+    mean in float32; and gamma / sqrt(variance + epsilon).
 
-    Its weight is `gamma`, with a number for each channel.
+    The weight is `gamma`, with a number for each channel.
 
     norm: the batch norm, whose momentum and beta are not used.
 
@@ -63,7 +63,8 @@ class BatchStatisticsProblem(Problem):
 
 
 class NumpyBatchStatistics(HostAlgorithm):
-    """Computes in float64; the rest of a mean is the part of it that float32 cannot hold."""
+    """Computes in float64. The rest of a mean is the mean in float64 minus this mean rounded to
+    float32."""
 
     op = "batch_statistics"
 
@@ -99,8 +100,8 @@ class PublishedBatchStatistics(Algorithm):
 
 def reference(problem: BatchStatisticsProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Returns the statistics in float64. Their means are not rounded to float32, so that all rests
-    are 0."""
+    """Returns the statistics in float64. Means are not rounded to float32, so that all rests are
+    0."""
     x = np.asarray(inputs[0], np.float64)
     others = tuple(axis for axis in range(x.ndim) if axis != 1)
     mean, variance = x.mean(others), x.var(others)

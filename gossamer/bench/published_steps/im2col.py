@@ -1,5 +1,5 @@
-"""The first step of the published convolution in OpenCL: a kernel makes the im2col matrix. Each of
-its work-items copies the taps of one channel of one output pixel."""
+"""The first step of the published convolution in OpenCL: a kernel makes the im2col matrix. Each
+work-item of the kernel copies the taps of one channel of one output pixel."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class NumpyIm2col(HostAlgorithm):
 
 
 class PublishedIm2col(Algorithm):
-    """The kernel that the algorithms of convolution with a stored im2col matrix launch."""
+    """The im2col kernel of the convolution algorithms that store the im2col matrix."""
 
     op = "im2col"
     name = "published"

@@ -26,7 +26,7 @@ class NormaliseProblem(Problem):
     second input is the matrix (3, channels) of means, rests and factors that BatchStatisticsProblem
     describes.
 
-    Its weight is `beta`, with a number for each channel.
+    The weight is `beta`, with a number for each channel.
 
     norm: the batch norm, whose epsilon and momentum are not used.
     """

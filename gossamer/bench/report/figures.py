@@ -1,4 +1,4 @@
-"""Draws figures from result rows. The figures of the sparse suites are like those of the
+"""Draws figures from result rows. The figures of the sparse suites are like the figures of the
 publication on direct sparse convolution: the time of each layer, and the speed-up over the peers by
 layer, by network and by batch size. Another figure shows the published ladder of MobileNetV2."""
 
@@ -71,7 +71,7 @@ def write(rows: Sequence[ResultRow], folder: Path) -> list[Path]:
 
 
 def _figures(layers: Sequence[MeasuredCase], networks: Sequence[MeasuredCase]) -> dict[str, Any]:
-    """The figures by file name; a figure without rows is left out."""
+    """Returns the figures by file name; a figure without rows is left out."""
     figures: dict[str, Any] = {}
     for network in dict.fromkeys(layer.network for layer in layers):
         network_layers = [layer for layer in layers if layer.network == network]
@@ -87,14 +87,15 @@ def _figures(layers: Sequence[MeasuredCase], networks: Sequence[MeasuredCase]) -
 
 
 def _over(peers: Sequence[str]) -> dict[str, SpeedUp]:
-    """The speed-ups over the peers by their names in a legend."""
+    """Returns functions that compute the speed-up over a peer, by the speed-up's name in a
+    legend."""
     return {f"over {peer}": methodcaller("speed_up", peer) for peer in peers}
 
 
 def _by_batch(title: str, measured: Sequence[MeasuredCase], values: Mapping[str, SpeedUp],
               unit: str, log: bool = False) -> Any:
-    """A figure with a panel for each batch size and a group of bars for each case; None where no
-    value is known."""
+    """Returns a figure with a panel for each batch size and a group of bars for each case; None
+    where no value is known."""
     panels: dict[int, tuple[list[str], dict[str, list[float | None]]]] = {}
     for batch in sorted({case.own.batch for case in measured}):
         cases = [case for case in measured if case.own.batch == batch]
@@ -118,8 +119,8 @@ def _by_batch(title: str, measured: Sequence[MeasuredCase], values: Mapping[str,
 
 
 def _against_batch(layers: Sequence[MeasuredCase]) -> Any:
-    """A figure with a panel for each network, which shows the geometric mean speed-up of its layers
-    at each batch size; None where no speed-up is known."""
+    """Returns a figure with a panel for each network. A panel shows the geometric mean speed-up of
+    the network's layers at each batch size. Returns None where no speed-up is known."""
     panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for network in dict.fromkeys(layer.network for layer in layers):
         network_layers = [layer for layer in layers if layer.network == network]
@@ -148,7 +149,8 @@ def _against_batch(layers: Sequence[MeasuredCase]) -> Any:
 
 def _panels(count: int, width: float, title: str,
             measured: MeasuredCase) -> tuple[Any, Sequence[Any]]:
-    """A figure with panels below one another; its title names the machine of `measured`."""
+    """Returns a figure with panels below one another, and the panels. The title of the figure names
+    the machine of `measured`."""
     figure = new_figure(width, _HEIGHT * count, _DOTS)
     figure.suptitle(f"{title}, {through(*measured.where)}, fp32", fontsize=9)
     return figure, list(figure.subplots(count, 1, squeeze=False)[:, 0])

@@ -20,7 +20,7 @@ _COLOURS = {"fp64": "C0", "fp32": "C1", "tf32": "C2", "fp16": "C3"}
 _WIDTH, _BAR, _MARGINS, _DOTS = 7.5, 0.17, 1.2, 110
 """Width of the chart, height of a bar and height of its margins in inches; dots per inch."""
 _LABELLED = 3.0
-"""Ratio of the axis's right end to the longest time; it leaves room for the numbers behind the
+"""Ratio of the axis's right end to the longest time. This leaves room for the numbers behind the
 bars."""
 
 

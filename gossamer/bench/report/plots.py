@@ -18,7 +18,7 @@ margins, and width of a panel."""
 _DOTS, _MOST_DOTS = 110.0, 60_000
 """Dots per inch, and most dots of height: matplotlib draws at most 2^16."""
 _MOST_BARS = 6
-"""Cases of a panel beyond which marks are drawn instead of bars."""
+"""The most cases of a panel for which bars are drawn; for more cases, marks are drawn."""
 _SHAPES = {"fp32": "o", "tf32": "^", "fp16": "s", "int8": "v", "b1": "D"}
 """Matplotlib's marker for each precision."""
 
@@ -28,10 +28,10 @@ def png(rows: Sequence[ResultRow]) -> bytes:
     colour for each contender.
 
     With few cases there is a panel for each suite, batch, precision and machine. Each contender
-    has a bar with a whisker from quartile to quartile, and a line across each case's bars marks
-    its speed of light. With many cases there is a panel for each suite, network, batch and
-    machine, with the batch sizes side by side. Each case and precision has a line, on which each
-    contender has a mark whose shape depends on its precision.
+    has a bar with a whisker from quartile to quartile, and a line across the bars of a case marks
+    the speed of light of the case. With many cases there is a panel for each suite, network, batch
+    and machine, with the batch sizes side by side. Each case and precision has a line, on which
+    each contender has a mark. The shape of the mark depends on the precision.
 
     Raises InputError where matplotlib is missing or there are no rows.
     """
@@ -84,8 +84,9 @@ def _network(view: View) -> str:
 
 
 def _grid(panels: Panels, many: bool) -> list[tuple[list[tuple[Any, ...]], float]]:
-    """Lines of panels by their keys, and the height of each line in inches. Where there are many
-    cases a line has all batch sizes of a network, otherwise a single panel."""
+    """Returns the lines of panels, each as the keys of its panels and its height in inches. Where
+    there are many cases, a line has all batch sizes of a network; otherwise it has a single
+    panel."""
     lines: dict[Hashable, list[tuple[Any, ...]]] = {}
     for key in panels:
         lines.setdefault(key[0] if many else key, []).append(key)

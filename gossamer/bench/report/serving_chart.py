@@ -9,9 +9,9 @@ from gossamer.io.charts import as_png, check_available, new_figure
 
 
 def serving_png(rows: Sequence[ServingRow]) -> bytes:
-    """Returns a plot over the requests a second. Each server has a line for the 99th percentile of
-    its latencies, and a thinner line for their median. Raises InputError where matplotlib is
-    missing."""
+    """Returns a plot of latencies over the number of requests per second. Each server has a line
+    for the 99th percentile of its latencies, and a thinner line for their median. Raises InputError
+    where matplotlib is missing."""
     check_available("--plot")
     from matplotlib.ticker import LogFormatter, NullFormatter
 

@@ -29,7 +29,7 @@ _SPARSE, _SPARSEST = 0.85, 0.95
 _ALL, _SKIMCAFFE = "all", ("caffenet", "googlenet", "resnet50")
 _PUBLISHED = tuple(f"{network}/conv{number}" for network in ("alexnet", "caffenet")
                    for number in range(2, 6))
-"""The layers on which the publication compares the forms of direct sparse convolution."""
+"""The layers on which the publication compares its programs of direct sparse convolution."""
 
 SpeedUp = Callable[["MeasuredCase"], float | None]
 """Function from a case to a ratio of two contenders' times; None where one of them is missing."""
@@ -72,8 +72,9 @@ class MeasuredCase:
 
     def speed_up(self, over: str, precision: str = "fp32", *, of: str = OWN,
                  allowed: str = "fp32") -> float | None:
-        """Returns the ratio of two speeds: the speed of `of` where the precision `allowed` is
-        allowed, over the speed of `over` in `precision`."""
+        """Returns the ratio of two speeds: the speed of the contender `of` in the precision
+        `allowed`, over the speed of the contender `over` in `precision`. The speed of gossamer in a
+        precision is its speed in the fastest precision that this precision allows."""
         return _ratio(self.time(over, precision), self.time(of, allowed))
 
 
@@ -92,7 +93,8 @@ def newest(rows: Sequence[ResultRow], suite: str) -> list[MeasuredCase]:
 
 
 def mean(measured: Iterable[MeasuredCase], speed_up: SpeedUp) -> tuple[float, int] | None:
-    """Returns the geometric mean of a speed-up over the cases that have it, and their number."""
+    """Returns the geometric mean of a speed-up over the cases that have the speed-up, and the
+    number of these cases."""
     logs = [math.log(ratio) for ratio in map(speed_up, measured) if ratio is not None]
     return (math.exp(statistics.fmean(logs)), len(logs)) if logs else None
 
@@ -136,7 +138,7 @@ def _over_others(layers: Sequence[MeasuredCase]) -> list[str]:
 
 
 def _columns(measured: Sequence[MeasuredCase]) -> list[tuple[str, str]]:
-    """The peers with each precision that they have rows in. Where cuDNN has rows in several
+    """Returns each peer with each precision of its rows. Where cuDNN has rows in several
     precisions, there is also a column with an empty precision, which stands for cuDNN's fastest
     precision."""
     present = {(row.contender, row.precision) for case in measured for row in case.rows}
@@ -158,7 +160,7 @@ def _over(contender: str, precision: str, allowed: str) -> SpeedUp:
 
 
 def _forms(layers: Sequence[MeasuredCase]) -> list[str]:
-    """A table of the forms of direct sparse convolution against one another."""
+    """Returns a table of the algorithms of direct sparse convolution against one another."""
     pairs = {"tiled over untiled": (TILED, UNTILED), "tables over tiled": (TABLE, TILED),
              "generated over tiled": (COMPILED, TILED), "gossamer over tiled": (OWN, TILED),
              "gossamer over generated": (OWN, COMPILED)}

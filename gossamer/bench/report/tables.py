@@ -118,8 +118,8 @@ def _pointwise_lines(shown: Sequence[View]) -> list[str]:
 
 def summary(rows: Sequence[ResultRow], suite: str) -> str:
     """Returns for each machine a table of gossamer's speed against each contender, with a line for
-    each network, batch and precision. Behind the tables of the suite POINTWISE come the lines of
-    _pointwise_lines()."""
+    each network, batch and precision. The lines of _pointwise_lines() follow the tables of the
+    suite POINTWISE."""
     shown = [view for view in views(rows) if view.own and view.own.suite == suite]
     if suite == TUNING:
         return _times_of_planning(shown)
@@ -200,8 +200,8 @@ def with_tables(text: str, rows: Sequence[ResultRow], name: str = "the text") ->
 
 
 def full_tables(text: str, folder: Path) -> dict[Path, str]:
-    """Returns files with all tables of the suites that the text only sums up: their contents by
-    path.
+    """Returns the contents of files by path. The files have all tables of the suites that the text
+    only sums up.
 
     folder: file of rows, or folder of such files. The tables of each file of rows go into a file
     beside it.

@@ -27,8 +27,8 @@ def print_result(result: Result, said: set[str] | None = None) -> None:
     """Prints the tables of one case, one for each precision, then the contenders without a row and
     the reasons.
 
-    said: lines on absent contenders that were printed before and are not repeated; new ones are
-    added.
+    said: lines on absent contenders that were printed before and are not repeated; new lines are
+    added to this set.
     """
     said = set() if said is None else said
     case = result.case

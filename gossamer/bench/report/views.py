@@ -18,16 +18,17 @@ _ALLOWED_BY_ALL = ("fp64", "int8", "b1")
 """The precisions that every other precision allows: double precision, and integers, whose sums are
 exact."""
 _APART = (TUNING,)
-"""Suites in which a more precise row has no part in the view of a precision. Planning in a more
-precise precision measures fewer algorithms, so that its time is the time of other work."""
+"""Suites in which the view of a precision has no rows of more precise precisions. Planning in a
+more precise precision measures fewer algorithms, so that the times of both precisions are times of
+different work."""
 
 
 @dataclass(frozen=True)
 class View:
     """One run of a case at a batch size, where a precision and more precise ones are allowed.
 
-    rows: rows of this precision, and gossamer's fastest row where it is more precise; the fastest
-    row comes first.
+    rows: rows of this precision, and gossamer's fastest row even if that row is more precise; the
+    fastest row comes first.
     fastest: fastest allowed row of gossamer, of its plans in OTHER_PLANS, and of each contender
     that has a row of this precision, by contender.
     """
@@ -43,7 +44,7 @@ class View:
 
     @property
     def first(self) -> ResultRow:
-        """The row whose suite, case, batch, machine and device stand for the view's."""
+        """The row that has the suite, case, batch, machine and device of the view."""
         return self.own or self.rows[0]
 
     @property
@@ -53,11 +54,12 @@ class View:
         return next((light for light in lights if light is not None), None)
 
     def speed(self, row: ResultRow) -> float | None:
-        """Returns the row's speed, where gossamer's is 1; None where gossamer has no row."""
+        """Returns the row's speed divided by gossamer's speed; None where gossamer has no row."""
         return self.own.median_us / row.median_us if self.own else None
 
     def contender(self, row: ResultRow) -> str:
-        """Returns the contender's name, marked where it ran on the host and gossamer did not."""
+        """Returns the contender's name, with "(host)" where the contender ran on the host and
+        gossamer did not."""
         elsewhere = row.device == "host" and self.first.device != "host"
         return f"{row.contender} (host)" if elsewhere else row.contender
 
@@ -120,10 +122,10 @@ def rank(precision: str) -> int:
 
 @dataclass(frozen=True)
 class Standing:
-    """The comparison of gossamer, or one contender, with another contender over several cases.
+    """The comparison of a first contender, such as gossamer, with a second one over several cases.
 
-    speed: geometric mean of the ratio of its speed to the other contender's speed.
-    held: number of cases in which it is as fast or faster.
+    speed: geometric mean of the first contender's speed divided by the second contender's speed.
+    held: number of cases in which the first contender is as fast or faster.
     cases: number of cases.
     """
 

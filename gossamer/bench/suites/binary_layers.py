@@ -46,7 +46,8 @@ _SIGN = Epilogue(Expression(2, (
     ExpressionStep("add", (0, 1)), ExpressionStep("constant", (), (0.0,)),
     ExpressionStep("greater", (2, 3)), ExpressionStep("constant", (), (1.0,)),
     ExpressionStep("constant", (), (-1.0,)), ExpressionStep("where", (4, 5, 6)))), ("channel",))
-"""1 where the sum of products plus its channel's bias is greater than 0, else -1."""
+"""An epilogue with the result 1 where the sum of products plus the bias of the channel is greater
+than 0, and -1 elsewhere."""
 
 
 def binary_case(suite: str, layer: ConvLayer, batch: int, setting: Setting) -> Case:
@@ -61,7 +62,7 @@ def binary_case(suite: str, layer: ConvLayer, batch: int, setting: Setting) -> C
     device = setting.device
     rng = np.random.default_rng(0)
     weight = rng.choice(_SIGNS, layer.weight_shape)
-    # a sum of an even number of signs is even, so that with an odd bias it is never 0
+    # a sum of an even number of signs is even, so that the sum plus an odd bias is never 0
     bias = (2 * rng.integers(-8, 8, layer.out_channels) + 1).astype(np.float32)
     image = (layer.channels, layer.size, layer.size)
     x = np.resize(rng.choice(_SIGNS, (min(batch, _DRAWN_IMAGES), *image)), (batch, *image))
@@ -123,8 +124,8 @@ class _OnDevice:
               by_floats: bool) -> ReadyContender:
         """Prepares the fastest variant of some algorithms.
 
-        by_floats: whether it reads and writes float16, so that it packs its input and unpacks its
-        output.
+        by_floats: whether the contender reads and writes float16, so that it packs its input and
+        unpacks its output.
         """
         device = self.device
         for algorithm in algorithms:
@@ -163,13 +164,14 @@ class _OnDevice:
                               captured=True)
 
     def _uploaded(self, spec: TensorSpec) -> Buffer:
-        """The input on the device."""
+        """Returns the input on the device, in the format of a spec."""
         if spec not in self.stored:
             self.stored[spec] = pack(self.x, spec)
         return self.device.upload(self.stored[spec], "a layer's input")
 
     def _fastest_of(self, algorithm: Algorithm) -> tuple[Variant, float]:
-        """The fastest variant of an algorithm that reads and writes packed bits, and its time."""
+        """Returns the fastest variant of an algorithm that reads and writes packed bits, and its
+        microseconds."""
         found = self.packed(algorithm)
         sources = {spec: self._uploaded(spec) for spec in
                    dict.fromkeys(variant.inputs[0] for variant in found)}
@@ -182,7 +184,7 @@ class _OnDevice:
 
     def _conversion(self, source: TensorSpec, target: TensorSpec, read: Buffer,
                     written: Buffer) -> Work:
-        """The fastest conversion between packed bits and floats."""
+        """Returns the fastest conversion between packed bits and floats."""
         problem = convert(source, target, (PLUS_MINUS_ONE,))
         return self._fastest([
             (algorithm, problem, variant, read, written) for algorithm in OPS["copy"].algorithms

@@ -1,8 +1,8 @@
 """Whole binary networks with the shapes of the literature, and the memory that plans of them take.
 
-The weights of a binary layer are drawn from 1 and -1. Scales are powers of 2, biases and inputs
-multiples of powers of 2, so that all sums before the classifier are exact in float32 and every
-contender in that precision has the same signs.
+The weights of a binary layer are drawn from 1 and -1. Scales are positive or negative powers of 2,
+and biases and inputs are multiples of powers of 2. All sums before the classifier are therefore
+exact in float32, and all contenders in float32 have the same signs.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def binary_networks() -> Mapping[str, Callable[[], PeerNetwork]]:
 
 
 def binary_case(make: Callable[[], PeerNetwork], batch: int, setting: Setting) -> Case:
-    """Makes the case of a binary network. PyTorch computes the network op by op, as the graph has
-    it. In the case of ResNet-18's blocks alone, float16 plans read and write float16 NHWC, as
-    between the layers of the whole network."""
+    """Makes the case of a binary network. The PyTorch module has the ops of the graph, one after
+    another. In the case of the network that has only ResNet-18's blocks, float16 plans read and
+    write float16 NHWC, the format between the layers of the whole network."""
     network = make()
 
     def module(constants: Mapping[str, np.ndarray]) -> object:
@@ -59,14 +59,14 @@ def _network(name: str) -> PeerNetwork:
 
 
 def _steps(x: np.ndarray) -> np.ndarray:
-    """Returns inputs as multiples of a power of 2, which float16 holds too."""
+    """Returns inputs rounded to multiples of a power of 2, which float16 holds exactly."""
     return (np.clip(np.rint(x / _INPUT_STEP), -64, 64) * _INPUT_STEP).astype(np.float32)
 
 
 def vgg_cifar10(name: str, size: int = 32) -> Graph:
     """Returns BinaryNet's network for CIFAR-10 (M. Courbariaux, I. Hubara, D. Soudry, R. El-Yaniv
     and Y. Bengio, "Binarized neural networks", arXiv 1602.02830, 2016): images (N, 3, size, size)
-    to 10 numbers, all layers but the first are binary."""
+    to 10 numbers. All layers except the first are binary."""
     build = _Builder(name, size)
     x = build.sign(build.conv("x", 128, 3, pad=1, binary=False))
     for channels in (128, 256, 512):
@@ -81,8 +81,8 @@ def vgg_cifar10(name: str, size: int = 32) -> Graph:
 
 def alexnet(name: str, size: int = 227) -> Graph:
     """Returns AlexNet as XNOR-Net binarises it (M. Rastegari, V. Ordonez, J. Redmon and A. Farhadi,
-    "XNOR-Net", ECCV 2016): images (N, 3, size, size) to 1000 numbers, all layers but the first and
-    the last are binary."""
+    "XNOR-Net", ECCV 2016): images (N, 3, size, size) to 1000 numbers. All layers except the first
+    and the last are binary."""
     build = _Builder(name, size)
     x = build.sign(build.pool(build.conv("x", 96, 11, stride=4, binary=False), 3, 2))
     x = build.pool(build.sign(build.conv(x, 256, 5, pad=2)), 3, 2)
@@ -96,8 +96,9 @@ def alexnet(name: str, size: int = 227) -> Graph:
 
 def resnet18(name: str, size: int = 224) -> Graph:
     """Returns ResNet-18 (K. He, X. Zhang, S. Ren and J. Sun, "Deep residual learning for image
-    recognition", CVPR 2016) with a binary body: images (N, 3, size, size) to 1000 numbers. The sums
-    of its blocks are not binarised; each block reads their signs."""
+    recognition", CVPR 2016) with binary layers except the first and the last: images (N, 3, size,
+    size) to 1000 numbers. The sum at the end of a block is not binarised; the convolutions of the
+    next block read the signs of this sum."""
     build = _Builder(name, size)
     x = build.pool(build.conv("x", 64, 7, stride=2, pad=3, binary=False), 3, 2, pad=1)
     return build.finish(build.linear(build.mean(_blocks(build, x)), 1000, binary=False))
@@ -129,8 +130,8 @@ _BUILDS: dict[str, Callable[[str], Graph]] = {
 
 
 class _Builder:
-    """Appends layers to a graph, with weights that are the same in every run; it knows the channels
-    and the size of each result."""
+    """Appends layers to a graph, with weights that are the same in every run. Remembers the
+    channels and the size of each result."""
 
     def __init__(self, name: str, size: int, channels: int = 3) -> None:
         self._graph = GraphBuilder(name, file=name)
@@ -200,8 +201,8 @@ class _Builder:
 
 
 def described(context: Context) -> str:
-    """Returns the text that a plan's row has beside the algorithms: the shares of the time before,
-    in and behind the layers on bits, and the memory of weights and activations."""
+    """Returns the text that a plan's row shows after the names of the algorithms: the shares of the
+    time before, in and behind the layers on bits, and the memory of weights and activations."""
     use = memory_use(context.program, context.builds)
     if use is None:
         return "no layer on bits"
@@ -209,10 +210,10 @@ def described(context: Context) -> str:
 
 
 def shares_text(program: Program) -> str:
-    """Returns as text which shares of the time are spent before the first step that computes on
-    bits (the stem), from it to the last such step, and behind the last such step (the classifier).
-    The times are those of single steps, each measured alone. Returns "" where a step was not
-    measured or no step computes on bits."""
+    """Returns the shares of the time that three parts of the program take, as text. The parts are
+    the steps before the first step on bits (the stem), the steps from the first to the last step on
+    bits, and the steps behind the last step on bits (the classifier). The time of each step was
+    measured alone. Returns "" where a step was not measured or no step computes on bits."""
     if not all(step.candidates for step in program.steps):
         return ""
     times = [step.candidate_of(step.candidates).measured.median_us or 0.0 for step in program.steps]

@@ -46,13 +46,13 @@ BOUND, ONE_BY_ONE, PINNED = f"{OWN}:bound", f"{OWN}:one-by-one", f"{OWN}:page-lo
 """Contenders beside a plan's call and stream: a bound call; calls one after another in place of a
 stream; a stream of arrays in page-locked memory."""
 _SAMPLE_US, _MOST_BATCHES = 1e6, 4096
-"""Microseconds that the batches of one throughput sample should take, and the most batches. On the
-host of an H100 the start of a stream took 64 ms."""
+"""Microseconds that the batches of one throughput sample should take, and the most batches. The
+start of a stream, which took 64 ms on the host of an H100, is then a small share of the sample."""
 _COPIED_BYTES, _COPIES = 2**26, 5
 """Bytes of a copy by which the rate of the bus is measured, and how many copies are timed."""
 
 NetworkMaker = Callable[[int], PeerNetwork]
-"""Function that returns a network with its module of torch for a batch size."""
+"""Function from a batch size to a network with its module of torch."""
 
 
 def latency_items(name: str, network: NetworkMaker, batch: int, files: Files) -> list[Item]:
@@ -187,7 +187,7 @@ def _input(network: PeerNetwork, batch: int, kind: str) -> np.ndarray:
 
 
 def _graph(network: PeerNetwork, kind: str) -> Graph:
-    """Returns the network in the form that takes inputs of this kind."""
+    """Returns the network, changed to take inputs of this kind."""
     if kind != BYTES:
         return network.graph
     given = InputFormat("uint8", "NHWC" if len(network.graph.inputs[0].shape) == 4 else "NCHW",
@@ -254,11 +254,11 @@ def _own_call(name: str, plan: Plan, x: np.ndarray, kind: str, bound: bool,
 
 @dataclass(frozen=True)
 class _Shares:
-    """The bounds of a throughput, and how near a time comes to them.
+    """The times that bound a throughput: of a batch's kernels, and of its copies to the device.
 
     batch, nbytes: images and bytes of one batch.
     kernels_us: microseconds of the batch's kernels alone.
-    bus: bytes a microsecond of copies to the device.
+    bus: rate of copies to the device, in bytes per microsecond.
     more: further text.
     """
 
@@ -269,8 +269,8 @@ class _Shares:
     more: str = ""
 
     def text(self, us: float) -> str:
-        """Returns the images a second where a batch takes `us` microseconds, and the shares of this
-        time that its kernels and its copies take."""
+        """Returns a text with the images per second where a batch takes `us` microseconds, and with
+        the shares of this time that the batch's kernels and copies take."""
         copies_us = self.nbytes / self.bus
         text = (f"{_a_second(self.batch, us)}; kernels alone {self.kernels_us:.4g} us a batch "
                 f"({self.kernels_us / us:.0%}), copies alone {copies_us:.4g} us at "
@@ -295,7 +295,8 @@ def _own_stream(name: str, plan: Plan, x: np.ndarray, batches: int, shares: _Sha
 
 def _streamed(name: str, plan: Plan, batches: Callable[[], Any], runs: float, shares: _Shares,
               precision: str, layout: str = "NHWC") -> CalledContender:
-    """Returns a stream of some batches as one call. Its output is the result of the first batch."""
+    """Returns a stream of some batches as one call, whose output is the result of the first
+    batch."""
     def call() -> object:
         first = None
         for result in plan.stream(batches()):
@@ -323,8 +324,8 @@ def _repeated(contender: CalledContender, batches: int, batch: int) -> CalledCon
 
 
 def _copy_rate(device: Device) -> float:
-    """Returns the bytes a microsecond of copies from the host's memory, page-locked where the
-    device can lock pages, to the device."""
+    """Returns the rate of copies from the host's memory to the device, in bytes per microsecond.
+    The host's memory is page-locked where the device can lock pages."""
     source = device.page_locked(_COPIED_BYTES)
     source[...] = 1
     target = device.empty(_COPIED_BYTES, "copies that are timed")

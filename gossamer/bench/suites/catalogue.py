@@ -1,4 +1,5 @@
-"""The catalogue of suites. A suite names its cases at a batch size; each case is made in turn."""
+"""The catalogue of suites. A suite names its cases at a batch size; the cases are made one after
+another."""
 
 from __future__ import annotations
 
@@ -174,8 +175,8 @@ def _dense(suite: str, layers: Iterable[ConvLayer], batch: int) -> list[Item]:
 
 
 def gemm(batch: int, files: Files) -> list[Item]:
-    """Returns matrix products. The rows of classifiers are the batch; the other products have sizes
-    of their own."""
+    """Returns matrix products. Classifiers have a row for each image of the batch; the other
+    products have a fixed number of rows."""
     def item(size: int, layer: LinearLayer) -> Item:
         return Item("gemm", layer.name, size, lambda setting: layer_case(
             "gemm", linear(layer), size, setting, layer.rows), is_layer=True)
@@ -242,7 +243,7 @@ def _file_networks(files: Files) -> dict[str, Callable[[], PeerNetwork]]:
 
 
 def _mobilenet(name: str) -> PeerNetwork:
-    """MobileNetV2 with trained weights, under this name."""
+    """Returns MobileNetV2 with trained weights, under this name."""
     def torch_form(constants: Mapping[str, np.ndarray]) -> object:
         from gossamer.bench.peers.torch_networks import mobilenet_v2
 
@@ -253,8 +254,8 @@ def _mobilenet(name: str) -> PeerNetwork:
 
 @cache
 def _file_network(path: Path) -> PeerNetwork:
-    """The network of a model file. Raises InputError or ModelError where it is no network with one
-    float32 input."""
+    """Returns the network of a model file. Raises InputError or ModelError where the file has no
+    network with one float32 input."""
     graph = load(path)
     (shape, dtype), *others = [(info.shape, info.dtype) for info in graph.inputs]
     if others or dtype != "float32" or shape[:1] != (None,) or None in shape[1:]:
@@ -282,12 +283,11 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
     data: folder of published sparse weights.
     sparsity: least sparsity of the layers that `sparse-layers` measures.
     effort: the effort that `tuning` measures; None for several.
-    loads: how the calls of `latency` follow one another.
+    loads: numbers of threads, rates and durations of the calls that `latency` measures.
     images: folder of pictures that `throughput` runs.
     modules: patterns of the names of networks that `torch-modules` measures.
-    Raises InputError for an unknown suite, for a suite whose files are missing, where no case has a
-    name with one of the parts, for files that no suite takes, and for files whose cases would have
-    the same name.
+    Raises InputError for an unknown suite, a suite with missing files, parts that no case has in
+    its name, files that no suite takes, and files with cases of the same name.
     """
     unknown = [name for name in names if name not in SUITES]
     if unknown or not names:

@@ -17,7 +17,8 @@ from gossamer.device.base import Device
 from gossamer.model.infer.resolve import resolve
 
 DTYPES = {"fp64": "float64", "fp32": "float32"}
-"""Numbers in which each rung is computed: double precision as published, and float32."""
+"""The precisions in which each rung is computed, with their dtypes: double precision as published,
+and float32."""
 
 
 def ladder_case(network: PeerNetwork, batch: int, setting: Setting) -> Case:
@@ -39,7 +40,8 @@ def ladder_case(network: PeerNetwork, batch: int, setting: Setting) -> Case:
 
 def _alternatives(network: PeerNetwork, x: np.ndarray, rung: Rung, device: Device,
                   blocks: BlockSizes) -> list[Alternative]:
-    """A rung in every precision. Raises AbsentError where the device compiles no kernels."""
+    """Returns a rung in every precision. Raises AbsentError where the device compiles no
+    kernels."""
     if not device.compiles:
         raise AbsentError(f"{device.name} compiles no kernels")
     return [Alternative(precision, partial(_ready, network, x, rung, precision, device, blocks))
@@ -48,7 +50,7 @@ def _alternatives(network: PeerNetwork, x: np.ndarray, rung: Rung, device: Devic
 
 def _ready(network: PeerNetwork, x: np.ndarray, rung: Rung, precision: str, device: Device,
            blocks: BlockSizes) -> ReadyContender:
-    """A rung in a precision. Raises AbsentError where the device does not compute in this
+    """Returns a rung in a precision. Raises AbsentError where the device does not compute in this
     precision."""
     if precision == "fp64" and not device.limits.float64:
         raise AbsentError(f"{device.name} does not compute in double precision")

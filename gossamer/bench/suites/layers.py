@@ -31,18 +31,18 @@ from gossamer.plan.program import Layer
 from gossamer.tensor import TensorSpec, pack, unpack
 
 _CHECKED_IMAGES, _CHECKED_ROWS = 2, 64
-"""Images, or rows of a product, that are compared with the reference."""
+"""Numbers of images, and of rows of a product, that are compared with the reference."""
 _SAMPLE_US = 1_000.0
-"""Microseconds of a sample where executions are replayed as a CUDA graph; elsewhere samples have
-the default length of a case."""
+"""Microseconds of a sample where executions are replayed as a CUDA graph; other samples have the
+default duration of a case."""
 _LOOKS = 3
-"""Samples of each config's time, by which the fastest config of a form is chosen."""
+"""Number of samples of each config's time where the fastest config of a form is chosen."""
 
 
 def convolution(layer: ConvLayer, weight: np.ndarray | None = None,
                 bias: np.ndarray | None = None) -> PeerNetwork:
-    """Returns the layer with this weight (M, C/groups, R, S) and bias (M,), by default dense and
-    random."""
+    """Returns a network of one layer with this weight (M, C/groups, R, S) and bias (M,), by default
+    dense and random."""
     builder = GraphBuilder(layer.name, file=layer.name)
     x = builder.input("x", (None, layer.channels, layer.size, layer.size))
     random_weight, random_bias = _constants(layer.weight_shape)
@@ -68,7 +68,7 @@ def convolution(layer: ConvLayer, weight: np.ndarray | None = None,
 
 
 def linear(layer: LinearLayer) -> PeerNetwork:
-    """Returns the layer with dense random weights."""
+    """Returns a network of one layer with dense random weights."""
     builder = GraphBuilder(layer.name, file=layer.name)
     x = builder.input("x", (None, layer.depth))
     weight, bias = _constants((layer.columns, layer.depth))
@@ -93,9 +93,9 @@ def layer_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
                x: np.ndarray | None = None) -> Case:
     """Makes the case of a network of one layer.
 
-    rows: first size of the input; None where it is the batch size.
-    forms: pairs of an algorithm and a value of `variant` in its configs. Each pair becomes a
-    contender `gossamer:ALGORITHM/FORM`.
+    rows: size of the input's first dimension; None for the batch size.
+    forms: pairs of an algorithm and a form, which is a value of `variant` in the algorithm's
+    configs. Each pair becomes a contender `gossamer:ALGORITHM/FORM`.
     x: input, by default from a normal distribution.
     Every contender has its input and output in the layout and precision that it works in. Raises
     UnsupportedError where the device has no algorithm for the layer.
@@ -137,9 +137,9 @@ def problem_case(suite: str, name: str, batch: int, setting: Setting, layer: Lay
 
     @cache
     def candidates() -> dict[str, list[Candidate]]:
-        """The candidates that each precision allows. The least precise precision is measured first:
-        it allows all candidates, so that the other precisions then find their times in the tuning
-        cache."""
+        """Returns the candidates that each precision allows. The least precise precision is
+        measured first: it allows all candidates, so that the tuning cache then has the times of all
+        candidates of the other precisions."""
         by_precision = {}
         for precision in reversed(setting.precisions):
             tuner = setting.tuner(precision)
@@ -148,8 +148,8 @@ def problem_case(suite: str, name: str, batch: int, setting: Setting, layer: Lay
         return by_precision
 
     def chosen() -> list[Alternative]:
-        """The fastest candidate that each precision allows; a candidate of several precisions is
-        listed once."""
+        """Returns the fastest candidate that each precision allows; a candidate that is the fastest
+        in several precisions is listed once."""
         fastest: dict[str, Candidate] = {}
         for precision in setting.precisions:
             best = min((candidate for candidate in candidates()[precision]
@@ -159,7 +159,7 @@ def problem_case(suite: str, name: str, batch: int, setting: Setting, layer: Lay
         return [_measured(OWN, on_device, candidate) for candidate in fastest.values()]
 
     def forced(contender: str, name: str) -> list[Alternative]:
-        """The algorithm's fastest candidate in each precision."""
+        """Returns the algorithm's fastest candidate in each precision."""
         if reasons[name] is not None:
             raise AbsentError(str(reasons[name]))
         alternatives = []
@@ -175,8 +175,8 @@ def problem_case(suite: str, name: str, batch: int, setting: Setting, layer: Lay
         return alternatives
 
     def formed(contender: str, algorithm: Algorithm, form: str) -> list[Alternative]:
-        """The form's fastest config in each precision. All configs are timed, whatever the
-        effort."""
+        """Returns the fastest config of a form in each precision. All configs are timed, whatever
+        the effort."""
         if reasons[algorithm.name] is not None:
             raise AbsentError(str(reasons[algorithm.name]))
         fastest = []
@@ -221,7 +221,8 @@ class _LayerOnDevice:
 
 
 def _measured(contender: str, on_device: _LayerOnDevice, candidate: Candidate) -> Alternative:
-    """A candidate as an alternative, which raises RuntimeError where the candidate failed."""
+    """Returns a candidate as an alternative. Where the candidate failed, the alternative's `make`
+    raises RuntimeError."""
     if candidate.measured.failure:
         def fail() -> ReadyContender:
             raise RuntimeError(candidate.measured.failure)
@@ -232,14 +233,14 @@ def _measured(contender: str, on_device: _LayerOnDevice, candidate: Candidate) -
 
 def _alternative(contender: str, on_device: _LayerOnDevice, algorithm: Algorithm,
                  variant: Variant) -> Alternative:
-    """The layer by a variant of an algorithm."""
+    """Returns the layer, computed by a variant of an algorithm, as an alternative."""
     return Alternative(variant.precision,
                        partial(_ready, contender, on_device, algorithm, variant))
 
 
 def _ready(contender: str, on_device: _LayerOnDevice, algorithm: Algorithm,
            variant: Variant) -> ReadyContender:
-    """Prepares the layer by a variant of an algorithm."""
+    """Prepares the layer, computed by a variant of an algorithm, for timing."""
     problem, device = on_device.layer.problem, on_device.device
     (spec,) = variant.outputs
     assert problem is not None
@@ -271,13 +272,13 @@ def _layouts(source: TensorSpec, target: TensorSpec) -> str:
 
 
 def _lowered(network: PeerNetwork, rows: int) -> Layer:
-    """The one layer of a network, lowered to its problem."""
+    """Returns the one layer of a network, lowered to its problem."""
     (layer,), _ = lower(resolve(optimise(network.graph), rows))
     return layer
 
 
 def _constants(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """A dense random weight, which keeps the size of activations, and a random bias."""
+    """Returns a dense random weight, which keeps the size of activations, and a random bias."""
     random = np.random.default_rng(0)
     scale = np.float32(math.sqrt(2 / math.prod(shape[1:])))
     weight = random.standard_normal(shape, np.float32) * scale

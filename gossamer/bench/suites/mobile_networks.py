@@ -4,7 +4,7 @@ are the same in every run.
 Sources: A. Howard et al., "MobileNets", arXiv 1704.04861, 2017, table 1; M. Sandler et al.,
 "MobileNetV2", CVPR 2018, table 2; A. Howard et al., "Searching for MobileNetV3", ICCV 2019, table
 2; M. Tan et al., "MnasNet", CVPR 2019, figure 7 (B1, as in torchvision); M. Tan and Q. Le,
-"EfficientNet", ICML 2019, table 1. Batch norms are folded: each convolution has a bias.
+"EfficientNet", ICML 2019, table 1. Batch norms are folded, so that each convolution has a bias.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from gossamer.model.zoo import INVERTED_RESIDUALS
 _SEED = 5
 _CLASSES = 1000
 _DIVISOR = 8
-"""Numbers of channels that a width or a share changes are rounded to a multiple of this number."""
+"""Where a number of channels is multiplied by a width or a share, the result is rounded to a
+multiple of this number."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class _Block:
     """The sizes of an inverted residual block.
 
     kernel: rows and columns of the depthwise filters.
-    hidden: the expanded channels.
-    channels: output channels.
+    hidden: number of hidden channels.
+    channels: number of output channels.
     activation: "relu", "relu6", "hard_swish" or "silu".
     squeezed: channels of the squeeze-and-excite layer behind the depthwise convolution; 0 for none.
     """
@@ -86,8 +87,8 @@ class _Network:
         self.channels = out
 
     def block(self, sizes: _Block, stride: int) -> None:
-        """Appends an inverted residual block; a block with as many hidden as input channels does
-        not expand them."""
+        """Appends an inverted residual block. A block whose hidden channels are as many as its
+        input channels has no first 1x1 convolution."""
         y, hidden = self.x, sizes.hidden
         if hidden != self.channels:
             y = self.conv(y, hidden, into=self.channels, activation=sizes.activation)
@@ -125,13 +126,14 @@ class _Network:
         self.channels = channels
 
     def finish_image(self, size: int) -> Graph:
-        """Returns the graph, whose output is the present image, with `size` rows and columns."""
+        """Returns the graph. Its output is the result of the last layer, an image with `size` rows
+        and columns."""
         self._graph.output(self.x, (None, self.channels, size, size))
         return self._graph.finish()
 
     def finish(self, *hidden: tuple[int, str]) -> Graph:
         """Appends the mean over the image and fully connected layers; returns the graph. hidden:
-        size and activation of each layer before the classes."""
+        size and activation of each fully connected layer before the last one."""
         self.x = self._graph.reduce(self.x, "mean", "spatial", keepdims=False)
         for number, (size, activation) in enumerate((*hidden, (_CLASSES, ""))):
             weight = self._rng.standard_normal((size, self.channels)).astype(np.float32)
@@ -221,8 +223,8 @@ def efficientnet_b0() -> Graph:
 
 
 def _divisible(channels: float) -> int:
-    """Returns the number of channels rounded to a multiple of 8, which is at least 90% of the
-    number."""
+    """Returns the number of channels rounded to a multiple of 8. The result is at least 90% of
+    `channels`."""
     rounded = max(_DIVISOR, int(channels + _DIVISOR / 2) // _DIVISOR * _DIVISOR)
     return rounded if rounded >= 0.9 * channels else rounded + _DIVISOR
 

@@ -37,19 +37,20 @@ from gossamer.plan.run.context import Context
 from gossamer.tensor import Format, default_spec, pack, unpack
 
 CHECKED_IMAGES = 2
-"""Images that are compared with the reference, in networks that compute each image by itself."""
+"""Number of images that are compared with the reference, in networks that do not mix images."""
 _FORCED_OPS = ("conv2d", "gemm", "matmul")
-"""Ops whose algorithms are forced: those that take most of a network's time."""
+"""Ops whose algorithms are forced. These ops take most of a network's time."""
 _BETWEEN_LAYERS = Format("NHWC", "float16")
 """The format in which most peers and float16 plans keep images between their layers."""
 _OVER_LAYERS = 2e-2
-"""Largest normalised error of a network in TF32 or float16, whose layers' errors add up. Over the
-53 layers of MobileNetV2 the error was 3e-3 in TF32 and 4e-3 in float16."""
+"""Largest normalised error of a network in TF32 or float16. A network may have a larger error than
+one layer, because the errors of the layers add up. Over the 53 layers of MobileNetV2 the error was
+3e-3 in TF32 and 4e-3 in float16."""
 _ANY_ERROR = 10.0
 """Error that no result exceeds."""
 _JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
-"""Functions that are not continuous. They may turn the smallest difference into a large one, so
-that the errors of the layers behind them have no bound."""
+"""Functions that are not continuous. Such a function may turn the smallest difference into a large
+one, so that the errors of the layers behind the function have no bound."""
 
 
 def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting, *,
@@ -61,13 +62,13 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
     """Makes the case of a whole network.
 
     force_each: whether each of gossamer's own algorithms of convolutions and products also gets a
-    plan, which takes it wherever it may. A vendor's algorithm gets such a plan where the setting's
-    `against` names it.
+    plan, which takes the algorithm for every layer that the algorithm can compute. A vendor's
+    algorithm gets such a plan where the setting's `against` names it.
     forced_too: further algorithms that get such a plan.
     unfused_too: whether the best plan without fusions is measured too.
     dense_too: whether the network with dense weights gets a plan in the same run.
-    between_layers: whether inputs and outputs of float16 plans are NHWC of float16, as peers have
-    them between layers. This suits a network that is a section of a larger network.
+    between_layers: whether inputs and outputs of float16 plans are float16 NHWC, the format that
+    peers have between layers; meant for a network that is a section of a larger network.
     x: input, by default from a normal distribution.
     described: function that takes a plan's context and returns a text, which the plan's row shows
     after the names of the algorithms.
@@ -104,7 +105,7 @@ def network_case(suite: str, network: PeerNetwork, batch: int, setting: Setting,
 
 def _dense_case(suite: str, network: PeerNetwork, x: np.ndarray, setting: Setting,
                 between_layers: bool) -> Case:
-    """The case of gossamer's plan of a network whose zero weights are replaced by random
+    """Returns the case of gossamer's plan of a network whose zero weights are replaced by random
     numbers."""
     graph = without_zeros(network.graph)
     plans = plans_of(graph, len(x), setting, between_layers=between_layers)
@@ -114,7 +115,7 @@ def _dense_case(suite: str, network: PeerNetwork, x: np.ndarray, setting: Settin
 
 
 def in_torch(name: str, graph: Graph, batch: int) -> PeerNetwork:
-    """Returns a network whose form in PyTorch is made from its graph, for this batch size."""
+    """Returns a network whose PyTorch module is made from its graph, for this batch size."""
     def torch_form(constants: Mapping[str, np.ndarray]) -> object:
         from gossamer.bench.peers.graph_module import graph_module
 
@@ -153,8 +154,8 @@ def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray, layers: Se
 
 
 def _forced_algorithms(ops: Collection[str]) -> list[str]:
-    """The names of gossamer's own algorithms for the ops that are in `ops` and in _FORCED_OPS.
-    Algorithms with by_name_only, and ZeroWeights, are left out."""
+    """Returns the names of gossamer's own algorithms for the ops that are in `ops` and in
+    _FORCED_OPS. Algorithms with by_name_only, and ZeroWeights, are left out."""
     return list(dict.fromkeys(algorithm.name for op in _FORCED_OPS if op in ops
                               for algorithm in OPS[op].algorithms
                               if not (algorithm.vendor or algorithm.by_name_only
@@ -162,7 +163,7 @@ def _forced_algorithms(ops: Collection[str]) -> list[str]:
 
 
 def _most_error(graph: Graph) -> dict[str, float]:
-    """The error by precision beyond which a result of the network is wrong."""
+    """Returns, for each precision, the largest error of a result that is not wrong."""
     functions = {step.function for node in graph.nodes for key in ("expression", "epilogue")
                  if key in node.attributes for step in node.attributes[key].steps}
     most = _ANY_ERROR if functions & _JUMPS else _OVER_LAYERS
@@ -171,7 +172,7 @@ def _most_error(graph: Graph) -> dict[str, float]:
 
 def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
            between_layers: bool = False) -> list[Plan]:
-    """One plan for each precision that the fastest plans use, the most precise first.
+    """Returns one plan for each precision that the fastest plans use, the most precise first.
 
     policy: restrictions of gossamer's choice.
     Raises AbsentError where the algorithm that the policy forces computes no layer.
@@ -179,8 +180,8 @@ def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
     only = policy.only
     plans: dict[str, Plan] = {}
     reason = ""
-    # the least precise precision is measured first: it allows all candidates, so that the other
-    # precisions then find their times in the tuning cache
+    # the least precise precision is measured first: it allows all candidates, so that the tuning
+    # cache then has the times of all candidates of the other precisions
     for allowed in reversed(setting.precisions):
         boundary = _BETWEEN_LAYERS if between_layers and allowed == "fp16" else None
         plan = Plan(graph, setting.device, replace(policy, boundary=boundary),
@@ -199,14 +200,15 @@ def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
 
 
 def _notes(plans: Sequence[Plan], batch: int) -> tuple[str, ...]:
-    """The notes of the plans in which a step runs on another device than the plan's."""
+    """Returns the notes of the plans in which a step runs on another device than the plan's
+    device."""
     return tuple(dict.fromkeys(
         note for plan in plans for note in plan.report(batch).notes
         if plan.program(batch).host_steps(plan.device)))
 
 
 def precision_of(program: Program) -> str:
-    """The precision of the least precise layer."""
+    """Returns the precision of the least precise layer."""
     return max((step.variant.precision for step in program.steps), key=PRECISIONS.index,
                default="fp32")
 

@@ -1,5 +1,4 @@
-"""The suite of the published convolution in OpenCL: each of its steps by itself, and all steps
-together."""
+"""The suite of the published convolution in OpenCL: each step alone, and all steps together."""
 
 from __future__ import annotations
 
@@ -37,9 +36,9 @@ _LEAKY = Expression(1, (ExpressionStep("leaky_relu", (0,), (SLOPE,)),), (1,))
 
 
 def published(batch: int, files: Files) -> list[Item]:
-    """Returns the five published steps, each by itself, and the whole layer, for the shape of each
-    layer of YOLOv4-tiny and YOLOv2-tiny that has batch norm. Batch norm takes the statistics of its
-    own batch."""
+    """Returns cases for each layer of YOLOv4-tiny and YOLOv2-tiny with batch norm: the five
+    published steps, each alone, and the whole layer. Batch norm takes the statistics of its own
+    batch."""
     register()
     items = []
     for layer in yolo():
@@ -77,7 +76,7 @@ STEPS: dict[str, Callable[[ConvLayer, int], Problem]] = {
     "normalise": lambda layer, batch: NormaliseProblem(_norm(layer, batch)),
     "leaky": lambda layer, batch: ElementwiseProblem(_norm(layer, batch).inputs, _LEAKY),
 }
-"""Function from a layer and a batch size to the problem of each step."""
+"""For each step, the function from a layer and a batch size to the step's problem."""
 
 
 def _step(layer: ConvLayer, step: str, batch: int, setting: Setting) -> Case:

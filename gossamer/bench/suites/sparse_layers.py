@@ -13,7 +13,8 @@ from gossamer.bench.work import Files, Item
 
 SUITE = "sparse-layers"
 FORMS = (("direct_sparse", "untiled"), ("direct_sparse", "tiled"))
-"""The two published forms of direct sparse convolution, each of which is a contender."""
+"""The two published kernels of direct sparse convolution, as pairs of an algorithm and a value of
+`variant` in its configs. Each pair is a contender."""
 
 
 def sparse_layers(batch: int, files: Files) -> list[Item]:

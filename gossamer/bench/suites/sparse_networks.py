@@ -33,8 +33,8 @@ _NORMALISED, _ALPHA, _BETA = 5, 1e-4, 0.75
 _BIAS = 0.1
 """Standard deviation of biases."""
 _BEFORE_SUMS = 0.5
-"""Factor of the weights of layers whose results are added to a shortcut. It keeps the sums from
-growing from block to block, as in a trained network."""
+"""Factor of the weights of layers whose results are added to a shortcut. The factor keeps the sums
+from growing from block to block, as in a trained network."""
 
 WeightOf = Callable[[ConvLayer], np.ndarray]
 """Function that returns the weight (M, C/groups, R, S) of a layer. The layer's name does not begin
@@ -42,9 +42,9 @@ with the network's name; a classifier is a 1x1 convolution."""
 
 
 def sparse_networks(folder: Path | None) -> Mapping[str, Callable[[], PeerNetwork]]:
-    """Returns functions by name that make the networks: SkimCaffe's with random weights of each
-    layer's published density, ResNet-50 with DLMC's masks and with masks drawn from them, and
-    networks pruned by magnitude. Raises InputError where files are missing."""
+    """Returns functions by name that make the networks: SkimCaffe's networks with random weights of
+    each layer's published density, ResNet-50 with DLMC's masks and with masks drawn from DLMC's,
+    and networks pruned by magnitude. Raises InputError where files are missing."""
     folder = sparse_data.check(SUITE, folder, (sparse_data.SKIMCAFFE, *sparse_data.MASKS))
     return {
         "caffenet": partial(_skimcaffe, folder, "caffenet", caffenet),
@@ -75,7 +75,7 @@ def dense_resnet50() -> PeerNetwork:
 
 @cache
 def _skimcaffe(folder: Path, name: str, build: Callable[[str, WeightOf], Graph]) -> PeerNetwork:
-    """A network with random weights of the densities that SkimCaffe published."""
+    """Returns a network with random weights of the densities that SkimCaffe published."""
     published = sparse_data.skimcaffe(folder)
 
     def weight(layer: ConvLayer) -> np.ndarray:
@@ -88,7 +88,7 @@ def _skimcaffe(folder: Path, name: str, build: Callable[[str, WeightOf], Graph])
 
 @cache
 def _masked(folder: Path, share: str) -> PeerNetwork:
-    """ResNet-50 with masks of this sparsity."""
+    """Returns ResNet-50 with masks of this sparsity."""
     masked = sparse_data.masked_resnet50(folder, share)
     name = sparse_data.masked_name(share)
     return PeerNetwork(name, resnet(name, lambda layer: masked[layer.name].weights(), halving=3))
@@ -96,7 +96,7 @@ def _masked(folder: Path, share: str) -> PeerNetwork:
 
 @cache
 def _pruned(name: str) -> PeerNetwork:
-    """A network of _PRUNED."""
+    """Returns a network of _PRUNED."""
     return PeerNetwork(name, _PRUNED[name]())
 
 
@@ -105,8 +105,9 @@ _PRUNED: dict[str, Callable[[], Graph]] = {
     "mobilenetv2-1x1-0.90": lambda: pruned_pointwise(zoo.build("mobilenet_v2"), 0.9),
     "yolov4-tiny-0.90": lambda: pruned(zoo.build("yolov4-tiny"), 0.9),
     "resnet50-2:4": lambda: two_of_four(dense_resnet50().graph)}
-"""Functions that make networks pruned by magnitude, by name: 90% of the weights of their 1x1
-convolutions, 90% of the weights of all their convolutions, or two of every four weights."""
+"""Functions that make networks pruned by magnitude, by name. The weights that are set to zero are
+90% of the weights of 1x1 convolutions, 90% of the weights of all convolutions, or two of every four
+weights."""
 
 
 def caffenet(name: str, weight: WeightOf, size: int = 227) -> Graph:

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 SUITE = "torch-modules"
 PEERS = ("torch-eager", "torch-compile", "torch-compile:reduce-overhead", "torch-compile-graph")
-"""The peers that take part where the command line names none."""
+"""The peers that take part where the command line names no peers."""
 SLOW_PEERS = ("torch-compile:max-autotune-no-cudagraphs",)
 """Peers that take part only where the command line names them, because they compile for minutes."""
 
 
 def torch_modules(batch: int, files: Files) -> list[Item]:
-    """Returns the networks that --models names, or twenty small ones. Raises InputError where no
-    network has such a name, and AbsentError where its library is missing."""
+    """Returns the networks that --models names, or twenty small networks. Raises InputError where
+    no network has such a name, and AbsentError where the library of a network is missing."""
     return [Item(SUITE, name, batch, partial(module_case, name, batch, files.loads[0]),
                  is_module=True)
             for name in names_of(files.modules)]
@@ -44,8 +44,8 @@ def module_case(name: str, batch: int, load: Load, setting: Setting) -> CallCase
 
 def works_of(name: str, batch: int, setting: Setting) -> dict[str, ModuleWork]:
     """Returns a network's module and its input in each precision, by the precision. Raises
-    AbsentError where torch or the network's library is missing, and on devices that hold no modules
-    of torch."""
+    AbsentError where torch or the network's library is missing, and on devices that torch does not
+    run on."""
     check_torch()
     check_cuda_or_processor(setting.device)
     from gossamer.bench.peers.module_calls import ModuleWork

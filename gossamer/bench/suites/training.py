@@ -28,7 +28,7 @@ _PUBLISHED_INPUTS = 1024
 """Number of inputs for which pictures are padded to 32 x 32 and binarised, as in the published
 experiment; pictures for 784 inputs have 28 x 28 grey levels."""
 _DENSITIES = {True: 0.101, False: 0.191}
-"""Share of nonzero inputs in MNIST where they are binarised, and where they are not."""
+"""Share of nonzero inputs in MNIST, by whether the inputs are binarised."""
 _CHECKED, _CHECKED_IN_ALL, _LEAST_CHECKED = 1000, 20_000, 100
 """Samples after which networks are compared with the reference: the most for one network, the most
 for all networks together, and the least for each network."""
@@ -75,8 +75,8 @@ def training_case(suite: str, training: TrainingCase, setting: Setting) -> Case:
     """Makes the case of training on MNIST, or on similar random inputs where MNIST is not
     installed.
 
-    Times, FLOPs (without zeros among the inputs) and bytes are those of one sample of one network.
-    The error is the error of the change of the parameters.
+    Times, FLOPs (without operations on zero inputs) and bytes are stated for one sample of one
+    network. The error is the error of the change of the parameters.
     """
     task = make_epoch(training)
     problem, device = task.problem, setting.device
@@ -97,7 +97,8 @@ def training_case(suite: str, training: TrainingCase, setting: Setting) -> Case:
         contenders[name] = partial(TRAINING_PEERS[name], task, device)
     updates = problem.samples * problem.networks
     zeros = 1 - np.count_nonzero(task.x) / task.x.size
-    # zero inputs need no work in the first layer, neither forward nor in the update of its weights
+    # a zero input needs no work in the first layer: neither in the forward pass, nor when weights
+    # are updated
     skipped_flops = round(zeros * 4 * training.sizes[0] * training.sizes[1])
     note = (f"{problem.describe()}; times of one sample of one network; inputs: "
             f"{task.inputs or 'MNIST'}, {zeros:.1%} of them zero")
@@ -106,7 +107,8 @@ def training_case(suite: str, training: TrainingCase, setting: Setting) -> Case:
 
 
 def _gossamer(contender: str, task: EpochWork, choice: AlgorithmChoice) -> Alternative:
-    """Training by gossamer as MLP.fit does it: it fetches the mean loss of each epoch."""
+    """Returns training by gossamer in the way of MLP.fit, which also fetches the mean loss of each
+    epoch."""
     def make() -> ReadyContender:
         samples = Samples(task.x, task.targets)
         settings = task.settings()
@@ -143,7 +145,7 @@ def make_epoch(training: TrainingCase) -> EpochWork:
 
 @cache
 def _samples(inputs: int, outputs: int, count: int) -> tuple[np.ndarray, np.ndarray, str]:
-    """The inputs x, one-hot targets, and a description of x where x is not from MNIST."""
+    """Returns the inputs x, one-hot targets, and a description of x where x is not from MNIST."""
     binarised = inputs == _PUBLISHED_INPUTS
     pictures = _mnist(count) if inputs in (_PUBLISHED_INPUTS, 784) and outputs == 10 else None
     if pictures is not None:
@@ -159,7 +161,7 @@ def _samples(inputs: int, outputs: int, count: int) -> tuple[np.ndarray, np.ndar
 
 
 def _mnist(count: int) -> Dataset | None:
-    """The first training samples of MNIST; None where MNIST is not installed or has fewer
+    """Returns the first training samples of MNIST; None where MNIST is not installed or has fewer
     samples."""
     try:
         dataset, _ = sources.load(sources.mnist()[0], limit=count)

@@ -26,7 +26,7 @@ from gossamer.plan.plan import Plan
 
 SUITE = "tuning"
 EFFORTS = ("quick", "normal")
-"""The efforts that are measured where the user names none."""
+"""The efforts that are measured where the user names no effort."""
 PEERS = ("torch-compile",)
 """The peers that are measured."""
 
@@ -35,7 +35,8 @@ def tuning_case(network: PeerNetwork, effort: str, batch: int, setting: Setting)
     """Makes the case of a network that is planned with an effort for one batch size.
 
     Each contender runs once for each precision, in a fresh process; the row has the time of this
-    run. gossamer allows the precision in every layer, and takes it where it is faster.
+    run. gossamer chooses the fastest candidate of every layer, in this precision or in a more
+    precise one.
     """
     graph, device = network.graph, setting.device
     x = input_of(network, batch)
@@ -61,7 +62,8 @@ def _check_torch(setting: Setting) -> None:
 
 
 def _timed(job: Job, setting: Setting) -> TimedContender:
-    """Does a job in a fresh process. Raises AbsentError, or RuntimeError where it fails."""
+    """Does a job in a fresh process. Raises AbsentError, or RuntimeError where the process
+    fails."""
     first = run(job)
     median_us = 1e6 * first.seconds
 

@@ -12,7 +12,8 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyBatchNorm(HostAlgorithm):
-    """Computes in float64, because a mean in float32 is rounded too much where it is far from 0."""
+    """Computes in float64, because the rounding error of a mean in float32 is too large where the
+    mean is far from 0."""
 
     op = "batch_norm"
 

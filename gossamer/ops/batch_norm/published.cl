@@ -1,14 +1,15 @@
 /* Batch norm by the statistics of its own input, in two kernels. The input is (outer, channels,
  * inner) in memory, and `count` is the number of elements of a channel, outer * inner.
  *
- * The first kernel writes `statistics` (3, channels): the mean, the rest that rounding cut off the
- * mean, and gamma divided by the standard deviation. The second kernel subtracts the mean and then
- * the rest from x. Where the mean is far from 0, x - mean is exact, so that only the rest is
- * missing. */
+ * The first kernel writes `statistics` (3, channels): the mean as computed in float32, the rest
+ * (the exact mean minus the computed mean), and gamma divided by the standard deviation. The second
+ * kernel subtracts the mean and then the rest from x. Where the mean is far from 0, the difference
+ * x - mean has no rounding error of its own, so that only the rest has to be subtracted from the
+ * difference. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORK_GROUP_SIZE 256 /* work-items of a work-group, a power of two */
-#define STORED 0 /* 1: the statistics are mixed with stored ones and written as outputs */
+#define STORED 0 /* 1: also writes mean and variance, mixed with stored ones, as outputs */
 #endif
 
 #include "dialect/common.h"
@@ -25,9 +26,9 @@
     float total = partial[0];                                                  \
     BARRIER();
 
-/* A work-group computes the mean and the variance of a channel over the whole batch. The mean of
- * x - mean would be 0 without rounding: it is the rest, and its square is subtracted from the mean
- * square of x - mean, which gives the variance. */
+/* A work-group computes the mean and the variance of a channel over the whole batch. The rest is
+ * the average of x - mean, which would be 0 if the mean were exact. The variance is the average of
+ * the squares of x - mean, minus the square of the rest. */
 KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void mean_variance(
     const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT gamma,
     GLOBAL float *RESTRICT statistics, int channels, int count, DIVISOR(inner), float epsilon

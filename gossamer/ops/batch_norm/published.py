@@ -21,8 +21,8 @@ from gossamer.tensor import AXES, TensorSpec
 
 _SOURCE = Path(__file__).with_name("published.cl")
 _WORK_GROUPS = (512, 256, 128)
-"""The possible numbers of work-items of a work-group: the published number, then smaller ones for
-devices that do not allow it."""
+"""The possible numbers of work-items of a work-group: the published number, then smaller numbers
+for devices that do not allow work-groups of 512."""
 
 
 class PublishedBatchNorm(Algorithm):
@@ -53,8 +53,9 @@ class PublishedBatchNorm(Algorithm):
 
 
 def cannot_run(problem: Problem, device: Device) -> str | None:
-    """Returns the reason why a device cannot run these kernels for a problem, which is a batch norm
-    or one of its two steps; None where it can."""
+    """Returns the reason why a device cannot run the kernels of published.cl for a problem; None
+    where the device can run them. The problem is a batch norm or one of the two steps of a batch
+    norm."""
     if (reason := cannot_compile(problem, device)) is not None:
         return reason
     if device.limits.work_group_size < _WORK_GROUPS[-1]:
@@ -70,14 +71,15 @@ def work_groups(device: Device) -> tuple[int, ...]:
 def statistics_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int, weights: Weights,
                       device: Device, statistics: Callable[..., Argument],
                       momentum: float | None = None) -> Launch:
-    """Returns the launch of the kernel that writes an array (3, channels): the mean of each channel
-    of input 0, the rest that rounding cut off the mean, and gamma / standard deviation.
+    """Returns the launch of the kernel that writes an array (3, channels): for each channel of
+    input 0 the mean as computed in float32, the exact mean minus this computed mean, and gamma /
+    standard deviation.
 
     x: spec of input 0.
     work_group: number of work-items of a work-group.
     statistics: function that a Launch calls for the buffer of the array.
     momentum: share of the stored mean and variance in the new ones, which are outputs 1 and 2; None
-    where there are no such outputs.
+    where output 0 is the only output.
     """
     stored: tuple[Argument | Callable[..., Argument], ...] = ()
     if momentum is not None:
@@ -92,8 +94,8 @@ def statistics_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int,
 
 def normalise_launch(problem: BatchNormProblem, x: TensorSpec, work_group: int, weights: Weights,
                      device: Device, statistics: Callable[..., Argument]) -> Launch:
-    """Returns the launch of the kernel that normalises every element of input 0 and writes it to
-    output 0.
+    """Returns the launch of the kernel that normalises every element of input 0 and writes the
+    results to output 0.
 
     x: spec of input 0.
     work_group: number of work-items of a work-group.
@@ -112,7 +114,7 @@ def _constant(weights: Weights, name: str) -> Buffer:
 
 
 def _inner(spec: TensorSpec) -> int:
-    """Returns the number of neighbouring elements in memory that share a channel."""
+    """Returns the number of consecutive elements in memory that belong to the same channel."""
     if len(spec.shape) != 4:
         return math.prod(spec.shape[2:])
     axes = AXES[spec.layout]

@@ -1,6 +1,6 @@
-/* Writes tensors side by side: a row of the target gets a row of each of up to four sources, one
- * after the other. A row of a source has `size` elements. The first row of a tensor begins at its
- * element `first`, and each further row begins `pitch` elements later.
+/* Writes tensors side by side: a row of the target consists of one row of each source, in order.
+ * There are up to four sources. A row of a source has `size` elements. The first row of a tensor
+ * begins at the tensor's element `first`, and each further row begins `pitch` elements later.
  *
  * `width` is the sum of the sizes, and `count` the number of elements of all sources. */
 
@@ -15,8 +15,8 @@
 #define SOURCE(n) \
     , const GLOBAL ELEMENT *RESTRICT source##n, int size##n, int first##n, int pitch##n
 
-/* Copies the element and returns where `column` lies in source n. Else counts `column` from the end
- * of source n. */
+/* If `column` lies in source n, copies the element and returns from the kernel. Else subtracts the
+ * size of source n from `column`, which then counts from the end of source n. */
 #define FROM(n)                                                       \
     if (column < size##n) {                                           \
         target[to] = source##n[first##n + row * pitch##n + column];   \

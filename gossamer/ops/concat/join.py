@@ -49,7 +49,7 @@ def join_launches(device: Device, parts: Sequence[TensorSpec], whole: TensorSpec
     """Returns the launches that concatenate tensors along an axis.
 
     parts, whole: specs of the inputs and of the output.
-    position: position of the axis in the order of memory.
+    position: position of the axis among the axes in the order of memory, from 0 (the outermost).
     """
     itemsize, rows = whole.stored_dtype.itemsize, math.prod(whole.stored_shape[:position])
     sources, target = [Rows.of(part, position) for part in parts], Rows.of(whole, position)
@@ -68,12 +68,13 @@ def join_launches(device: Device, parts: Sequence[TensorSpec], whole: TensorSpec
 
 def _launch(device: Device, element: int, rows: int, pitch: int,
             parts: Sequence[tuple[int, Rows, int]]) -> Launch:
-    """Returns the launch that copies some neighbouring inputs.
+    """Returns the launch that copies up to four neighbouring inputs.
 
-    element: bytes of the elements that the kernel copies.
+    element: number of bytes of an element that the kernel copies.
     rows: number of rows of every input and of the target.
     pitch: pitch of the target's rows.
-    parts: for each input, its index, its rows, and the target's element where its first row begins.
+    parts: for each input, its index, its rows, and the element of the target to which the first
+    element of the input is copied.
     """
     width = sum(part.size for _, part, _ in parts)
     kernel = device.compile(KernelSource.of(

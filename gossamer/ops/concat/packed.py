@@ -69,8 +69,7 @@ def _joined(problem: ConcatProblem) -> ValueFacts:
 
 
 def _formats(problem: ConcatProblem) -> list[Format]:
-    """Returns the packed formats in which each part begins at the beginning of a word of the
-    output."""
+    """Returns the packed formats in which each part begins at a word boundary of the output."""
     channels = [part.shape[1] for part in problem.parts[:-1]] if problem.axis == 1 else []
     return [format_ for format_ in formats_for(_joined(problem))
             if all(count % (8 * format_.stored_dtype.itemsize) == 0 for count in channels)]

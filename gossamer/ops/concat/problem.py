@@ -20,7 +20,8 @@ class ConcatProblem(Problem):
     axis: index of the axis, from 0.
     facts: value facts of each part; empty where nothing is known.
 
-    Raises ValueError when the parts do not fit together.
+    Raises ValueError where the parts have no such axis, and where two parts differ in dtype or in
+    their sizes along another axis.
     """
 
     op: ClassVar[str] = "concat"

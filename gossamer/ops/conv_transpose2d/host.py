@@ -15,7 +15,8 @@ from gossamer.ops.strided import HostAlgorithm, layout_variants
 
 
 class NumpyConvTranspose2d(HostAlgorithm):
-    """Adds up the contributions of the filter's taps; each is one matrix product of NumPy."""
+    """Adds up the contributions of the filter's taps. Each contribution is one matrix product of
+    NumPy."""
 
     op = "conv_transpose2d"
 

@@ -2,8 +2,8 @@
  *
  * Kernels read and write parts of 32 bits. A word of 64 bits is two parts, the lower one first, as
  * it lies in the memory of a little-endian device. A part has one bit for each of 32 channels; the
- * first channel is the lowest bit. Work-items are numbered by the positions of the target: its
- * images, steps of channels, rows and columns, paddings included. */
+ * first channel is the lowest bit. A position of the target is an image, a step along the channels,
+ * a row and a column; positions in paddings count, too. A kernel writes all positions. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define SOURCE_PLANES 0 /* bits of a source value: 1 for bits and 2 for trits; 0 for floats */
@@ -13,7 +13,8 @@
 #define CHANNELS 4 /* number of channels that a work-item of unpack computes, 1, 4 or 32 */
 #define FOURS 0 /* 1: pack loads four floats at a time; 0: it loads single floats */
 /* The indices i0 to i3 of a position follow the order of the float tensor's memory. The next four
- * macros name the index of the image, of the step along the channels, of the row and the column. */
+ * macros say which of i0 to i3 is the index of the image, of the step along the channels, of the
+ * row and of the column. */
 #define IMAGE i0
 #define STEP i1 /* a step is 32 channels, for unpack CHANNELS channels */
 #define ROW i2
@@ -36,8 +37,8 @@
     int i0 = (int)QUOTIENT(rest, n1); \
     int i1 = (int)rest - i0 * n1;
 
-/* Declares the row y and the column x, counted from where the tensor begins behind the target's
- * border. */
+/* Declares y and x: the row and the column of the position, counted from the first row and column
+ * behind the target's border. */
 #define PIXEL int y = ROW - top, x = COLUMN - left;
 #define INSIDE (y >= 0 && y < height && x >= 0 && x < width)
 
@@ -99,7 +100,7 @@ KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT targe
     }
 }
 
-/* Each warp packs one position, whose 32 channels it reads at once. */
+/* Each warp packs one position. Its work-items read the 32 channels of the position at once. */
 KERNEL void pack_position_by_vote(
     const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target, int count, POSITION,
     int channels, int height, int width, int start, int from_image, int from_channel, int from_y,
@@ -126,9 +127,9 @@ KERNEL void pack_position_by_vote(
         STORE_PLANES(TARGET_AT, nonzero, positive)
 }
 
-/* Each warp packs 32 neighbouring positions, one after another; it reads the 32 channels of a
- * position at once. Each of its work-items keeps and writes one of the positions. Meant for
- * channels that are contiguous in memory. */
+/* Each warp packs 32 neighbouring positions, one after another. The warp reads the 32 channels of a
+ * position at once, and each of its work-items keeps and writes the bits of one position. This
+ * kernel is meant for channels that are contiguous in memory. */
 KERNEL void pack_by_vote(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target,
                          int count, POSITION, int channels, int height, int width,
                          int start, int from_image, int from_channel, int from_y, int from_x,

@@ -21,11 +21,12 @@ _SOURCE = Path(__file__).with_name("packed.cl")
 _PART_BITS = 32
 _DTYPES = ("bits", "trits")
 _PACK = {0: "pack", 1: "pack_position_by_vote", 32: "pack_by_vote"}
-"""Name of the kernel that packs, by the config's `vote`: the number of parts of words that a warp
-packs by ballots; 0 where each work-item packs a part without ballots."""
+"""Name of the kernel that packs, by the config's `vote`. `vote` is the number of parts of words
+that a warp packs by ballots; 0 where each work-item packs a part without ballots."""
 _FEW_VALUES = 2**20
 """The largest number of values for which vote=1 is expected to be the fastest. The number was
-chosen on an H200; on another device it only decides the order in which the variants are listed."""
+chosen on an H200. A number that is wrong for another device does little harm, because it decides
+only the order in which variants are listed."""
 
 
 class PackedCopy(Algorithm):
@@ -105,15 +106,15 @@ class PackedCopy(Algorithm):
 
 
 def _moves_fours(spec: TensorSpec) -> bool:
-    """Whether each four neighbouring channels of floats are contiguous in memory, at an address
-    that is a multiple of their size."""
+    """Whether kernels may access four neighbouring channels of a float tensor at once: the four
+    channels are contiguous in memory, at an address that is a multiple of the size of four."""
     if spec.strides[1] != 1:
         return False
     return not any(step % 4 for step in (spec.offset, spec.strides[0], *spec.strides[2:]))
 
 
 def _stored_channels(spec: TensorSpec) -> int:
-    """The number of channels that a tensor of floats has in memory, padding included."""
+    """Returns the number of channels that a tensor of floats has in memory, padding included."""
     return rounded_up(spec.shape[1], spec.format.channel_multiple)
 
 
@@ -128,8 +129,8 @@ def _may_pack(problem: CopyProblem) -> bool:
 
 def _addresses(prefix: str, spec: TensorSpec,
                defines: dict[str, object]) -> tuple[int, tuple[int, ...]]:
-    """Returns the offset and the strides by which a kernel addresses a tensor. Adds the macros that
-    say how the tensor is packed to `defines`; their names begin with `prefix`."""
+    """Returns the offset and the strides by which a kernel addresses a tensor. Adds to `defines`
+    the macros that say how the tensor is packed; the names of these macros begin with `prefix`."""
     if not spec.format.is_packed:
         defines[f"{prefix}_PLANES"] = 0
         return spec.offset, spec.strides
@@ -143,7 +144,7 @@ def _positions(source: TensorSpec, target: TensorSpec,
     """Returns the sizes of the axes along which work-items are numbered, and the macros for the
     indices along these axes.
 
-    The axes are images, steps of channels, rows and columns of the target. Their order is the order
+    The axes are images, steps of channels, rows and columns of the target. The axes have the order
     of the float tensor's memory, so that neighbouring work-items access neighbouring floats.
     """
     floats = source if target.format.is_packed else target

@@ -17,17 +17,17 @@ class CopyProblem(Problem):
     """A strided copy: output[i0, i1, ...] = input[starts + steps * i], where each output dimension
     walks along one input dimension.
 
-    input, output: specs of the tensors. Where one of them is not in the default format, the copy
-    changes the format, and sets the paddings of the output to zero.
+    input, output: specs of the tensors. Where input or output is not in the default format, the
+    copy changes the format, and sets the paddings of the output to zero.
     dims: for each output dimension, the input dimension along which it walks; None where the output
     dimension repeats the input.
-    steps: for each output dimension, the number of input positions between neighbouring outputs; it
-    may be negative.
+    steps: for each output dimension, the number of input positions from one output to the next,
+    which may be negative.
     starts: for each input dimension, the input position that output index 0 copies.
     facts: value facts of the input; empty where nothing is known.
 
     A copy converts between float32, float16 and packed dtypes, and keeps other dtypes. Raises
-    ValueError where it would read a position outside of the input.
+    ValueError where the copy would read a position outside of the input.
     """
 
     op: ClassVar[str] = "copy"
@@ -90,8 +90,8 @@ class CopyProblem(Problem):
         return read + self.output.nbytes
 
     def first_images(self, count: int) -> CopyProblem:
-        """Returns the copy of the first images, or this problem where the first dimension is not
-        copied unchanged."""
+        """Returns the copy of the first images; returns this problem where the copy changes or
+        repeats the first dimension."""
         if (not self.dims or self.dims[0] != 0 or 0 in self.dims[1:] or self.steps[0] != 1
                 or self.input.shape[0] != self.output.shape[0]):
             return self
@@ -133,7 +133,7 @@ def transpose(source: TensorSpec, permutation: Sequence[int]) -> CopyProblem:
 
 def slice_(source: TensorSpec, starts: Sequence[int], ends: Sequence[int],
            axes: Sequence[int] | None = None, steps: Sequence[int] | None = None) -> CopyProblem:
-    """Returns a slice as ONNX Slice defines it, with negative and out-of-range positions.
+    """Returns a slice as ONNX Slice defines it. Positions may be negative or out of range.
     Raises ValueError for a step of 0."""
     rank = len(source.shape)
     axes = range(len(starts)) if axes is None else axes

@@ -1,12 +1,13 @@
 /* Strided copies of up to six dimensions, outermost first. The sizes n, source strides s and target
- * strides t are in elements. `from` and `to` are the offsets of index 0 in source and target.
+ * strides t are in elements. `from` and `to` are the offsets in source and target of the element
+ * with index 0 along every dimension.
  *
  * With BOUNDED, an element is copied where low <= index < high along every dimension, and `fill` is
  * written elsewhere. The offset `from` may then lie outside of the source. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ELEMENT int /* type of the elements */
-#define RANK 4 /* dimensions in use, 2, 4 or 6; the last ones are used */
+#define RANK 4 /* number of dimensions in use, 2, 4 or 6: the last ones of the dimensions 0 to 5 */
 #define TILE 32 /* rows and columns of a tile, for copy_tiled */
 #endif
 
@@ -46,7 +47,7 @@
 #define READ(offset) AT(offset)
 #endif
 
-/* Splits the index along one dimension off `rest`, and advances both offsets by that index. */
+/* Takes the index along one dimension out of `rest`, and moves both offsets to this index. */
 #define WALK(d) { \
     uint next = QUOTIENT(rest, n##d); \
     int i = (int)(rest - next * (uint)n##d); \
@@ -84,7 +85,7 @@ KERNEL void copy_strided(const GLOBAL FROM *RESTRICT source, GLOBAL TO *RESTRICT
 }
 #endif
 
-/* The last dimension is contiguous in the target, the one before it in the source. A tile of
+/* The last dimension is contiguous in the target, the last but one in the source. A tile of
  * TILE x TILE elements is staged in shared memory, so that both tensors are accessed in full
  * cache lines. */
 #ifdef TILE

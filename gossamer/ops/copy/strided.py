@@ -29,8 +29,9 @@ ELEMENTS = {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64", 16: "int4"}
 """The C type by which kernels copy an element, by the element's number of bytes."""
 _TILE = 32
 _LEAST_TILE = 8
-"""The smallest number of elements of both tiled dimensions at which a copy uses tiles. It is a rule
-of thumb: in smaller dimensions most of a tile is empty, and a copy without tiles is faster."""
+"""A copy uses tiles where both tiled dimensions have at least this number of elements. The number
+is a rule of thumb: in smaller dimensions most of a tile is empty, and a copy without tiles is
+faster."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class StridedLoops:
     source_strides, target_strides: strides along each dimension, in elements.
     source_offset, target_offset: offsets of the first elements, in elements.
     bounds: (low, high) for each dimension, or None. An element is copied where low <= index < high
-    in all dimensions; zero is written elsewhere. The index `low` of each dimension reads the source
-    at the source's offset.
+    in all dimensions; zero is written elsewhere. The element with index `low` in all dimensions is
+    read at `source_offset`.
     """
 
     sizes: tuple[int, ...]
@@ -161,9 +162,9 @@ def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int
 
 
 def copy_variants(problem: CopyProblem) -> list[Variant]:
-    """Returns the variants of a copy where the problem's specs are in the default format: one for
-    each layout and precision, and for a transposition of images those that leave memory as it is.
-    For other specs there is one variant."""
+    """Returns the variants of a copy. Where the problem's specs are in the default format, there is
+    a variant for each layout and precision; a transposition of images also has variants that leave
+    the order of the elements in memory as it is. For other specs there is one variant."""
     if problem.converts or not problem.is_free_of_layout:
         halves = "float16" in (problem.input.dtype, problem.output.dtype)
         return [Variant((), problem.inputs, problem.outputs, "fp16" if halves else "fp32")]
@@ -175,8 +176,8 @@ def copy_variants(problem: CopyProblem) -> list[Variant]:
 
 def _unmoved_variants(problem: CopyProblem) -> list[Variant]:
     """Returns the variants of a transposition of rank 4 that leave the order of the elements in
-    memory as it is, such as a transposition to channels-last images that reads NHWC and writes
-    rows."""
+    memory as it is. An example is the transposition from (N, C, H, W) to (N, H, W, C) where the
+    input is NHWC in memory and the output is row-major."""
     if sorted(dim for dim in problem.dims if dim is not None) != list(range(len(AXES["NCHW"]))):
         return []
     orders: dict[tuple[int, ...], str] = {axes: layout for layout, axes in AXES.items()}
@@ -205,8 +206,8 @@ def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> S
 
 
 class StridedCopy(Algorithm):
-    """One launch. It uses tiles in shared memory where source and target have different contiguous
-    dimensions."""
+    """One launch. The kernel uses tiles in shared memory where source and target have different
+    contiguous dimensions."""
 
     op = "copy"
     name = "strided"

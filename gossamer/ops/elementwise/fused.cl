@@ -1,4 +1,4 @@
-/* The frame of element-wise kernels. fused.py generates these macros: */
+/* The template of element-wise kernels. fused.py generates the macros below. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define VALUE float /* the type of the arithmetic */

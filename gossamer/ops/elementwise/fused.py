@@ -1,5 +1,5 @@
-"""Computes an expression by one kernel. This module generates the C text of its loads, arithmetic
-and stores; fused.cl is the frame of the kernel."""
+"""Computes an expression by one kernel. This module generates the C text of the kernel's loads,
+arithmetic and stores; fused.cl is the template of the kernel."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class FusedElementwise(Algorithm):
         variants = layout_variants(problem)
         own = problem.formats[0] if problem.is_conversion else None
         if own is not None and own.dtype in ("float32", "float16"):
-            # the first variant keeps the format, so that the input may be read where it lies
+            # the first variant keeps the input's format, so that the input needs no conversion
             spec = TensorSpec(problem.shape, own)
             variants.insert(0, Variant((), (spec,), (spec,)))
-        # fp16 only for float32 results of floats, bytes and booleans: comparisons of rounded
-        # operands would be wrong, not less precise, and large integers do not fit float16
+        # fp16 only for float32 results of floats, bytes and booleans: a comparison of rounded
+        # operands may have the wrong boolean result, and large integers do not fit float16
         operands = {spec.dtype for spec in problem.operands}
         if set(problem.dtypes) == {"float32"} and not operands & {
                 "int32", "int64", "int16", "uint16"}:
@@ -143,9 +143,9 @@ def _loops(problem: ElementwiseProblem,
 
 
 def _vector(sizes: tuple[int, ...], walks: list[Strides], offsets: list[int]) -> int:
-    """Returns how many consecutive elements a work-item computes. It is 4 where the innermost size,
-    all offsets, and the outer strides of operands with contiguous elements are multiples of 4, so
-    that vectors are aligned; else 1."""
+    """Returns the number of consecutive elements that a work-item computes. The number is 4 where
+    the innermost size, all offsets, and the outer strides of operands with contiguous elements are
+    multiples of 4, so that vectors are aligned; else it is 1."""
     if not sizes or sizes[-1] % 4 or any(offset % 4 for offset in offsets):
         return 1
     aligned = all(stride % 4 == 0 for walk in walks if walk[-1] == 1 for stride in walk[:-1])
@@ -280,7 +280,8 @@ def _one(kind: str, pointer: str, place: str) -> str:
 
 
 def _four(kind: str, pointer: str, place: str) -> str:
-    """Returns the C text that loads four neighbours; the index of the first is a multiple of 4."""
+    """Returns the C text that loads four neighbouring elements; the index of the first element is a
+    multiple of 4."""
     if kind == "HALF":
         return f"LOAD_HALF4({pointer}, {place})"
     return f"*(const GLOBAL {_VECTORS[kind]} *)({pointer} + {place})"

@@ -1,5 +1,5 @@
-"""Evaluates an expression with the results -1, 0 and 1, such as a sign, and packs the results. Its
-inputs are one tensor and constants with one number for each channel."""
+"""Evaluates an expression with the results -1, 0 and 1, such as a sign, and packs the results. The
+expression's inputs are one tensor, and constants with one number for each channel."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _WORDS = ("packed64", "packed32")
 
 
 class PackedElementwise(Algorithm):
-    """One kernel that reads a tensor once and writes packed words. It replaces two kernels: a first
-    one that writes the results as floats, and a second one that packs these."""
+    """One kernel that reads a tensor once and writes packed words. Without this kernel, one kernel
+    would write the results as floats, and another kernel would pack the floats."""
 
     op = "elementwise"
     name = "packed"
@@ -89,8 +89,8 @@ class PackedElementwise(Algorithm):
 
 
 def _is_of_channels(shape: tuple[int, ...], channels: int, rank: int) -> bool:
-    """Whether a constant has a single number, or one number for each channel of a tensor of a
-    rank."""
+    """Whether a constant has a single number, or one number for each channel of a tensor with
+    `rank` dimensions."""
     padded = (1,) * (rank - len(shape)) + shape
     return padded[1] in (1, channels) and all(
         size == 1 for axis, size in enumerate(padded) if axis != 1)

@@ -27,9 +27,10 @@ class ElementwiseProblem(Problem):
     dtypes: dtype of each output of the expression. A conversion to bool tests for nonzero; a
     conversion of floats to integers truncates.
     formats: for each run-time input, the format in which every variant reads the input, such as
-    bytes of photos in NHWC; None for an input that may have any format. Empty where all inputs may.
+    bytes of photos in NHWC; None for an input that may have any format. Empty where every input may
+    have any format.
     facts: value facts of each run-time input; empty where nothing is known.
-    result: value facts of the only output where it has few different values; else REAL.
+    result: value facts of the only output where this output has few different values; else REAL.
 
     The arithmetic is float32 where an operand is a float, else int64 where an operand is int64,
     else int32.
@@ -84,8 +85,8 @@ class ElementwiseProblem(Problem):
         return bool(self.formats) and len(self.operands) == 1 and self.expression.is_identity
 
     def in_formats(self, specs: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Returns the specs of the run-time inputs in the formats of `formats`; an input whose
-        format there is None keeps its spec."""
+        """Returns the specs of the run-time inputs in the formats of `formats`; an input with the
+        format None keeps its spec."""
         if not self.formats:
             return tuple(specs)
         return tuple(spec if own is None else TensorSpec(spec.shape, own)

@@ -28,8 +28,9 @@ _SOURCE = Path(__file__).with_name("direct.cl")
 
 
 class DirectGather(Algorithm):
-    """Each work-item reads an index and copies up to 16 bytes of its slice. A tensor of rank 4 may
-    lie in any layout where the indices are a constant row, such as an order of channels."""
+    """Each work-item reads an index and copies up to 16 bytes of the slice at this index. A tensor
+    of rank 4 may have any layout where the indices are a constant of rank 1, such as an order of
+    channels."""
 
     op = "gather"
     name = "direct"

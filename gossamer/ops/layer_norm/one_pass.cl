@@ -1,18 +1,18 @@
-/* Layer norm, or RMS norm, along `length` of a tensor seen as (outer, length, inner). LANES
- * work-items normalise a row together, which has `length` elements, `inner` apart. A row is divided
- * into pieces of VECTOR neighbouring elements, and each work-item takes every LANES-th piece. The
- * variance is computed from the centred values, since a difference of large squares would lose its
- * digits.
+/* Layer norm, or RMS norm, along `length` of a tensor seen as (outer, length, inner). A row has
+ * `length` elements, with a stride of `inner`. LANES work-items normalise a row together: the row
+ * is divided into pieces of VECTOR neighbouring elements, and each work-item takes every LANES-th
+ * piece. The variance is computed as the mean square of the centred values, because the difference
+ * of two large numbers, the mean square and the square of the mean, would lose digits.
  *
  * STRIDED: defined where `inner` is more than 1. Neighbouring work-items then take neighbouring
- *     rows, and VECTOR is 1; else they take neighbouring pieces of a row.
+ *     rows, and VECTOR is 1. Without STRIDED they take neighbouring pieces of a row.
  * CENTRED: defined where the mean is subtracted, as in a layer norm. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LANES 8 /* work-items that normalise a row together */
 #define ROWS 32 /* rows of a work-group, which has LANES * ROWS = 256 work-items */
 #define VECTOR 8 /* elements of a piece: 8 (of 16-bit floats only), 4 or 1 */
-#define HELD 2 /* pieces that a work-item keeps in registers; 0: it reads them again */
+#define HELD 2 /* pieces that a work-item keeps in registers; 0: every pass loads pieces again */
 #define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
 #define CENTRED
 #endif
@@ -23,11 +23,11 @@
 #ifdef STRIDED
 #define ROW_OF_BLOCK (LOCAL_ID(0) % ROWS)
 #define LANE (LOCAL_ID(0) / ROWS)
-#define APART ROWS /* between the work-items of a row */
+#define APART ROWS /* distance between neighbouring work-items of a row */
 #else
 #define ROW_OF_BLOCK (LOCAL_ID(0) / LANES)
 #define LANE (LOCAL_ID(0) % LANES)
-#define APART 1 /* between the work-items of a row */
+#define APART 1 /* distance between neighbouring work-items of a row */
 #endif
 
 INLINE float sum4(float4 v)
@@ -102,7 +102,7 @@ INLINE float4 normalised4(float4 v, float mean, float factor, float4 scale, floa
 #define HELD_PIECE(i) FETCH_PIECE(i)
 #endif
 
-/* Adds up a variable over the work-items of a row, to every one of them. */
+/* Adds up a variable over the work-items of a row. Each of these work-items gets the sum. */
 #if defined(__CUDACC__) && LANES <= 32 && !defined(STRIDED)
 #define PARTIAL_SUMS
 #define ADD_UP(variable)                                   \

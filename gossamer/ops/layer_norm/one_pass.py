@@ -22,12 +22,13 @@ from gossamer.tensor import TensorSpec
 _SOURCE = Path(__file__).with_name("one_pass.cl")
 _GROUP = 256
 _MOST_PIECES = 16
-"""The most pieces of several elements that a work-item keeps in registers."""
+"""The most pieces that a work-item keeps in registers where a piece has several elements."""
 _MOST_ELEMENTS = 32
-"""The most single elements that a work-item keeps in registers."""
+"""The most pieces that a work-item keeps in registers where a piece has one element."""
 _GROUPS_OF_A_UNIT = 16
-"""Work-groups for each compute unit, enough for all to have work at the end. Where there are more
-rows, a work-group normalises several blocks of rows, with scale and bias at hand."""
+"""The most work-groups of a launch for each compute unit, by a rule of thumb: with as many, all
+compute units have work until the launch ends. Where there are more blocks of rows, a work-group
+normalises several blocks, and finds scale and bias in the cache after the first one."""
 
 
 class OnePassLayerNorm(KernelAlgorithm):
@@ -57,7 +58,7 @@ class OnePassLayerNorm(KernelAlgorithm):
                       device: Device) -> Launch:
         spec = variant.inputs[0]
         sizes = _sizes(problem, spec)
-        assert sizes is not None  # variants() leaves out layouts without them
+        assert sizes is not None  # variants() leaves out layouts for which _sizes returns None
         outer, length, inner = sizes
         lanes, vector = int(variant["lanes"]), _vector(spec, length, inner)
         rows_of_group = _GROUP // lanes
@@ -85,8 +86,9 @@ def _order_of_axes(problem: LayerNormProblem, spec: TensorSpec) -> list[int]:
 
 
 def _sizes(problem: LayerNormProblem, spec: TensorSpec) -> tuple[int, int, int] | None:
-    """Returns the tensor's sizes as (outer, length, inner) in memory, where `length` is that of the
-    normalised dimensions; None where other dimensions lie between these."""
+    """Returns the tensor's sizes as (outer, length, inner) in memory, where `length` is the number
+    of elements of the normalised dimensions. Returns None where another dimension lies between two
+    normalised ones."""
     order = [dim for dim in memory_order(spec) if spec.shape[dim] != 1]
     places = [place for place, dim in enumerate(order) if dim in problem.axes]
     if not places:
@@ -100,8 +102,8 @@ def _sizes(problem: LayerNormProblem, spec: TensorSpec) -> tuple[int, int, int] 
 
 
 def _vector(spec: TensorSpec, length: int, inner: int) -> int:
-    """Returns the number of elements that a work-item loads at once: as many as have 16 bytes where
-    each row begins at a multiple of them."""
+    """Returns the number of elements that a work-item loads at once: the largest of 8 (only for
+    float16), 4 and 1 that divides the length of a row; 1 where rows are not contiguous."""
     most = 8 if spec.dtype == "float16" else 4
     return next(size for size in (most, 4, 1) if size == 1 or (inner == 1 and length % size == 0))
 
@@ -113,12 +115,13 @@ def _most_held(vector: int) -> int:
 def _lanes(problem: LayerNormProblem, spec: TensorSpec) -> list[int]:
     """Returns numbers of work-items that may normalise a row together, the most promising first.
 
-    Two pieces for each of them keep enough loads under way, and few of them idle at the end of a
-    row. Up to 32 of them are in one warp, which adds up without shared memory. Where rows lie
-    beside one another, 16 rows of a work-group are neighbours, so that whole sectors are loaded.
+    With two pieces for each work-item, enough loads are in flight, and few work-items are idle at
+    the end of a row. Up to 32 work-items of a row are in one warp, which adds up without shared
+    memory. Where `inner` is more than 1, a row has at most 16 work-items, so that a work-group has
+    16 or more neighbouring rows and loads whole sectors of memory.
     """
     sizes = _sizes(problem, spec)
-    assert sizes is not None  # variants() leaves out layouts without them
+    assert sizes is not None  # variants() leaves out layouts for which _sizes returns None
     outer, length, inner = sizes
     vector = _vector(spec, length, inner)
     pieces = max(-(-length // vector), 1)
@@ -137,7 +140,8 @@ def _power_of_two(number: int) -> int:
 
 
 def _constant(weights: Weights, name: str, problem: LayerNormProblem, spec: TensorSpec) -> Buffer:
-    """Returns a weight whose dimensions have the order of memory."""
+    """Returns a weight on the device, its dimensions in the order in which the input has them in
+    memory."""
     order = [problem.axes.index(dim) for dim in _order_of_axes(problem, spec)]
     key = f"{name} {problem.normalised_shape} in the order {order}"
     return weights.packed(key, lambda arrays: np.ascontiguousarray(

@@ -22,8 +22,8 @@ class LayerNormProblem(Problem):
     epsilon: number that is added to the variance.
     centred: whether the mean is subtracted; False for an RMS norm.
 
-    Raises ValueError for an input that is not float32, and for axes that are none, not in order or
-    not among the input's.
+    Raises ValueError for an input that is not float32, and for axes that are empty, not in
+    ascending order or no dimensions of the input.
     """
 
     op: ClassVar[str] = "layer_norm"

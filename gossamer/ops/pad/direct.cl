@@ -1,12 +1,12 @@
-/* Padding of up to six dimensions, outermost first, with sizes n of the output and m of the input,
- * source strides s in elements, and the numbers of elements `before` that are added before each
- * dimension; negative numbers crop. The output is contiguous.
+/* Padding of up to six dimensions, outermost first. For each dimension, n is the size of the
+ * output, m the size of the input, s the stride of the input in elements, and `before` the number
+ * of elements that are added before the input; a negative number crops. The output is contiguous.
  *
  * One of CONSTANT, REFLECT and EDGE is defined: the mode that fills the pads. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ELEMENT int /* type of the elements */
-#define RANK 4 /* dimensions in use, 2, 4 or 6; the last ones are used */
+#define RANK 4 /* number of dimensions in use, 2, 4 or 6: the last ones of the dimensions 0 to 5 */
 #define CONSTANT 1 /* the mode: the pads are filled with the constant `value` */
 #endif
 

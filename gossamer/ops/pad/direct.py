@@ -33,7 +33,8 @@ of elements that are added before the dimension."""
 
 
 class DirectPad(KernelAlgorithm):
-    """Each work-item finds the source of its output and copies one element."""
+    """Each work-item writes one element of the output: a copy of an input element, or the
+    constant."""
 
     op = "pad"
     name = "direct"

@@ -95,10 +95,11 @@ def _pad(problem: PadProblem, x: np.ndarray, y: np.ndarray, spec: TensorSpec) ->
 
 
 def _common(size: int, low: int, high: int) -> tuple[slice, slice]:
-    """Returns the part of an input dimension that is not cropped, and its place in the output.
+    """Returns the part of an input dimension that is not cropped, and the place of this part in the
+    output.
 
     size: size of the input dimension.
-    low, high: numbers of elements that are added before and after it; negative ones crop.
+    low, high: numbers of elements that are added before and after the input; negative numbers crop.
     """
     first, end = max(0, -low), size + min(0, high)
     return slice(first, end), slice(first + low, end + low)

@@ -24,7 +24,7 @@ class PadProblem(Problem):
     Runtime does.
     value: the constant of mode "constant".
     facts: value facts of the input; empty where nothing is known.
-    Raises ValueError for pads that do not fit the input.
+    Raises ValueError for pads that do not fit the input, and for an unknown mode.
     """
 
     op: ClassVar[str] = "pad"

@@ -16,8 +16,8 @@ _SAME = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "
          "tanh": "Tanh", "sin": "Sin", "cos": "Cos", "tan": "Tan", "atan": "Atan", "erf": "Erf",
          "floor": "Floor", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "relu": "Relu",
          "clip": "Clip"}
-"""The ONNX operator of each function that ONNX has, with the function's constants as its last
-inputs."""
+"""The ONNX operator of each function that ONNX has. The function's constants are the last inputs of
+the node."""
 _WITH_ATTRIBUTES = {"leaky_relu": ("LeakyRelu", ("alpha",)),
                     "hard_sigmoid": ("HardSigmoid", ("alpha", "beta"))}
 _COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
@@ -64,11 +64,12 @@ def write_expression(writer: ModelWriter, expression: Expression, values: Sequen
 
 def _batch_norms(expression: Expression, shapes: Sequence[Shape],
                  constants: frozenset[int]) -> dict[int, tuple[int, ...]]:
-    """Returns the batch norms in an expression, each by the number of its last step: the values x,
-    mean, scale and shift of (x - mean) * scale + shift.
+    """Returns the batch norms (x - mean) * scale + shift in an expression. Each batch norm has the
+    number of its last step as the key, and the numbers of x, mean, scale and shift as the value.
 
-    shapes: the shapes of all values. Mean, scale and shift are constants, with a number for each
-    channel, along axis 1 of x.
+    Mean, scale and shift are constants with a number for each channel, along axis 1 of x.
+
+    shapes: shapes of all values.
     """
     norms: dict[int, tuple[int, ...]] = {}
     reads = Counter(expression.outputs)
@@ -89,15 +90,16 @@ def _batch_norms(expression: Expression, shapes: Sequence[Shape],
 
 
 def _is_of_channels(shape: Shape, images: Shape) -> bool:
-    """Whether an array that is broadcast to images holds a number for each of their channels."""
+    """Whether an array that is broadcast to images holds one number for each channel."""
     rank = len(images)
     return 2 <= rank >= len(shape) and (1,) * (rank - len(shape)) + shape == (
         1, images[1], *(1,) * (rank - 2))
 
 
 def _batch_norm(writer: ModelWriter, names: Sequence[str], channels: int) -> str:
-    """Adds a batch norm, which ONNX Runtime computes in the layout of convolutions; a difference, a
-    product and a sum would have their operands converted from it."""
+    """Adds a BatchNormalization node, which ONNX Runtime computes in the layout that it uses for
+    convolutions. For Sub, Mul and Add nodes ONNX Runtime would convert the operands from this
+    layout."""
     x, mean, scale, shift = (names[0], *(writer.reshaped(name, [channels]) for name in names[1:]))
     variance = writer.constant(np.ones(channels), "float32")
     return writer.node("BatchNormalization", [x, scale, shift, mean, variance], epsilon=0.0)

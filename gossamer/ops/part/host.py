@@ -28,8 +28,8 @@ _MOST_BYTES = 2**31 - 2**24
 class OnnxRuntime(Algorithm):
     """Runs the problems of a part as one model of ONNX Runtime.
 
-    Threads of ONNX Runtime that wait for work spin where the part is the whole network. Else they
-    sleep, because other layers need the processors between two runs.
+    Where the part is the whole network, the waiting threads of ONNX Runtime spin. For any other
+    part they sleep, because other layers need the processors between two runs.
     """
 
     op = "part"
@@ -77,8 +77,8 @@ class Ready:
 
 
 class SessionMemory(Buffer):
-    """A session and the memory of its constants, as a packed form of a part's weights. All contexts
-    share it."""
+    """A session and the memory of its constants. A part has such an object in place of packed
+    weights, so that all contexts share the session."""
 
     def __init__(self, device: Device, session: Session, nbytes: int) -> None:
         self.device = device
@@ -94,7 +94,7 @@ def made_session(problem: PartProblem, weights: Mapping[str, np.ndarray], varian
     """Returns the session that runs a part. Raises UnsupportedError where ONNX Runtime cannot run
     the part.
 
-    profiled: whether the session takes the times of nodes.
+    profiled: whether the session measures the times of nodes.
     """
     return Session(model_of(problem), constants_of(problem, weights),
                    threads=number_of(variant[THREADS]), spinning=problem.whole, profiled=profiled)

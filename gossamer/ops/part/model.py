@@ -22,12 +22,12 @@ from gossamer.tensor import AXES, ROW_MAJOR, TensorSpec
 
 _OPSET, _IR_VERSION = 17, 8
 _SEPARATOR = "/"
-"""Each name of a node begins with the number of its problem and this separator."""
+"""The name of each node begins with the number of the node's problem and this separator."""
 
 
 @lru_cache(maxsize=16)
 def model_of(problem: PartProblem) -> bytes:
-    """Returns the model of a part. Raises UnsupportedError where a problem has no ONNX form."""
+    """Returns the model of a part. Raises UnsupportedError where ONNX cannot express a problem."""
     values: dict[Source, str] = {}
     writer = ModelWriter()
     for number, (source, spec) in enumerate(zip(problem.entries, problem.inputs, strict=True)):

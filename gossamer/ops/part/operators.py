@@ -1,8 +1,9 @@
 """The problems of a part as ONNX nodes: one function for each op, in the table OPERATORS.
 
 Each function takes the writer, the problem, the ONNX names of the problem's inputs, and a mapping
-from the problem's names of its constants to their ONNX names. It returns the ONNX names of the
-outputs. It raises UnsupportedError where ONNX Runtime has no operator with gossamer's results.
+from the problem's names of its constants to their ONNX names. The function returns the ONNX names
+of the outputs, and raises UnsupportedError where ONNX Runtime has no operator with gossamer's
+results.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def _gemm(writer: ModelWriter, problem: GemmProblem, inputs: Sequence[str],
 def _bias(problem: Conv2dProblem | GemmProblem) -> tuple[str | None, Expression]:
     """Returns the name of the constant that an epilogue adds to each channel in its first step, and
     the expression of the remaining steps. Returns None and the unchanged expression where the first
-    step adds no such constant, or later steps read the result before the addition.
+    step adds no such constant, and where a later step reads the value before the addition or an
+    output is this value.
     """
     expression, operands = problem.epilogue.expression, problem.epilogue.operands
     steps = expression.steps
@@ -139,8 +141,8 @@ def _pool(writer: ModelWriter, problem: PoolProblem, inputs: Sequence[str],
         return [writer.node("AveragePool", inputs, **window, pads=problem.pads,
                             ceil_mode=int(problem.ceil_mode),
                             count_include_pad=int(problem.count_include_pad))]
-    # A maximum ignores padding. The last window with ceil_mode may exceed the problem's pads;
-    # larger pads have the same results, and need no ceil_mode.
+    # A maximum ignores padding. With ceil_mode the last window may exceed the problem's pads. The
+    # node gets pads that are as large as the last window needs, instead of ceil_mode.
     ends = []
     for axis, size in enumerate((problem.out_height, problem.out_width)):
         span = (problem.kernel[axis] - 1) * problem.dilation[axis] + 1
@@ -176,8 +178,8 @@ def _softmax(writer: ModelWriter, problem: SoftmaxProblem, inputs: Sequence[str]
 
 def _layer_norm(writer: ModelWriter, problem: LayerNormProblem, inputs: Sequence[str],
                 weights: Names) -> list[str]:
-    """Adds one node, or the arithmetic where ONNX Runtime has no operator: for an RMS norm, and for
-    axes that are not the last ones."""
+    """Adds one node for a layer norm over the last axes. For other axes and for an RMS norm ONNX
+    has no operator, so that a node is added for each step of the arithmetic."""
     (x,), rank, axes = inputs, len(problem.input.shape), problem.axes
     if problem.centred and axes == tuple(range(axes[0], rank)):
         return [writer.node("LayerNormalization", [x, weights["scale"], weights["bias"]],
@@ -201,7 +203,8 @@ def _concat(writer: ModelWriter, problem: ConcatProblem, inputs: Sequence[str],
 
 def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
           weights: Names) -> list[str]:
-    """Adds a slice, a transpose, a reshape and a broadcast, those of them that the copy needs."""
+    """Adds the nodes that the copy needs: at most a slice, a transpose, a reshape and a
+    broadcast."""
     if not problem.is_free_of_layout or problem.converts:
         raise UnsupportedError("a change of format: has no ONNX form")
     walked = [dim for dim in problem.dims if dim is not None]

@@ -64,7 +64,8 @@ class PartProblem(FusionProblem):
     whole: bool = False
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Draws each input of the part as the problem that reads the input draws its own inputs."""
+        """Returns inputs of the part. Where the problem that reads an input has its own
+        `example_inputs`, this problem draws the input."""
         arrays = super().example_inputs(rng)
         drawn = {part: part.example_inputs(rng) for part, _ in map(self.reader, self.entries)
                  if type(part).example_inputs is not Problem.example_inputs}

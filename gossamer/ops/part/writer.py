@@ -21,7 +21,7 @@ class ModelWriter:
         self._count = 0
 
     def begin(self, prefix: str) -> None:
-        """Sets the letters with which the names of all later nodes and constants begin."""
+        """Sets the prefix of the names of all later nodes and constants."""
         self._prefix = prefix
 
     def node(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:

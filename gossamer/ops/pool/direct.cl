@@ -3,15 +3,15 @@
  *
  * A work-item computes LANES neighbours along `inner`, or PIXELS along the width; one of the two
  * may be 4. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and out_width % 4 == 0.
- * Where a tensor is a part of the channels of a larger one, source_inner or target_inner is the
- * `inner` of the larger tensor, in which the part begins at source_first or target_first.
- * An average divides by the number of window positions within the input and within `counted_top` to
- * `counted_right` rows and columns of padding around it.
+ * A tensor may be a part of the channels of a larger tensor. Then source_inner or target_inner is
+ * the `inner` of the larger tensor, and the part begins at element source_first or target_first.
+ * An average divides by the number of window positions that lie in the input or in the counted
+ * padding: `counted_top` to `counted_right` rows and columns around the input.
  * MAX: defined for the maximum, undefined for the average. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-#define LANES 1 /* neighbours along `inner` of a work-item, 1 or 4 */
-#define PIXELS 4 /* neighbours along the width of a work-item, 1 or 4 */
+#define LANES 1 /* neighbours along `inner` that a work-item computes, 1 or 4 */
+#define PIXELS 4 /* neighbours along the width that a work-item computes, 1 or 4 */
 /* the window's height and width, where they are equal and known at compile time; else undefined */
 #define WINDOW 3
 #define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */

@@ -1,11 +1,11 @@
 /* The maximum over windows of packed values. The maximum of bits is their OR. Trits have two
- * planes: the first says whether a value differs from 0, the second whether it is 1. Their maximum
- * is 1 where the OR of the second plane is 1. Else it is 0 where the AND of the first plane is 0,
- * and -1 where that AND is 1.
+ * planes: the first says whether a value differs from 0, the second whether it is 1. The maximum of
+ * trits is 1 where the OR of the second plane is 1. Where this OR is 0, the maximum is 0 if the AND
+ * of the first plane is 0, and -1 if this AND is 1.
  *
- * A tensor is (outer, height, width, PLANES) words; `outer` is the images times the words of their
- * channels. A work-item computes PLANES words of one output pixel. Every window has a pixel of the
- * input. */
+ * A tensor is (outer, height, width, PLANES) words; `outer` is the number of images times the
+ * number of words that hold the channels of a pixel in one plane. A work-item computes PLANES words
+ * of one output pixel. Every window has at least one pixel of the input. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORD uint /* type of a word, uint or ulong */

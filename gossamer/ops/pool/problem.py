@@ -19,9 +19,10 @@ class PoolProblem(Problem):
     kind: "max" or "average".
     kernel: height and width of the window.
     stride, dilation: strides and dilations along H and W.
-    pads: (top, left, bottom, right) numbers of added rows and columns. A maximum ignores them.
-    ceil_mode: whether the last window along an axis may exceed the padding. It may not start in the
-    padding at the end.
+    pads: (top, left, bottom, right) numbers of added rows and columns. A maximum ignores these rows
+    and columns.
+    ceil_mode: whether the last window along an axis may exceed the padding. The last window may not
+    start in the padding at the end.
     count_include_pad: whether an average counts the padding as zeros; else it ignores the padding.
     facts: value facts of the input; empty where nothing is known.
     Raises ValueError for an input smaller than the window, and for invalid attributes.

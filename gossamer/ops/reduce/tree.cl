@@ -1,11 +1,12 @@
-/* Reductions to a sum, mean or maximum. LANES work-items compute a result together. Each of them
- * reduces every LANES-th element; then their values are combined in a tree in shared memory.
+/* Reductions to a sum, mean or maximum. LANES work-items compute a result together. Each work-item
+ * reduces every LANES-th element; then the values of these work-items are combined in a tree in
+ * shared memory.
  *
  * There are four kept dimensions (sizes k, source strides p, target strides q) and four reduced
  * dimensions (sizes r, source strides e), outermost first. Unused dimensions come first and have
  * size 1. With SIMPLE only the last reduced dimension is used.
  *
- * VALUE: the type of the arithmetic. It is float where a tensor holds 16-bit floats.
+ * VALUE: the type of the arithmetic, which is float where a tensor holds 16-bit floats.
  * MAX or MEAN: defined for the maximum or the mean; the sum is computed where neither is defined.
  * ACROSS: defined where the innermost dimension is kept. Neighbouring work-items then compute
  *     neighbouring results; else they reduce neighbouring elements of one result. */

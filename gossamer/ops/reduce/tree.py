@@ -51,7 +51,8 @@ class TreeReduce(KernelAlgorithm):
         variants = list(super().variants(problem, device))
         if problem.kind != "max" and problem.input.dtype == "float32" and any(
                 map(in_float16, problem.facts)):
-            # a sum or a mean of integers that float16 holds is itself no such integer
+            # float16 holds the integers of the input, but not always their sum or mean: only the
+            # input may be float16
             variants += [replace(variant, inputs=variant.as_fp16.inputs) for variant in variants
                          if variant.precision == "fp32"]
         return variants
@@ -87,13 +88,14 @@ class TreeReduce(KernelAlgorithm):
 def _lanes(count: int, results: int, neighbours: int) -> int:
     """Returns the number of work-items that compute a result together.
 
-    Few results of many elements each take a full work-group. Else the work-items of a result are
-    enough to read full cache lines together. They are fewer where neighbouring results read
-    neighbouring elements, which fill the cache lines.
+    Where there are few results of many elements, a full work-group computes each result. For other
+    results 16 or 32 work-items are enough to read full cache lines. Eight work-items are enough
+    where neighbouring results read neighbouring elements, because the work-items of these results
+    read full cache lines together.
 
-    count: number of elements of a result.
-    neighbours: number of neighbouring results that read neighbouring elements; 0 where results do
-    not.
+    count: number of elements that are reduced to one result.
+    neighbours: number of neighbouring results that read neighbouring elements; 0 where neighbouring
+    results read distant elements.
     """
     if neighbours >= 16:
         return 8
@@ -103,8 +105,9 @@ def _lanes(count: int, results: int, neighbours: int) -> int:
 
 
 def _dimensions(problem: ReduceProblem, variant: Variant) -> tuple[Dimensions, Dimensions]:
-    """Returns the kept dimensions as (size, source stride, target stride), and the reduced ones as
-    (size, source stride). Both are merged, and in the order of the input's memory."""
+    """Returns the kept dimensions as (size, source stride, target stride), and the reduced
+    dimensions as (size, source stride). Both lists have the order of the input's memory, and
+    neighbouring dimensions are merged where their strides allow it."""
     source, target = variant.inputs[0], variant.outputs[0]
     order = memory_order(source)
     kept = [dim for dim in order if dim not in problem.axes]

@@ -15,14 +15,15 @@ NEAREST_MODES = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 
 @dataclass(frozen=True)
 class ResizeProblem(Problem):
-    """Resizing of (N, C, H, W) to (N, C, *size) as ONNX Resize defines it. Tensors of rank 3 are
-    given to it with an added dimension of size 1.
+    """Resizing of (N, C, H, W) to (N, C, *size) as ONNX Resize defines it. A tensor of rank 3 is
+    resized as a tensor of rank 4, with one more dimension of size 1.
 
     size: height and width of the output.
-    scales: scale factors of H and W; the ratios of output to input where the file states sizes.
+    scales: scale factors of H and W. Where the network's file states sizes in place of scale
+    factors, the scale factors are the ratios of output size to input size.
     mode: "nearest" or "linear".
     coordinates: one of COORDINATES, the rule that maps output positions to input positions.
-    nearest_mode: one of NEAREST_MODES, how mode "nearest" rounds the input position.
+    nearest_mode: one of NEAREST_MODES, the rule by which mode "nearest" rounds input positions.
     Raises ValueError for unknown modes, and for a nonempty output of an empty input.
     """
 

@@ -1,5 +1,5 @@
-"""Resizing in NumPy: in float64 for the reference, in float32 for the host. Here are also the
-tables of input positions that kernels read."""
+"""Resizing in NumPy: in float64 for the reference, in float32 for the host. This module also
+computes the tables of input positions that kernels read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def nearest(problem: ResizeProblem, axis: int) -> np.ndarray:
 
 def linear(problem: ResizeProblem, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns three arrays over the output positions along an axis: the two input positions between
-    which each output is interpolated, and the weight of the second one."""
+    which each output is interpolated, and the weight of the second position."""
     last = problem.input.shape[2 + axis] - 1
     position = np.clip(_positions(problem, axis), 0, last)
     low = np.floor(position)
@@ -57,7 +57,8 @@ def linear(problem: ResizeProblem, axis: int) -> tuple[np.ndarray, np.ndarray, n
 
 def _positions(problem: ResizeProblem, axis: int) -> np.ndarray:
     """Returns the input position of each output position along an axis, before rounding to an
-    index. It is computed in float32, because ties depend on how the division is rounded."""
+    index. The arithmetic is float32, because the rounding of the division decides whether a
+    position lies exactly between two indices."""
     length, original = problem.size[axis], problem.input.shape[2 + axis]
     x = np.arange(length, dtype=np.float32)
     scale = np.float32(problem.scales[axis])

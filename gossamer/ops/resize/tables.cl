@@ -4,12 +4,12 @@
  *
  * A work-item computes LANES neighbours along `inner`, or PIXELS along the width; one of the two
  * may be 4. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and out_width % 4 == 0.
- * Where a tensor is a part of the channels of a larger one, source_inner or target_inner is the
- * `inner` of the larger tensor, in which the part begins at source_first or target_first. */
+ * A tensor may be a part of the channels of a larger tensor. Then source_inner or target_inner is
+ * the `inner` of the larger tensor, and the part begins at element source_first or target_first. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-#define LANES 4 /* neighbours along `inner` of a work-item, 1 or 4 */
-#define PIXELS 1 /* neighbours along the width of a work-item, 1 or 4 */
+#define LANES 4 /* neighbours along `inner` that a work-item computes, 1 or 4 */
+#define PIXELS 1 /* neighbours along the width that a work-item computes, 1 or 4 */
 #define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
 #endif
 

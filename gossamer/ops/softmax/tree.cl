@@ -1,5 +1,6 @@
-/* Softmax along `length` of a tensor seen as (outer, length, inner). LANES work-items compute a
- * maximum and a sum together; each of them reduces every LANES-th element.
+/* Softmax along `length` of a tensor seen as (outer, length, inner). LANES work-items together
+ * compute the maximum and the sum of `length` elements; each work-item reduces every LANES-th
+ * element.
  *
  * ACROSS: where it is defined, neighbouring work-items take neighbours along `inner`, else along
  *     `length`.

@@ -19,7 +19,8 @@ _GROUP = 256
 
 
 class TreeSoftmax(KernelAlgorithm):
-    """One launch. Each work-item reduces, and later writes, a share of the elements of one sum."""
+    """One launch. Each work-item reduces some of the elements that are added to one sum, and later
+    writes the results of the same elements."""
 
     op = "softmax"
     name = "tree"
@@ -32,7 +33,8 @@ class TreeSoftmax(KernelAlgorithm):
         length = spec.shape[problem.axis]
         across = inner >= 16
         sums = spec.size // length
-        # on a processor one core runs all work-items of a group in turn at each step of the tree
+        # on a processor, one core runs the work-items of a group one after another in each step of
+        # the tree, so that many work-items for a sum only take longer
         lanes = 8 if across or length <= 64 or device.on_processors else 256
         if across and sums >= 2**16:
             lanes = 1

@@ -12,7 +12,7 @@ from gossamer.ops.top_k.reference import reference
 
 
 class NumpyTopK(HostAlgorithm):
-    """Sorts by numpy.argsort; for one element numpy.argmin finds it."""
+    """Sorts by numpy.argsort; finds a single element by numpy.argmin."""
 
     op = "top_k"
 

@@ -23,8 +23,8 @@ class TopKProblem(Problem):
     largest: whether the order is descending, else it is ascending.
     places_only: whether the places are the only output, else they are the second output.
 
-    Raises ValueError for a dtype that is not in DTYPES, an axis that the input does not have, and a
-    count that is larger than the dimension.
+    Raises ValueError for an unknown dtype, an axis that the input does not have, and a count that
+    is larger than the dimension.
     """
 
     op: ClassVar[str] = "top_k"

@@ -19,7 +19,8 @@ def first_elements(x: np.ndarray, axis: int, count: int, largest: bool
                    ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first elements along an axis in descending or ascending order, and their places
     in int64."""
-    # the bitwise complement reverses the order of integers; the smallest one has no negation
+    # the bitwise complement reverses the order of integers; negation would overflow at the smallest
+    # integer
     key = (np.negative(x) if x.dtype.kind == "f" else np.invert(x)) if largest else x
     if count == 1 and not np.isnan(x).any():
         places = np.expand_dims(np.argmin(key, axis), axis)

@@ -1,7 +1,7 @@
 /* The first `count` elements of each row in descending order, and their places. Rows lie along
  * `length` of a tensor seen as (outer, length, inner). Each round finds one element: the next in
  * order after the element that the round before found. LANES work-items search a row together; each
- * of them reads every LANES-th element.
+ * work-item reads every LANES-th element.
  *
  * ACROSS: where it is defined, neighbouring work-items take neighbours along `inner`, else along
  *     `length`.

@@ -1,4 +1,4 @@
-"""The greatest or smallest elements on a device. They are found in rounds, one element a round."""
+"""The greatest or smallest elements on a device. The kernel finds one element in each round."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ _SOURCE = Path(__file__).with_name("rounds.cl")
 _GROUP = 256
 _TYPES = {"float32": "float", "int32": "int", "int64": "INT64"}
 MOST_ELEMENTS = 64
-"""The most elements that the kernel takes along a dimension. Each costs one pass over the input."""
+"""The most elements that the kernel takes along a dimension. Each element costs one pass over the
+input."""
 
 
 class RoundsTopK(KernelAlgorithm):
-    """One launch with a round for each element that is taken. A round searches for the element that
-    follows, in order, the element that the round before found."""
+    """One launch with a round for each element that is taken. A round finds the element that is
+    next in the order after the element of the round before."""
 
     op = "top_k"
     name = "rounds"

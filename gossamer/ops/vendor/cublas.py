@@ -70,7 +70,8 @@ def fused(epilogue: Epilogue) -> Fused | None:
 
 
 def bias_vector(weights: Weights, name: str, channels: int, dtype: str) -> Buffer:
-    """Returns device memory of a channel operand with one value for each channel, in a dtype."""
+    """Returns device memory that holds a channel operand, with one value of the dtype for each
+    channel."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.broadcast_to(arrays[name].reshape(-1), (channels,)).astype(dtype)
     return weights.packed(f"{name} {dtype}", pack)
@@ -86,9 +87,10 @@ class Product:
     precision: one of PRECISIONS.
     rows, columns, depth: sizes of the matrices.
     transposed: whether A is stored as (depth, rows), else as (rows, depth).
-    leading: elements from one column to the next in A, B and D.
+    leading: for A, B and D, the number of elements from one column to the next.
     batch: number of products.
-    strides: elements from one product's matrix to the next product's in A, B and D.
+    strides: for A, B and D, the number of elements from the matrix of one product to the matrix of
+    the next product.
     alignment: every operand's address is a multiple of this number of bytes.
     bias: whether a vector with one number for each row of D is added.
     residual: whether C is added.
@@ -158,7 +160,7 @@ class Multiplication:
             "BIAS" if product.bias else "DEFAULT")
         put(names.EPILOGUE, lt.Epilogue[kind])
         if product.bias:
-            # cuBLAS needs an address also where it only lists algorithms, before there is a vector
+            # cuBLAS needs an address even while it only lists algorithms; no bias is in memory then
             put(names.BIAS_POINTER, 256 if self._bias is None else self._bias.address)
         return int(operation)
 

@@ -49,22 +49,24 @@ class CudnnLibrary:
     @contextlib.contextmanager
     def handle(self) -> Iterator[Any]:
         """Yields a handle that no other thread uses, with the device's context current. The handle
-        has its own stream, on which cuDNN works while it builds or deserialises an execution plan
-        of its own."""
+        has its own stream, on which cuDNN works while it builds or deserialises an execution
+        plan."""
         with self._taken() as (handle, _):
             yield handle
 
     @contextlib.contextmanager
     def handle_on(self, stream: Any) -> Iterator[Any]:
-        """Yields a handle as `handle` does, but with a given stream in place of its own."""
+        """Yields a handle as `handle` does, but with a given stream in place of the handle's own
+        stream."""
         with self._taken() as (handle, own_stream):
             self.api.set_stream(handle, self._device.stream_handle(stream))
             try:
                 yield handle
             finally:
-                # To deserialise a plan, the frontend captures work on the handle's stream. If
-                # that stream was destroyed, the process ends. If another thread queues work on that
-                # stream meanwhile, the work is captured, too, instead of executed.
+                # The handle gets its own stream back. To deserialise a plan, the frontend captures
+                # work on the handle's stream: the process would end if the given stream was
+                # destroyed by then, and work that another thread queues on the given stream would
+                # be captured instead of executed.
                 self.api.set_stream(handle, self._device.stream_handle(own_stream))
 
     @contextlib.contextmanager
@@ -81,13 +83,14 @@ class CudnnLibrary:
 
 
 def unavailable(device: Device) -> str | None:
-    """Returns why cuDNN cannot be used on a device, and what to do about it; None where it can."""
+    """Returns the reason why cuDNN cannot be used on a device, with a remedy; None where cuDNN can
+    be used."""
     library = _on(device)
     return library if isinstance(library, str) else None
 
 
 def library_on(device: Device) -> CudnnLibrary:
-    """Returns cuDNN on a device. Where it cannot be used, raises DeviceError that says why."""
+    """Returns cuDNN on a device. Raises DeviceError with the reason where cuDNN cannot be used."""
     library = _on(device)
     if isinstance(library, str):
         raise DeviceError(f"{device.name}: {library}")
@@ -118,8 +121,8 @@ def _started(device: Device) -> CudnnLibrary | str:
 
 @functools.cache
 def _loaded() -> Any:
-    """Returns the frontend's module, whose import loads cuDNN. Returns the reason where one of the
-    two is missing, too old or broken."""
+    """Returns the frontend's module; its import loads cuDNN. Returns a text with the reason where
+    the frontend or cuDNN is missing, too old or broken."""
     try:
         api = importlib.import_module("cudnn")
     except ModuleNotFoundError as error:

@@ -10,17 +10,17 @@ Library = TypeVar("Library")
 
 
 class Loaded(Generic[Library]):
-    """Libraries by key, such as the device, or the reason why a library cannot be used. Only one
-    thread at a time loads a library; threads that ask for it meanwhile wait and get the same
-    one."""
+    """For each key, such as a device, a library or the reason why the library cannot be used. Only
+    one thread at a time loads a library; other threads that ask for the library wait until it is
+    loaded."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Library | str] = {}
         self._lock = threading.Lock()
 
     def of(self, key: Hashable, load: Callable[[], Library | str]) -> Library | str:
-        """Returns the library of a key, or the reason why it cannot be used. The first call loads
-        it."""
+        """Returns the library of a key, or the reason why the library cannot be used. The first
+        call with a key loads the library."""
         known = self._known.get(key)
         if known is not None:
             return known

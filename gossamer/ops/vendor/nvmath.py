@@ -63,13 +63,15 @@ class NvmathLibrary:
 
 
 def unavailable(name: str, device: Device) -> str | None:
-    """Returns one line that says why a library cannot be used on a device; None where it can."""
+    """Returns one line with the reason why a library cannot be used on a device; None where it can
+    be used."""
     library = _on(name, device)
     return library if isinstance(library, str) else None
 
 
 def library_on(name: str, device: Device) -> NvmathLibrary:
-    """Returns a library on a device. Where it cannot be used, raises DeviceError that says why."""
+    """Returns a library on a device. Raises DeviceError with the reason where the library cannot be
+    used."""
     library = _on(name, device)
     if isinstance(library, str):
         raise DeviceError(f"{device.name}: {library}")

@@ -21,7 +21,7 @@ from gossamer.device.registry import find
 
 OPTIONS = ("-O3", "-march=native")
 _MOST_LAYERS, _PADDED = 8, 16
-"""Most layers of weights, and floats of a vector: as in work.h."""
+"""The most layers of weights, and the number of floats in a vector, both as in work.h."""
 _FOLDER = Path(__file__).parent
 
 
@@ -40,12 +40,12 @@ class _Work(ctypes.Structure):
 
 
 class Lessons:
-    """Training samples in the form that the C code takes.
+    """Training samples, in arrays that the C code reads.
 
     x: inputs (n, inputs) in float32.
     targets: wanted outputs (n, outputs) in float32.
     rate: learning rate.
-    listed: whether each sample's nonzero inputs are listed, so that the code works on these alone.
+    listed: whether each sample is a list of its nonzero inputs, so that the code skips all zeros.
     """
 
     def __init__(self, x: np.ndarray, targets: np.ndarray, rate: float,
@@ -62,7 +62,7 @@ class Lessons:
                                        ((0, 0), (0, -x.shape[1] % _PADDED)))
 
     def first(self, samples: int) -> _Work:
-        """Returns the first samples as the C code takes them."""
+        """Returns the first samples as the struct that the C code reads."""
         return _Work(samples=samples, rate=self._rate,
                      **{name: array.ctypes.data for name, array in self._arrays.items()})
 
@@ -72,8 +72,8 @@ class CNetworks:
 
     sizes: units of each layer, inputs first.
     parameters: parameters before training (networks, count) in float32.
-    threads: number of threads. All threads share a single network; where there are several
-    networks, each thread trains one network after the other.
+    threads: number of threads. Where there is a single network, all threads train it together;
+    where there are several networks, each thread trains one network after the other.
     Raises AbsentError where the code cannot be built, or MemoryError where memory or threads are
     missing.
     """
@@ -134,8 +134,8 @@ class PlainNetworks:
                 else self._transposed(self._parameters, by_input=False))
 
     def _transposed(self, parameters: np.ndarray, by_input: bool) -> np.ndarray:
-        """Returns a copy with the weights of each layer transposed: they then lie input by input,
-        or unit by unit again."""
+        """Returns a copy with the weights of each layer transposed. by_input: whether the weights
+        of the copy are stored input by input, else they are stored unit by unit."""
         result, start = np.array(parameters, np.float32), 0
         for before, units in pairwise(map(int, self._sizes)):
             end = start + units * before
@@ -157,7 +157,7 @@ def _pointer(array: np.ndarray) -> ctypes.c_void_p:
 
 @cache
 def compiler() -> str:
-    """Returns the C compiler's name and version. Raises AbsentError where there is none."""
+    """Returns the C compiler's name and version. Raises AbsentError where there is no compiler."""
     if shutil.which("cc") is None:
         raise AbsentError("there is no C compiler: cc is not on the PATH")
     return f"cc {_run('cc', '-dumpfullversion', '-dumpversion').strip()}"
@@ -166,7 +166,7 @@ def compiler() -> str:
 @cache
 def library() -> ctypes.CDLL:
     """Returns the C code, built for this processor or loaded from the cache folder. Raises
-    AbsentError where it cannot be built."""
+    AbsentError where the code cannot be built."""
     sources = sorted(_FOLDER.glob("*.c"))
     command = ["cc", *OPTIONS, "-fopenmp", "-shared", "-fPIC", *map(str, sources)]
 
@@ -188,7 +188,7 @@ def library() -> ctypes.CDLL:
 
 
 def _run(*command: str) -> str:
-    """The output of a command. Raises AbsentError where it fails."""
+    """Returns the output of a command. Raises AbsentError where the command fails."""
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True,
                               timeout=120).stdout
@@ -199,6 +199,7 @@ def _run(*command: str) -> str:
 
 
 def _first_error(text: str) -> str:
-    """The first line of a compiler's output that has an error, or else its first line."""
+    """Returns the first line with "error" in a compiler's output, or the output's first line where
+    no line has "error"."""
     lines = text.strip().splitlines() or ["it does not say why"]
     return next((line for line in lines if "error" in line), lines[0])

@@ -2,10 +2,11 @@
  * on several with OpenMP.
  *
  * Several threads divide the units of one network for the whole run. Each thread keeps the weights
- * of its own units and publishes only their outputs, so with one hidden layer the threads wait for
- * each other once a sample. Every thread computes all of the last layer, which is small. Weights of
- * the layers behind the first are stored twice, so that both directions read contiguous memory:
- * input by input for the outputs, and unit by unit for the errors.
+ * of its own units and publishes only the outputs of these units, so that with one hidden layer the
+ * threads wait for each other once per sample. Every thread computes the whole last layer, which is
+ * small. Weights of the layers behind the first are stored twice, so that the forward and the
+ * backward pass read contiguous memory: input by input for the outputs, and unit by unit for the
+ * errors.
  *
  * The code is built with -fopenmp and needs GNU C: the compiler splits vectors of 16 floats into
  * vectors that the processor has. */
@@ -34,8 +35,8 @@ static void share(const Exchange *exchange, Worker *worker, const float *own, fl
     int threads = exchange->threads;
     if (threads == 1)
         return;
-    /* two slots suffice: a thread gets two exchanges ahead of another only through the exchange
-     * between, in which it waits for all other threads */
+    /* two slots suffice: a thread overwrites its slot of exchange k in exchange k + 2, after it has
+     * waited in exchange k + 1 for all other threads, each of which had finished exchange k */
     float *slots = exchange->slots + (worker->turn++ & 1) * threads * exchange->slot;
     for (int n = 0; n < threads; n++) {
         int of = (worker->thread + n) % threads;
@@ -55,9 +56,12 @@ static void share(const Exchange *exchange, Worker *worker, const float *own, fl
     }
 }
 
-/* Works on `count` units of a first layer whose weights are stored unit by unit. In one sweep over
- * the weights, it applies the weight update of the sample before, whose inputs are `changed` (NULL
- * for none), and computes the weighted sums for the inputs x (NULL for none). */
+/* Works on `count` units of a first layer whose weights are stored unit by unit. One sweep over the
+ * weights applies the weight update of the previous sample and computes the weighted sums of the
+ * present sample.
+ *
+ * changed: inputs of the previous sample; NULL to apply no update.
+ * x: inputs of the present sample; NULL to compute no sums. */
 static inline __attribute__((always_inline)) void
 change_and_weigh(Layer *layer, int first, const int count, const float *restrict changed,
                  const float *restrict x)
@@ -95,7 +99,7 @@ static void first_layer(Layer *layer, const float *changed, const float *x)
 }
 
 /* Computes the outputs of all layers for sample s. In a first layer whose weights are stored unit
- * by unit, it also applies the update of sample s - 1, so that these weights are read once a
+ * by unit, also applies the update of sample s - 1, so that these weights are read once per
  * sample. */
 static void forward(Worker *worker, const Shape *shape, const Work *work, const Exchange *exchange,
                     int s)
@@ -120,7 +124,8 @@ static void forward(Worker *worker, const Shape *shape, const Work *work, const 
     }
 }
 
-/* Computes for all layers the errors times the learning rate: the changes of the biases. */
+/* Computes the errors times the learning rate for all layers. These products are the changes of the
+ * biases. */
 static void backward(Worker *worker, const Shape *shape, const Work *work, const Exchange *exchange,
                      int s)
 {
@@ -182,7 +187,9 @@ static void train(Worker *worker, const Shape *shape, const Work *work, const Ex
         first_layer(first, work->x + (size_t)(work->samples - 1) * WIDE(first->inputs), NULL);
 }
 
-/* count: number of networks.
+/* Networks with the same shape.
+ *
+ * count: number of networks.
  * threads: number of threads.
  * size: number of parameters of one network.
  * workers: workers of the first network, then workers of the second network, and so on. */
@@ -204,9 +211,9 @@ void end_networks(Networks *networks)
     free(networks);
 }
 
-/* Allocates networks and copies their parameters. All threads share a single network; where there
- * are several, each thread trains one network after the other. Returns NULL where memory is
- * missing.
+/* Allocates networks and copies their parameters. Where there is a single network, all threads
+ * train it together; where there are several networks, each thread trains one network after the
+ * other. Returns NULL where memory is missing.
  *
  * shape: shape of each network; its sizes are not copied and must outlive the networks.
  * parameters: for each network and each of its layers the weights, unit by unit, and then the
@@ -260,7 +267,7 @@ int train_networks(Networks *networks, const Work *work)
     return !failed;
 }
 
-/* Copies the present parameters out, in the order of begin_networks(). */
+/* Copies the present parameters to `parameters`, in the order of begin_networks(). */
 void read_networks(const Networks *networks, float *parameters)
 {
     int sharing = networks->exchange.threads;

@@ -1,5 +1,6 @@
-/* The training of backprop.c in plain C: the steps follow one another, each a loop over the
- * weights. Weights are stored input by input, so that the compiler can vectorise over the units. */
+/* The training of backprop.c in plain C. Each step is a loop over the weights, and the steps follow
+ * one another. Weights are stored input by input, so that the compiler can vectorise over the
+ * units. */
 
 #include <math.h>
 #include <stdlib.h>

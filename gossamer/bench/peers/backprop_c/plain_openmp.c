@@ -1,5 +1,5 @@
 /* The plain program on several cores with OpenMP. An epoch is one parallel region, in which the
- * threads divide each loop over a layer's units and wait for each other behind the loop. Weights
+ * threads divide each loop over a layer's units and wait for each other after the loop. Weights
  * are stored unit by unit, so that different threads write to different cache lines. */
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* The shape of the networks and the samples that they are trained on.
+/* The shape of a network.
  *
  * layers: number of layers of weights.
  * listed: whether the samples are lists of their nonzero inputs.
@@ -8,9 +8,11 @@ typedef struct {
     const int *sizes;
 } Shape;
 
-/* x: rows of sizes[0] inputs, padded with zeros to a multiple of 16.
- * starts, indices, values: lists of nonzero inputs. Those of sample s begin at element starts[s] of
- * indices (their numbers) and values, and end before element starts[s + 1].
+/* The samples that networks are trained on.
+ *
+ * x: rows of sizes[0] inputs, padded with zeros to a multiple of 16.
+ * starts, indices, values: lists of nonzero inputs. The list of sample s has the elements starts[s]
+ * to starts[s + 1] - 1 of `indices` (numbers of the inputs) and of `values`.
  * targets: rows of one float for each output.
  * samples: number of samples, which are taken in order.
  * rate: learning rate. */

@@ -1,16 +1,16 @@
-/* The part of a network that a thread owns, and functions that fill it and copy it back. */
+/* The part of a network that a thread owns, and functions that fill the part and copy it back. */
 
 #include <stdlib.h>
 #include <string.h>
 
 #define LINE 128 /* bytes of two cache lines, which processors fetch together */
-/* Distance in floats between units of the first layer. With a power of two, loads would wait for
- * stores whose addresses end in the same bits. */
+/* Distance in floats between units of the first layer. If the distance were a power of two, loads
+ * would wait for stores whose addresses end in the same bits. */
 #define ROW(inputs) (WIDE(inputs) + 16)
 
-/* A thread's part of a layer. The thread owns `count` units from number `first` on. It computes the
- * errors of `back_count` units of the layer before, from number `back_first` on. Padding is
- * zeros. */
+/* A thread's part of a layer. The thread owns `count` units from number `first` on. The thread also
+ * computes the errors of `back_count` units of the layer before, from number `back_first` on.
+ * Padding consists of zeros. */
 typedef struct {
     int inputs, units, first, count, back_first, back_count;
     int width, back_width; /* the counts, padded */
@@ -18,7 +18,7 @@ typedef struct {
     float *back;           /* units x back_width */
     float *bias;           /* width */
     float *out, *own_out;  /* outputs of all units, and of owned units; may be one array */
-    float *error, *own_error; /* the same for errors times the learning rate */
+    float *error, *own_error; /* errors times the learning rate, of all and of owned units */
 } Layer;
 
 /* thread: number of the thread. turn: number of exchanges so far. */
