@@ -146,8 +146,8 @@ class CallablePlan(abc.ABC):
     def pinned(self, batch: int) -> Any:
         """Return page-locked arrays for inputs, which a GPU reads at the full rate of its bus.
 
-        Fill them in place, and call `plan(x)` or `plan.bind(x)` with them: no copy is made on the
-        processor. On a device without page-locked memory they are ordinary arrays.
+        Fill the arrays in place, and call `plan(x)` or `plan.bind(x)` with them: no copy is made on
+        the processor. On a device without page-locked memory the arrays are ordinary ones.
 
         Parameters
         ----------
@@ -205,8 +205,8 @@ class CallablePlan(abc.ABC):
             of arrays by position, or a mapping of names to arrays, as for `plan(x)`. The arrays of
             a batch must not be changed before its result was taken.
         depth : int, default 3
-            How many batches the device has at once, each with memory of its own. On processors
-            one batch is computed at a time.
+            How many batches the device has at once, each with memory of its own. A device that is a
+            processor computes one batch at a time.
         errors : {"raise", "return"}, default "raise"
             What happens where a batch fails. With "raise" its error is raised in place of its
             result, and iteration may go on with the next batch. With "return" the error is returned
@@ -216,8 +216,8 @@ class CallablePlan(abc.ABC):
         -------
         ResultStream
             An iterator of the results, each as `plan(x)` returns it, in the order of the batches.
-            An error of a batch names its number from 0. An error that the iterator of the batches
-            raises comes after the results of all batches before, and ends the stream.
+            The error of a batch names the number of the batch, counted from 0. An error that
+            `batches` raises comes after the results of all earlier batches, and ends the stream.
 
         Raises
         ------

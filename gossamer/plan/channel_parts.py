@@ -32,7 +32,7 @@ class _Use:
 
 @dataclass(frozen=True)
 class _Part:
-    """Where a value that is a part of the channels of a larger value lies.
+    """The place of a value that is a part of the channels of a larger value.
 
     whole: the name of the larger value.
     first: the first channel of the part in the larger value.
@@ -118,7 +118,7 @@ class ChannelParts:
             *program.aliases, *program.inputs.values(), *program.outputs.values(),
             *program.places, *(place.whole for place in program.places.values()))}
         """Values that cannot be parts: inputs and outputs of the network, values that are also read
-        under another shape, and values that share memory with another one."""
+        under another shape, and values that share memory with another value."""
 
     def add(self, step: Step) -> bool:
         """Makes the values that a concatenation joins, or the value that a copy takes, parts of the

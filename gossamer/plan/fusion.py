@@ -63,9 +63,9 @@ def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
 
 
 def _place(layers: Sequence[Layer]) -> int:
-    """Returns the number, within a fusion, of the layer whose place in the network the fusion
-    takes: the last layer that is the first to read a value from outside. All values that the fusion
-    reads are computed before this place."""
+    """Returns the number, within a fusion, of the layer at whose place in the network the fusion is
+    computed: the last layer that reads a value from outside which no layer of the fusion before it
+    reads. All values that the fusion reads are computed before this place."""
     known = {name for layer in layers for name in layer.outputs}
     place = 0
     for index, layer in enumerate(layers):

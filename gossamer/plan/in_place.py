@@ -52,9 +52,10 @@ def is_conversion(problem: Problem | None) -> bool:
 
 
 def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int] | None:
-    """Returns at which byte of a concatenation's output each input lies, or at which byte of a
-    copy's input its output lies. Returns None where a part alone would have another layout in
-    memory than within the whole, or where a part does not begin at a multiple of the alignment."""
+    """Returns the byte of a concatenation's output at which each input begins, or the byte of a
+    copy's input at which its output begins. Returns None where a part alone would have another
+    layout in memory than within the whole, or where a part does not begin at a multiple of the
+    alignment."""
     if isinstance(problem, ConcatProblem):
         (whole,), parts = variant.outputs, variant.inputs
         starts, position = [], 0
@@ -77,8 +78,8 @@ def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int
 
 def _offset(whole: TensorSpec, start: Mapping[int, int], part: TensorSpec,
             dims: Sequence[int | None], steps: Sequence[int]) -> int | None:
-    """Returns at which byte of a tensor a part of it begins; None where the part alone has another
-    layout in memory than within the tensor.
+    """Returns the byte of a tensor at which a part of the tensor begins; None where the part alone
+    has another layout in memory than within the tensor.
 
     start: where the part begins along the tensor's dimensions.
     dims, steps: as in CopyProblem.
@@ -120,7 +121,7 @@ def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> 
     channel_parts = ChannelParts(program, device)
     for step in steps:
         step.in_place = step.in_place or channel_parts.add(step)
-        # in_place_candidates() could only guess whether the steps beside this one take parts
+        # in_place_candidates() could only guess whether other steps write or read parts
         step.candidates = [_as_found(candidate, step) for candidate in step.candidates]
     channel_parts.finish()
     return program
@@ -147,8 +148,8 @@ def in_place_candidates(node: MeasuredLayer, names: Collection[str],
 
     A conversion of an input has nothing to copy where it leaves memory as it is. A concatenation or
     slice has nothing to copy where part_offsets() finds its parts, or where it joins or takes
-    channels in NHWC and each layer that writes or reads a part is likely to do so in place: where
-    the fastest candidate in NHWC of that layer can.
+    channels in NHWC and each layer that writes or reads a part is likely to do so in place. A layer
+    is likely to do so where its fastest candidate in NHWC can.
 
     names: the names that layers_in_place() returns.
     nodes: all layers.
@@ -180,8 +181,8 @@ def _layer(node: MeasuredLayer | Layer) -> Layer:
 
 def _takes_part(node: MeasuredLayer | Layer, value: str, dtype: str, names: Collection[str], *,
                 is_output: bool) -> bool:
-    """Whether a layer is likely to write or read a value as a part of the channels of another one:
-    whether the fastest of its candidates that take the value in NHWC can."""
+    """Whether a layer is likely to write or read a value as a part of the channels of another
+    value: whether the layer's fastest candidate that takes the value in NHWC can do so."""
     if isinstance(node, Layer) or node.layer.problem is None:
         return False
     index = (node.layer.outputs if is_output else node.layer.inputs).index(value)

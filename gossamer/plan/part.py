@@ -33,7 +33,7 @@ def is_part(layer: Layer) -> bool:
 
 
 def is_one_part(program: Program) -> bool:
-    """Returns whether one part of the network is all that a program computes."""
+    """Returns whether the only step of a program is a part of the network."""
     return len(program.steps) == 1 and is_part(program.steps[0].layer)
 
 
@@ -101,7 +101,7 @@ def part_of(layers: Sequence[Layer], members: Sequence[Layer],
 
 def source_of(layer: Layer, error: InputError) -> str:
     """Returns the op and the name in the file of the layer that fails to compute its inputs. For a
-    part this is one of its members where the error tells which member fails."""
+    part, this layer is one of its members where the error tells which member fails."""
     number = part_of_node(error.node) if isinstance(error, ComputingError) else None
     if number is not None and number < len(layer.members):
         layer = layer.members[number]
@@ -163,8 +163,8 @@ def _refusal_alone(layers: Sequence[Layer], member: Layer, outputs: Collection[s
 
 
 def _groups(layers: Sequence[Layer], left_out: Collection[str]) -> Iterator[list[int]]:
-    """Yields the numbers of the layers of each part: they are connected, and no path leads from
-    them through other layers back to them."""
+    """Yields the numbers of the layers of each part. The layers of a part are connected, and no
+    path leads from them through other layers back to them."""
     if not left_out and _are_connected(layers):
         yield list(range(len(layers)))
         return

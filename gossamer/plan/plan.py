@@ -118,7 +118,7 @@ class Plan(CallablePlan):
         Parameters
         ----------
         other : Plan
-            A plan of the same network. Neither has chosen anything yet.
+            A plan of the same network. Neither plan has chosen anything yet.
         """
         self._lock = other._lock
 
@@ -126,7 +126,7 @@ class Plan(CallablePlan):
         """Write the plan to a file, which is replaced as a whole or left as it was.
 
         The file holds the optimised network with its weights, and the choices of every batch size
-        that was planned so far (batch 1 where none was).
+        that was planned so far (batch 1 where none was planned).
 
         Parameters
         ----------
@@ -150,7 +150,7 @@ class Plan(CallablePlan):
         Returns
         -------
         mapping of str to mapping
-            The choices by batch size, of batch 1 where none was planned, as JSON has them.
+            The choices by batch size as JSON values; the choices of batch 1 where none was planned.
         """
         with self._lock:
             if self._choices is not None:
@@ -277,7 +277,7 @@ class Plan(CallablePlan):
         return Context(self.graph.name, program, self.device, stream)
 
     def program(self, batch: int) -> Program:
-        """Return the layers of a batch size with what computes them.
+        """Return the layers of a batch size, each with the algorithm that computes it.
 
         Parameters
         ----------
@@ -294,7 +294,7 @@ class Plan(CallablePlan):
         UnsupportedError
             If the plan is strict and a layer falls back to the host.
         InputError
-            If the outputs at that batch size cannot be compared with the calibration's.
+            If the calibration inputs do not suit this batch size.
         """
         return self._plan(batch).program
 
@@ -345,7 +345,7 @@ class Plan(CallablePlan):
         -------
         Report
             The report with these times in microseconds. The device's events measure steps and
-            executions; the clock measures calls, with NumPy arrays.
+            executions; the host's clock measures calls, with NumPy arrays.
         """
         batch = self._batch_or_last(batch)
         context = self._default_context(batch)

@@ -40,7 +40,8 @@ class PlanGroup:
     Raises
     ------
     InputError
-        If there are no plans, if one is closed, or if ONNX Runtime computes the end of the network.
+        If there are no plans, if a plan is closed, or if ONNX Runtime computes the end of the
+        network.
     """
 
     def __init__(self, plans: Sequence[Plan]) -> None:
@@ -59,7 +60,7 @@ class PlanGroup:
         Parameters
         ----------
         devices : sequence of Device
-            The devices; one that is named twice has one plan.
+            The devices; a device that is named twice has one plan.
         make : callable
             Makes the plan of a device.
 
@@ -181,7 +182,7 @@ class PlanGroup:
         raise next(iter(failed.values()))
 
     def _taken(self, failed: dict[Member, DeviceError]) -> Member | None:
-        """Return the device that makes the next call, or None where all have failed at it."""
+        """Return the device that makes the next call, or None where all devices have failed."""
         with self._lock:
             left = [member for member in self.members.usable if member not in failed]
             member = min(left, key=self._calls.__getitem__, default=None)

@@ -61,8 +61,7 @@ class Layer:
 
     @property
     def computes(self) -> tuple[str, ...]:
-        """The names of the layers that this one computes: those that a fusion covers, else its
-        own."""
+        """For a fusion the names of the layers that it covers; for another layer its own name."""
         return self.covers or (self.name,)
 
     @cached_property
@@ -114,7 +113,7 @@ class Step:
     candidates: Sequence[Candidate] = ()
     """Every candidate that was measured for the layer; none where nothing was measured."""
     in_place: bool = False
-    """Whether the step has nothing to do, since the value that it would copy is already in
+    """Whether the step has nothing to do, because the value that it would copy already lies at its
     place."""
     placed_variant: Variant | None = None
     """The variant with the formats of those inputs and outputs that are parts of the channels of
@@ -137,8 +136,8 @@ class Step:
 
     @property
     def shown(self) -> list[Step]:
-        """The steps that reports show for this step: for a part one step for each of its layers but
-        reshapes, else the step itself."""
+        """The steps that reports show for this step: for a part, one step for each of its layers
+        except reshapes; else the step itself."""
         return [Step(layer, self.algorithm,
                      Variant(self.variant.config, layer.problem.inputs, layer.problem.outputs),
                      self.device, layer.inputs, layer.outputs, self.rejected,
@@ -154,8 +153,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value lies within the memory of another value. A part of the channels in NHWC has the
-    whole buffer of the other value, and its format says which channels of each pixel it has.
+    """The place of a value within the memory of another value. A value that is a part of the
+    channels of another value in NHWC has the whole buffer of the other value; its format says which
+    channels of each pixel belong to it.
 
     whole: the name of the other value.
     offset: the byte of the other value's memory at which the buffer of the value begins.
@@ -179,7 +179,7 @@ class Program:
     measured.
     reshapes: the formats in which reshapes read their inputs, as the plan assignment has them, by
     the names of the layers.
-    prepared: returns the PreparedSteps that were made last, or None where they are gone.
+    prepared: returns the PreparedSteps that were made last, or None where they no longer exist.
     """
 
     batch: int
@@ -207,8 +207,8 @@ class Program:
         return [step for step in self.steps if step.device is not device and not step.in_place]
 
     def root(self, value: str) -> str:
-        """Returns the name of the value whose memory a value has by `aliases`, or the value's own
-        name."""
+        """Returns the name of the value whose memory a value has according to `aliases`, or the
+        value's own name where it has no alias."""
         while value in self.aliases:
             value = self.aliases[value]
         return value

@@ -21,7 +21,8 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
              threads: int | str = "all", follow: bool = False) -> OptimizedModule:
     """Make a fast module of a module of PyTorch, for inference.
 
-    Before the fast module is returned, its outputs on the example are compared with the module's.
+    Before the fast module is returned, its outputs on the example are compared with the outputs of
+    `module`.
 
     Parameters
     ----------
@@ -43,9 +44,9 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
         Formats of inputs that the optimised module takes in another format than the module, such as
         bytes in NHWC. `example_inputs` are then in these formats.
     tolerance : float, optional
-        The largest normalised error that is accepted on the example. By default it is 1e-4; 1e-2
-        where the module or the precision is shorter than float32; 2e-2 where the module is
-        quantised; or, where this is larger, twice the error of torch against float64.
+        The largest normalised error that is accepted on the example. By default it is 1e-4, or 1e-2
+        where the module or the precision is shorter than float32, or 2e-2 where the module is
+        quantised. Where twice the error of torch against float64 is larger, it is that number.
     follow : bool, default False
         Whether the fast module takes changed weights of the module, within 100 calls; by default
         such a change is an error. With True the module is kept alive.

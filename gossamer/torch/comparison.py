@@ -1,4 +1,5 @@
-"""Compares the outputs of an optimised module with the module's, and names a layer that differs."""
+"""Compares the outputs of an optimised module with the outputs of the original module, and names a
+layer that differs."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from gossamer.torch.quantised import QuantisedInFloat64
 LEAST_ALLOWED = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 1e-2, "int8": 2e-2}
 """The normalised error that is allowed in each precision, even where torch is more exact. int8 is
 for quantised modules: in float32 a number halfway between two integers may be rounded to either,
-and in an output of few numbers a single one that is off by one step is an error of about 1e-2."""
+and in an output of few numbers a single number that is off by one step is an error of about
+1e-2."""
 _WORSE_THAN_TORCH = 2
 """How many times as large as torch's error an error may be, both against float64."""
 
@@ -44,7 +46,7 @@ def check_outputs(results: Sequence[Any], eager: Sequence[Any], exact: Sequence[
 
     results, eager, exact: the outputs of gossamer, of torch, and of torch in float64; `exact` is ()
     where float64 failed.
-    tolerance: the error that is allowed instead of these two; None where these two count.
+    tolerance: the error that is allowed in place of both limits; None where both limits count.
     first_difference: function of an allowed error; returns a sentence that names the first layer
     with a larger error.
     """

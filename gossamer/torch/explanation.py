@@ -28,9 +28,10 @@ class ExplainedLayer:
     layer: name of the layer.
     op: name of its op.
     problem: its problem as text.
-    device: name of the device where it would run.
-    algorithm: the first algorithm that can compute it; measuring may find a faster one.
-    density: the share of weights that are no zeros; None without weights.
+    device: name of the device where the layer would run.
+    algorithm: the first algorithm that can compute the layer; measuring may find a faster
+    algorithm.
+    density: the share of nonzero weights; None without weights.
     thin: "depthwise", "zeros", "signs", or "" for none of these.
     expected_us: microseconds that a cost model expects.
     """

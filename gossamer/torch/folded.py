@@ -1,4 +1,4 @@
-"""Makes constants of weights that modules compute, such as pruned and normalised weights."""
+"""Turns weights that modules compute, such as pruned and normalised weights, into constants."""
 
 from __future__ import annotations
 

@@ -156,8 +156,8 @@ class OptimizedModule(nn.Module):
         Parameters
         ----------
         module : torch.nn.Module or torch.export.ExportedProgram
-            The module that was optimised, or a module of the same form. From now on the weights of
-            this module are checked for changes.
+            The module that was optimised, or a module with the same layers. From now on the weights
+            of this module are checked for changes.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The times of whole programs, from end to end: as they run, or read from the cache."""
+"""The times of whole programs from end to end, measured or read from the cache."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from gossamer.plan.tune.profile import COMPARING
 from gossamer.plan.tune.tuner import Tuner
 
 _BUDGET_US = 5e5
-"""The most time in microseconds that the samples of one program may take."""
+"""The most time in microseconds that the usual number of samples of one program may take."""
 _MOST_SAMPLES = 4
-"""Largest multiple of the usual number of samples that is taken while it is not clear which program
-is the fastest."""
+"""The most samples that are taken while it is not clear which program is the fastest, as a multiple
+of the usual number."""
 _ABOUT_EQUAL = 1.01
 """Ratio of two medians up to which it does not matter which one is smaller."""
 _BRIEF_SAMPLES = 3
@@ -45,12 +45,14 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
                brief: bool = False) -> list[EndToEnd]:
     """Returns the time of each of a network's programs; equal programs are timed once.
 
-    The times are read from the cache where it has all of them. Else all programs are timed
-    together, with their samples interleaved, and the times are stored; stored times are kept where
-    no program without a stored time runs. More samples are taken of the programs that may be the
-    fastest. Programs that do not fit the memory together with the others are timed after them.
+    The times are read from the cache where the cache has all of them. Else all programs are timed
+    together, with their samples interleaved, and the times are stored. Where no program without a
+    stored time runs, the other programs are not timed again. More samples are taken of the programs
+    that may be the fastest. Programs that do not fit the memory together with the others are timed
+    after them.
 
-    brief: whether a few samples of each are enough. Times of few samples have keys of their own.
+    brief: whether a few samples of each program are enough. Their times are stored under keys of
+    their own.
     """
     keys = [_brief_key(program, device) if brief else program_key(program, device)
             for program in programs]
@@ -128,8 +130,8 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
 def _timed(tasks: Mapping[str, Task], samples: int, most_s: float,
            sample_us: float = _SAMPLE_US) -> dict[str, Timing]:
     """Returns the time of each task. Tasks that may be the fastest are timed again, with twice as
-    many samples each time, until it is clear which is the fastest, or until `most_s` seconds are
-    over."""
+    many samples each time, until it is clear which task is the fastest, or until `most_s` seconds
+    are over."""
     timings: dict[str, Timing] = {}
     pending, factor, start = list(tasks), 1, time.monotonic()
     while pending and factor <= _MOST_SAMPLES:

@@ -2,10 +2,10 @@
 
 The cheapest assignment is made from the times of layers that ran alone. These times do not show
 which data a layer leaves in the cache for the next layer, how early the next layer can begin, and
-the gaps between layers. So other assignments are tried: some options are fixed, the rest is
-assigned as before, and the program is built as before and timed. First the whole network is
-restricted, such as to one algorithm wherever it can be used. Then single candidates of the fastest
-plan are exchanged for others that took about as long alone.
+the gaps between layers. So other assignments are tried: some options are fixed, all other options
+are assigned as before, and the program of the assignment is built and timed. First the whole
+network is restricted, such as to one algorithm wherever it can be used. Then single candidates of
+the fastest plan are exchanged for others that took about as long alone.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ from gossamer.plan.tune.tuner import Tuner
 _FLOATS_ONLY = "floats only"
 _FIRST_CONFIGS = "the first configs of each algorithm"
 _FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFORTS["normal"]}
-"""The effort that says how many configs of an algorithm are first ones, by the effort of a plan."""
+"""For each effort of a plan, the effort that says how many configs of an algorithm are its first
+ones."""
 _CLEARLY_SLOWER = 1.25
-"""A plan is not timed as a whole where the sum of its layers' times is this many times the sum of
-the measured choice: caches and gaps between layers change the time of a whole plan by less."""
+"""Ratio between the sum of the layers' times of a plan and the sum of the measured choice, from
+which on the plan is not timed as a whole: caches and gaps between layers change the time of a whole
+plan by less."""
 _SMALL_SHARE = 0.05
-"""Share of the cheapest assignment's time. An algorithm has no plan of its own where the layers
-that it can compute take less than this share."""
+"""Share of the cheapest assignment's time. The plan that takes an algorithm wherever it can is not
+made where the layers that the algorithm can compute take less than this share."""
 _NEIGHBOURS_US = 1.0
 """Microseconds by which the time of a step may change with the steps beside it. On an H200 the
 difference between two candidates' times was up to 1.4 us lower in a network than alone."""
@@ -61,7 +63,7 @@ def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tune
 
     These plans are compared with the cheapest assignment:
     - For each algorithm, the plan that takes it wherever it can, if another algorithm could compute
-    one of its layers too.
+    one of these layers too.
     - The plan of dense algorithms only, if a layer has candidates that skip zeros and dense ones.
     - The plan without algorithms on bits, if a layer has candidates on bits and on floats.
     - The plan of the first configs of each algorithm. Among more candidates, more times happen to
@@ -105,12 +107,12 @@ class _Plans:
     def add(self, plan: str, restriction: Restriction, *, always: bool = False) -> None:
         """Makes a plan's program, unless the sum of its layers' times is clearly larger than the
         measured choice's."""
-        # on processors bits and floats take nearly as long, so that sums do not tell which is
-        # faster
+        # on processors, bits and floats take nearly the same time, so that the sums of layers'
+        # times do not tell which plan is faster
         always = always or (restriction is FLOATS and self._device.on_processors)
         try:
             assigned = self._assigner.assigned(restriction)
-            # where the network is one part, its time alone may be far off
+            # the time of a part that is the whole network may be far from the time of the plan
             always = always or len(assigned.taken) == 1
             if not always and (reason := self._reason_not_tried(restriction, assigned)):
                 self._failures[plan] = EndToEnd(failure=f"not tried: {reason}")
@@ -143,12 +145,13 @@ class _Plans:
         return ""
 
     def fastest(self, among: Collection[str] | None = None) -> str:
-        """Times plans together, by default all, and returns the plan to use: the fastest where it
-        is clearly faster than the plan to beat or that one does not run, else the plan to beat.
-        The plan to beat is the network as one part where there is such a plan. Unless everything is
-        tried, only plans that skip zeros or count bits may beat it: a library's threads take two to
-        three times as long while another program uses one of their processors, so that plans of
-        dense layers would win in such a state, and lose afterwards."""
+        """Times plans together, by default all, and returns the plan to use. The plan to beat is
+        the network as one part, or the first plan where no plan is one part. The fastest plan is
+        used where it is clearly faster than the plan to beat or the plan to beat does not run.
+        Otherwise the plan to beat is used. Unless the effort tries everything, only plans that skip
+        zeros or count bits may beat the network as one part: while another program uses a
+        processor, a library's threads take two to three times as long. A plan of dense layers would
+        win at such a time, and be slower afterwards."""
         plans = list(self.programs if among is None else among)
         if among is not None or self._failures or len(set(self._keys.values())) > 1:
             timed = end_to_end(self._name, [self.programs[plan] for plan in plans], self._device,
@@ -167,9 +170,9 @@ class _Plans:
         return fastest
 
     def _may_beat(self, plan: str, other: str) -> bool:
-        """Returns whether a plan is taken in place of another one where it is clearly faster.
-        Layers without a weight, as in networks that were not trained, do not count as skipped
-        zeros."""
+        """Returns whether a plan that is clearly faster than another plan is taken in its place.
+        Layers whose weights are all zero, as in networks that were not trained, do not count as
+        layers that skip zeros."""
         return (self._tuner.limits.everything or not is_one_part(self.programs[other])
                 or any(step.algorithm.exact or (not step.algorithm.dense and step.layer.density)
                        for step in self.programs[plan].steps))
@@ -227,15 +230,15 @@ def _restrictions(chosen: Program, device: Device, tuner: Tuner
 
 def _better(name: str, program: Program, assigner: Assigner, device: Device, tuner: Tuner,
             note: Callable[[str], None]) -> Exchange:
-    """Returns candidates that make a program faster as a whole. Each is tried alone: all steps that
-    compute the same problem take it, and nothing else changes.
+    """Returns candidates that make a program faster as a whole. Each candidate is tried alone: all
+    steps that compute the same problem take the candidate, and no other step changes.
 
     The time of a layer alone does not show which data it leaves in the cache, and how early the
     next layer can begin: kernels of a CUDA graph overlap where the first leaves room on the
     multiprocessors. So of two candidates that take about as long alone, the slower one may be
     better in the network. The effort says how many candidates are tried; those that may save most,
-    by their times alone, come first. On processors none is tried, since steps take too long there
-    for such effects to matter.
+    by their times alone, come first. On processors no candidate is tried, because steps take too
+    long there for such effects to matter.
     """
     if device.on_processors or program.host_steps(device) or tuner.is_over:
         return {}
@@ -283,8 +286,8 @@ def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]
 
 def _of_steps(steps: Sequence[Step], taken: Mapping[str, Candidate],
               measured: Mapping[str, Iterable[Candidate]]) -> Iterator[tuple[float, Exchange]]:
-    """Yields, for each candidate that all these steps could take in their present formats, the most
-    microseconds that it may save and its exchange."""
+    """Yields an exchange for each candidate that all these steps could take in their present
+    formats, behind the most microseconds that the exchange may save."""
     before = [taken[step.layer.name] for step in steps]
     others = [{candidate_key(candidate.algorithm, candidate.variant): candidate
                for candidate in measured[step.layer.name]

@@ -57,7 +57,7 @@ class Restriction:
 
 
 FREE = Restriction()
-"""The restriction that leaves everything free."""
+"""The restriction that admits all candidates."""
 
 
 def wherever(algorithm: str) -> Restriction:
@@ -72,8 +72,8 @@ FLOATS = Restriction(lambda node, candidate: not candidate.algorithm.exact)
 
 
 def first_configs(measured: Sequence[MeasuredLayer], effort: Effort) -> Restriction:
-    """Returns the restriction to the first configs that work of each algorithm. effort: tells how
-    many configs of an algorithm are first ones."""
+    """Returns the restriction to the first configs of each algorithm, among the configs that work.
+    effort: says how many configs of an algorithm are its first ones."""
     admitted: set[tuple[str, str, str]] = set()
     for node in measured:
         first: dict[str, set[str]] = {}

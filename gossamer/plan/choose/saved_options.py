@@ -52,8 +52,8 @@ def _stored(step: Step, device: Device) -> dict[str, Any]:
 
 def used_algorithms(plain: StoredPrograms, device: Device) -> dict[str, Any]:
     """Returns, by op and name, the source hash of each algorithm that stored choices take, and the
-    versions of the libraries that it calls on the device. Algorithms that do not exist are left
-    out."""
+    versions of the libraries that it calls on the device. Names that are not the name of an
+    algorithm are left out."""
     used = {(step["op"], step["algorithm"]) for program in plain.values()
             for step in program["steps"]}
     return {f"{op} {algorithm.name}": {"source": source_hash(algorithm),
@@ -96,10 +96,10 @@ class StoredChoices:
     def program(self, network: Network, device: Device) -> tuple[Program, list[str]]:
         """Returns the program of a network, and sentences for the user about it.
 
-        A batch size that was not planned gets the choices of the nearest planned one (by ratio).
-        Where a choice does not fit the layer, another config of its algorithm is taken, else the
-        first algorithm that supports the layer. Raises InputError where the choices of a planned
-        batch size cannot be used.
+        A batch size that was not planned gets the choices of the planned batch size that is nearest
+        by ratio. Where a choice does not fit the layer, another config of its algorithm is taken,
+        else the first algorithm that supports the layer. Raises InputError where the choices of a
+        planned batch size cannot be used.
         """
         batch, layers, outputs = network.batch, network.layers, network.outputs
         planned = batch in self._choices and not self._made_for
@@ -191,15 +191,15 @@ def _restored(step: Stored, layer: Layer, device: Device, *, exact: bool) -> Lay
 def _variants(algorithm: Algorithm, layer: Layer, device: Device,
               precision: str) -> Iterator[Variant]:
     """Yields the variants of a precision, then the variants of all precisions: libraries take long
-    to list those of other precisions."""
+    to list the variants of other precisions."""
     yield from algorithm.variants_in(layer.problem, device, (precision,))
     yield from algorithm.variants(layer.problem, device)
 
 
 def _matches(step: Stored, algorithm: Algorithm, variant: Variant, *, exact: bool) -> bool:
     """Whether a variant is the stored choice. Unless the match has to be exact, a stored layout
-    that was the same memory as the default layout counts as the default: for one image CHWN is the
-    same memory as NCHW."""
+    that described the same memory as the default layout counts as the default layout, such as CHWN
+    for a single image."""
     name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
     if (name, config, precision) != (step["algorithm"], step["config"], step["precision"]):
         return False

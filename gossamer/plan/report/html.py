@@ -41,14 +41,14 @@ def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
 
 
 def by_time(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns a row's candidates, the fastest first and those without a time last."""
+    """Returns a row's candidates, the fastest first and candidates without a time last."""
     return sorted(row.get("candidates", []),
                   key=lambda candidate: (candidate["median_us"] is None,
                                          candidate["median_us"] or 0.0))
 
 
 def with_precision(row: Mapping[str, Any]) -> str:
-    """Returns the algorithm's name, with its precision where that is not float32."""
+    """Returns the algorithm's name, with its precision where the precision is not float32."""
     return row["algorithm"] + ("" if row["precision"] == "fp32" else f" {row['precision']}")
 
 
@@ -58,7 +58,7 @@ def time_text(value: float | None) -> str:
 
 
 def quartiles_text(times: Mapping[str, Any]) -> str:
-    """Returns the quartiles of a row or a candidate as text; "" where there are none."""
+    """Returns the quartiles of a row or a candidate as text; "" where they are not known."""
     low, high = times.get("p25_us"), times.get("p75_us")
     return "" if low is None or high is None else f"{low:.1f} to {high:.1f}"
 
@@ -174,7 +174,7 @@ def _numbers(row: Mapping[str, Any], anchor: str, with_reason: bool,
 
 
 def _density(row: Mapping[str, Any]) -> str:
-    """Returns the share of a layer's nonzero weights as text; "" where it has no weights."""
+    """Returns the share of a layer's nonzero weights as text; "" where the layer has no weights."""
     return "" if row["density"] is None else share_text(row["density"])
 
 

@@ -36,7 +36,7 @@ def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str
 
 
 def check_parts(graph: Graph) -> None:
-    """Raises UnsupportedError for a network of which ONNX Runtime computes a part."""
+    """Raises UnsupportedError where ONNX Runtime computes a part of a network."""
     if notes := part_notes(graph):
         raise UnsupportedError(f"{graph.file or graph.name}: {notes[0]}, and strict allows "
                                "gossamer's own layers only; leave strict out")

@@ -47,7 +47,7 @@ class Calls:
                  program: Callable[[int], Program]) -> None:
         self._network = graph
         self._graph = as_called(graph)
-        """The graph with inputs and outputs in the forms of callers' arrays."""
+        """The graph with inputs and outputs in the formats of callers' arrays."""
         self._device = device
         self._program = program
         self.contexts = Contexts(device, make_context)
@@ -88,7 +88,7 @@ class Calls:
         inputs = self._in_order(inputs, named)
         on_device = self._are_on_device(inputs)
         if on_device and stream is None:
-            # each thread has its own current stream of a library
+            # the current stream of a library may be another one in another thread
             stream = callers_stream(inputs[0])
 
         def completed() -> Any:
@@ -146,8 +146,8 @@ class Calls:
         return self.contexts.first(batch)
 
     def _staged(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, ...] | None:
-        """Returns the outputs for NumPy arrays of known shapes and dtypes, by the graph that was
-        captured for such calls; None where no graph was captured."""
+        """Returns the outputs for NumPy arrays of known shapes and dtypes, computed by the graph
+        that was captured for such calls; None where no graph was captured."""
         batch = self._batches.get(_form_on_host(inputs))
         if batch is None or debug.logger.isEnabledFor(logging.DEBUG):
             return None

@@ -23,11 +23,11 @@ _MOST_KNOWN = 64
 class _Group:
     """The contexts of one batch size.
 
-    contexts: all contexts, the least recently used on a stream first.
+    contexts: all contexts; the context that on_stream() or first() returned last stands last.
     free: contexts that no thread has taken. None in the queue says that no context could be made;
-    each thread that takes None puts it back.
+    each thread that takes None puts None back.
     making: a lock for the thread that makes a further context.
-    most: how many contexts fit into the device's memory; None while that is not known.
+    most: how many contexts fit into the device's memory; None while the number is not known.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,8 @@ class Contexts:
 
     def on_stream(self, batch: int, stream: Any) -> Context:
         """Returns the context that was last used on a stream, or a context without work left. Where
-        several streams share one context, their work waits for each other's on the device."""
+        several streams share one context, the device computes the work of one stream after that of
+        another."""
         group = self._group(batch)
         device = self._device
         handle = device.stream_handle(stream)
@@ -151,7 +152,7 @@ class Contexts:
             group.free.put(context)
 
     def _give_up(self, batch: int, group: _Group) -> None:
-        """Lets threads that wait for the first context, which could not be made, try to make it
+        """Lets the threads that wait for the first context, which could not be made, try to make it
         themselves."""
         with self._lock:
             if self._groups.get(batch) is group:

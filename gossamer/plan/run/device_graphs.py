@@ -14,10 +14,10 @@ from gossamer.plan.program import Program
 from gossamer.plan.run.buffers import ProgramBuffers
 
 _MOST_FOREIGN = 8
-"""Number of captured graphs that are stored for inputs at addresses of other libraries."""
+"""Number of captured graphs that are stored for inputs in the memory of other libraries."""
 _VECTOR_BYTES = 16
-"""Alignment of the inputs of kernels, which load four floats at once; arrays of other libraries may
-have a smaller alignment."""
+"""Alignment in bytes that kernels need of their inputs, because they load four floats at once.
+Arrays of other libraries may have a smaller alignment."""
 _MOST_COPIED_BYTES = 2**31 - 1
 """Largest output that a copy within a graph takes."""
 
@@ -48,10 +48,10 @@ class DeviceGraphs:
         return self._known.get(addresses)
 
     def of(self, inputs: Mapping[str, Buffer], *, is_loaded: bool) -> CopyingGraph | None:
-        """Returns a graph that reads these inputs in place and copies the outputs, or None. The
-        graph is captured when inputs at the same addresses come a second time.
+        """Returns a graph that reads these inputs in place and copies the outputs; None without a
+        graph. The graph is captured when inputs at the same addresses come a second time.
 
-        is_loaded: whether all kernels are loaded, as no graph can be captured before.
+        is_loaded: whether all kernels are loaded; no graph can be captured before they are.
         """
         if not self._copies_outputs or debug.level() >= 2:
             return None

@@ -17,7 +17,7 @@ from gossamer.plan.run.lanes import Begin, Collect, Finish, Lanes, PlanParts
 class Member:
     """One of the devices of a plan or of a group of plans.
 
-    Two members may have the same plan, and are two workers then.
+    Two members may have the same plan; each of them is a worker.
 
     problem: why the device is left out; empty while it takes part.
     """
@@ -40,7 +40,7 @@ class Members:
         return [member for member in self.all if not member.problem]
 
     def leave_out(self, member: Member, error: Exception) -> None:
-        """Gives a device no further work, and warns of that. The last device is kept, since its
+        """Gives a device no further work, and warns the user. The last device is kept, because its
         errors say what is wrong."""
         with self._lock:
             if member.problem or self.usable == [member]:
@@ -55,7 +55,7 @@ class BatchTask:
 
     begin: queues the batch on a lane.
     result: receives the function that waits for the batch's outputs, or an error.
-    name: returns an error with the caller's name for the batch added.
+    name: adds the caller's name of the batch to an error.
     errors: the errors with which the batch failed, by device.
     """
 
@@ -162,9 +162,9 @@ class DeviceWorker(threading.Thread):
     copied while others are computed, and collects the results. A device has only one thread, since
     switching between threads would take longer than the calls of the driver.
 
-    depth: how many batches the device has at once. A processor has one, since each batch takes
-    longer where several are computed at once.
-    sizes: the number of batch sizes for which it keeps lanes.
+    depth: how many batches the device has at once. A processor has one batch at once, because each
+    batch takes longer where several are computed at once.
+    sizes: the number of batch sizes for which the thread keeps lanes.
     """
 
     def __init__(self, work: SharedWork, member: Member, depth: int, sizes: int = 2) -> None:

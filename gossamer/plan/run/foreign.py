@@ -20,7 +20,8 @@ def is_foreign(array: Any) -> bool:
 def on_host(array: Any) -> np.ndarray:
     """Returns a foreign array in host memory as a NumPy array over the same memory.
 
-    Raises InputError where the array lies elsewhere, or is a tensor that requires a gradient.
+    Raises InputError where the array does not lie in host memory, or is a tensor that requires a
+    gradient.
     """
     if getattr(array, "requires_grad", False):
         raise InputError("an input is a tensor that requires a gradient, which a plan does not "
@@ -58,7 +59,8 @@ def as_taken(array: Any, dtype: str) -> Any:
 
 
 def callers_stream(array: Any) -> Any:
-    """Returns the stream on which the array's library works now; None where it has no streams."""
+    """Returns the stream on which the array's library works now; None where the library has no
+    streams."""
     name = library(array)
     if name == "torch":
         return sys.modules[name].cuda.current_stream(array.device)

@@ -1,5 +1,5 @@
-"""Execution of a program that ONNX Runtime computes as one part, on the caller's arrays as they
-are: copies in and out would take a good share of a small network's time."""
+"""Execution of a program that ONNX Runtime computes as one part. It computes on the caller's arrays
+without copies, which would take a good share of a small network's time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gossamer.plan.program import Program
 
 
 class WholePart:
-    """The session of a program that is one part."""
+    """ONNX Runtime's session for a program that is one part."""
 
     def __init__(self, program: Program, ready: Ready) -> None:
         (step,) = program.steps
@@ -39,8 +39,8 @@ class WholePart:
         return WholePart(program, data[0]) if fits else None
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Returns new outputs for the program's inputs, each in order. Raises InputError where ONNX
-        Runtime cannot compute them."""
+        """Returns new outputs for the program's inputs, both in the program's order. Raises
+        InputError where ONNX Runtime cannot compute them."""
         try:
             results = self._run([
                 np.asarray(arrays[index], dtype, order="C")

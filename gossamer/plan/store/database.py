@@ -108,7 +108,7 @@ class Database:
 
     def add(self, kind: str, added: Mapping[str, Any], *, now: bool | None = None) -> None:
         """Adds lines of a kind of KINDS by key. now: True writes all lines that wait, False none;
-        by default they are written if the last write is WRITE_SECONDS ago."""
+        by default they are written if the last write is at least WRITE_SECONDS ago."""
         section = {"made_by": self.made_by, kind: dict(added)}
         self.known.add(section)
         self.waiting.append(section)
@@ -153,8 +153,9 @@ class Database:
         """Adds all lines of a file of measurements, and replaces measurements of the same
         candidates and times of the same plans. name: the name of the device, for messages.
 
-        Raises BadFile where the measurements were made on another device, or where none was made
-        with the present driver, toolkit and gossamer; OSError where they cannot be written.
+        Raises BadFile where the measurements were made on another device, or where no measurement
+        was made with the present driver, toolkit and gossamer; OSError where they cannot be
+        written.
         """
         if content["device"] != self._device:
             raise BadFile("foreign", f"was measured on {_device_text(content['device'])}; "
@@ -223,7 +224,7 @@ class Database:
                 break
             number += 1
         try:
-            # a journal must not be applied to the file that takes the place of this one
+            # SQLite must not apply the journal of this file to the next file of this name
             for end in ("-journal", ""):
                 with contextlib.suppress(FileNotFoundError):
                     self.path.with_name(self.path.name + end).rename(
@@ -239,8 +240,9 @@ class Database:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns the content of a data base in the form of an exported file, after all of it was
-    checked. Raises OSError, or BadFile where the file holds no valid measurements of gossamer's."""
+    """Returns the content of a data base as parse() returns that of an exported file, after all of
+    it was checked. Raises OSError, or BadFile where the file holds no valid measurements of
+    gossamer's."""
     if not path.exists():
         raise FileNotFoundError(2, "No such file", str(path))
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
@@ -283,7 +285,7 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
     """Opens a data base and begins a transaction, which ends without effect unless the body commits
     it. Raises OSError or BadFile.
 
-    mode: "ro", "rw", or "rwc" to create it and to write.
+    mode: "ro", "rw", or "rwc" to create the file and to write.
     exclusive: keeps all other processes out.
     """
     kind = "EXCLUSIVE" if exclusive else "IMMEDIATE" if mode == "rwc" else "DEFERRED"
@@ -312,8 +314,8 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
 
 
 def _version(base: sqlite3.Connection) -> int | None:
-    """Returns the version of a data base; None for an empty one. Raises BadFile for a version that
-    this gossamer does not read."""
+    """Returns the version of a data base; None for an empty data base. Raises BadFile for a version
+    that this gossamer does not read."""
     (application,) = base.execute("PRAGMA application_id").fetchone()
     (version,) = base.execute("PRAGMA user_version").fetchone()
     if not application and not base.execute("SELECT 1 FROM sqlite_master").fetchone():

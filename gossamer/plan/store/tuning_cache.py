@@ -36,8 +36,8 @@ def tuning_folder() -> Path:
 
 
 def exported(device: Device) -> bytes:
-    """Returns the measurements of a device as a file that others import; empty where there are
-    none. Raises BadFile and OSError where they cannot be read."""
+    """Returns the measurements of a device as a file that others import; empty bytes where there
+    are no measurements. Raises BadFile and OSError where they cannot be read."""
     try:
         return text(read(tuning_folder() / file_name(device)))
     except FileNotFoundError:
@@ -75,7 +75,7 @@ class TuningCache:
 
     def get(self, problem: Problem) -> list[Measurement] | None:
         """Returns the measurements of the problem's candidates that the present versions of the
-        algorithms made, in a fixed order; None where there are none."""
+        algorithms made, in a fixed order; None where there are no such measurements."""
         key = problem_key(problem)
         measurements: dict[CandidateKey, Measurement] = {}
         for line in self._base.known.candidates.get(key, {}).values():
@@ -141,8 +141,9 @@ class TuningCache:
         """Adds all lines of another file of measurements, and replaces measurements of the same
         candidates and times of the same plans.
 
-        Raises BadFile where the measurements were made on another device, or where none was made
-        with the present driver, toolkit and gossamer; OSError where they cannot be written.
+        Raises BadFile where the measurements were made on another device, or where no measurement
+        was made with the present driver, toolkit and gossamer; OSError where they cannot be
+        written.
         """
         self._base.take(content, self._owner.name)
 
@@ -170,7 +171,7 @@ class TuningCache:
 
     def _note_other_sections(self, key: str) -> None:
         """Records how a section with measurements of a problem differs from the section of this
-        process; of several such sections the most similar one."""
+        process; among several such sections, the most similar one counts."""
         differences = [
             [f"{name} {before or 'none'}, now {now or 'none'}"
              for name, now in self._base.made_by.items()
@@ -190,7 +191,7 @@ def file_name(device: Device) -> str:
 
 def _source(op: str, name: str, device: Device) -> str | None:
     """Returns the identity of an algorithm of an op on a device; None where there is no such
-    algorithm. The identity of a vendor's algorithm contains the library's version, so that the
+    algorithm. The identity of a vendor's algorithm contains the library's version, for which the
     library is loaded."""
     return next((identity(algorithm, device) for algorithm in OPS[op].algorithms
                  if algorithm.name == name), None)

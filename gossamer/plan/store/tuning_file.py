@@ -1,4 +1,5 @@
-"""The form in which the measurements of one device are exported: JSON, all of which is checked."""
+"""The file format in which the measurements of one device are exported: JSON, which is checked as a
+whole."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _TIMING = tuple(field.name for field in fields(Timing))
 class BadFile(Exception):
     """Raised for a file without valid measurements.
 
-    kind: a word for the file's new name.
+    kind: a word for the new name under which the file is set aside.
     """
 
     def __init__(self, kind: str, message: str) -> None:

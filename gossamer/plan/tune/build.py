@@ -39,9 +39,9 @@ BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 class CandidateBuilds:
     """The candidates that are built ahead on one device.
 
-    workers: processes that build candidates. Processes under True build candidates of vendors'
-    libraries, and processes under False candidates that skip zeros. Both kinds occupy Python's
-    interpreter for long. This process builds all other candidates.
+    workers: processes that build candidates. Processes under the key True build candidates of
+    vendors' libraries, and processes under the key False build candidates that skip zeros. Both
+    kinds occupy Python's interpreter for long. This process builds all other candidates.
     """
 
     def __init__(self, device: Device, memory: CandidateMemory, profile: TuningProfile,
@@ -119,8 +119,8 @@ class CandidateBuilds:
 
     def set_of(self, layer: Layer) -> CandidateSet:
         """Returns the inputs and expected outputs of a layer, which the first caller makes. They
-        are stored under the layer's name and problem: conversions of one value to the same format
-        have the same name, whatever format they convert from."""
+        are stored under the layer's name and problem, because conversions of one value to the same
+        format have the same name, whatever format they convert from."""
         made: Future[CandidateSet] = Future()
         known = self._sets.setdefault((layer.name, layer.problem), made)
         if known is made:

@@ -1,4 +1,5 @@
-"""The candidates of one layer on one device: checked against the reference, and timed once."""
+"""The candidates of one layer on one device: checked against the reference, and timed with cold
+caches."""
 
 from __future__ import annotations
 
@@ -165,8 +166,8 @@ class CandidateSet:
         return "fp32" if exact else variant.precision
 
     def _draw_inputs(self) -> None:
-        """Draws inputs again where too many results lie within rounding of a jump, and keeps those
-        with the fewest such results."""
+        """Draws inputs again where too many results lie within rounding of a jump, and keeps the
+        draw with the fewest such results."""
         shares = [self._doubtful_share()]
         while shares[-1] > MOST_DOUBTFUL and len(shares) < _DRAWS:
             if len(shares) > 1 and abs(shares[-1] - shares[0]) < _ALIKE * shares[0]:
@@ -181,8 +182,8 @@ class CandidateSet:
             self._bounds.clear()
 
     def _few_results(self) -> list[int]:
-        """Returns the numbers of the outputs with so few floats that all may be nearly zero; no
-        numbers where the reference takes long to compute."""
+        """Returns the indices of the outputs with so few floats that all of them may be nearly
+        zero; an empty list where the reference takes long to compute."""
         if not 0 < self._few.flops <= _CHEAP:
             return []
         return [number for number, spec in enumerate(self._few.outputs)
@@ -194,7 +195,7 @@ class CandidateSet:
         the reference's outputs for it. Where a sum of many numbers is nearly zero, the rounding of
         each number is a large relative error of the sum.
 
-        numbers: the numbers of the outputs that are compared.
+        numbers: the indices of the outputs that are compared.
         """
         def smallest(outputs: Sequence[np.ndarray]) -> float:
             return min(float(np.linalg.norm(np.nan_to_num(
@@ -217,8 +218,8 @@ class CandidateSet:
     def checked(self, algorithm: Algorithm, variant: Variant, state: State,
                 check: BuiltCheck) -> tuple[Work, float]:
         """Runs a candidate once and returns it as work, with its error. Raises WrongNumbersError
-        where its numbers are wrong, where it wrote outside of its output or left a part of it
-        unwritten. Raises every error that the candidate raises.
+        where its numbers are wrong, or where it wrote outside of its output or left a part of its
+        output unwritten. Errors that the candidate itself raises are passed on.
 
         check: the result of build_check(). A candidate whose results jump is also compared with the
         jumps left out, where the algorithm can compute such a problem with the same variant.

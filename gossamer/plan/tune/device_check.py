@@ -52,9 +52,9 @@ class DeviceCheck:
 
     def error_of(self, guarded: Buffer, spec: TensorSpec, expected: Buffer,
                  images: Sequence[int] | None) -> float | None:
-        """Returns the error that check.error_of() returns, for an output that handles() allows.
-        Returns None where squares are too large or too small for float32, so that the host has to
-        compare.
+        """Returns the error that check.error_of() returns, for an output whose spec handles()
+        accepts. Returns None where squares are too large or too small for float32, so that the host
+        has to compare.
 
         expected: the expected values of the compared images, in row-major float32.
         """
@@ -129,7 +129,8 @@ def handles(spec: TensorSpec) -> bool:
 
 
 def _four(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the sizes and strides of a tensor as if it had four dimensions, the added ones first.
+    """Returns the sizes and strides of a tensor as if it had four dimensions; added dimensions come
+    first.
     """
     added = _RANK - len(spec.shape)
     return (1,) * added + spec.shape, (0,) * added + (spec.strides if spec.shape else ())

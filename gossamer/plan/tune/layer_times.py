@@ -27,8 +27,8 @@ NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
 _FOR_ALIKE = 2
-"""Number of configs that are measured for a layer that is like another one: the other one's
-best."""
+"""Number of configs that are measured for a layer that is like an earlier layer: the best configs
+of the earlier layer."""
 
 _Kind = tuple[tuple[Format, ...], str]
 """The formats and the precision of a candidate."""
@@ -82,9 +82,9 @@ class LayerTimes:
 
     @property
     def useful_share(self) -> float:
-        """The share of its best time below which a layer must fall to be faster than the fusions
-        that compute it, if the other layers of the fusions fall by the same share. The share is 1
-        where a layer with these times has no faster fusion."""
+        """The share to which the best time of a layer must fall for the layer to be faster than the
+        fusions that compute it, if the times of the fusions' other layers fall to the same share.
+        It is 1 where a layer with these times has no faster fusion."""
         if self.keeps_precisions or not self.covered_by:
             return 1.0
         return max(min((fusion._share for fusion in fusions), default=1.0)
@@ -92,7 +92,7 @@ class LayerTimes:
 
     @property
     def _share(self) -> float:
-        """The ratio of a fusion's time to that of its layers alone, 1 at most."""
+        """The ratio of a fusion's time to the time of its layers alone, 1 at most."""
         parts_us = self.parts_us
         return min(1.0, self.best_us / parts_us) if 0 < parts_us < math.inf else 1.0
 
@@ -111,9 +111,9 @@ class LayerTimes:
             fusion.bounds.clear()
 
     def bound(self, attempt: Attempt, estimates: Estimates) -> float:
-        """Returns the time from which on an attempt is of no use: the least time of a known
-        candidate together with conversions between its formats and the attempt's. For a fusion this
-        is at most the time of its layers alone, with some more for conversions."""
+        """Returns the time from which on an attempt is of no use: the least sum of the time of a
+        known candidate and of the conversions between its formats and the attempt's formats. For a
+        fusion the bound is at most _ALONE times the time of its layers alone."""
         key = (attempt.formats, attempt.variant.precision)
         if key not in self.bounds:
             self.bounds[key] = self._bound(attempt, estimates)
@@ -122,8 +122,8 @@ class LayerTimes:
     def useful_us(self, attempt: Attempt, estimates: Estimates) -> float:
         """Returns the time from which on an attempt is of no use beside the fusions that compute
         this layer: bound() times useful_share, or 0 where useful_share is small. Until each layer
-        of these fusions has the times of a few candidates, it is bound() itself. Fusions within
-        larger fusions are tried last, when the layers have their times."""
+        of these fusions has the times of a few candidates, the result is bound() itself. Fusions
+        within larger fusions are tried last, when the layers have their times."""
         is_known = self.is_fusion or all(
             part.tried >= _FEW for fusions in self.covered_by for fusion in fusions
             for part in fusion.parts)
@@ -149,13 +149,14 @@ class LayerTimes:
 
 @dataclass(eq=False)
 class CandidateGroup:
-    """Candidates whose times hold for several layers: they ignore the properties in which the
-    layers differ.
+    """Candidates whose times hold for several layers, because the candidates ignore the properties
+    in which the layers differ.
 
     problem: the problem under which the times are stored.
     layer: the layer with whose constants they are measured.
     layers: the layers for which the times hold.
-    alike: the group of a layer that is like this one, where this group waits for the times there.
+    alike: the group of an earlier layer that is like this group's layer, for whose times this group
+    waits; None without such a layer.
     attempts: one for each candidate, by its key.
     """
 
@@ -179,8 +180,8 @@ class CandidateGroup:
             layer.update()
 
     def best(self) -> list[CandidateKey]:
-        """Returns the keys of the few fastest candidates. Layers that are like this one measure
-        only these."""
+        """Returns the keys of the few fastest candidates. Layers that are like this group's layer
+        measure only these candidates."""
         timed = [attempt for attempt in self.attempts.values() if attempt.time_us is not None]
         timed.sort(key=lambda attempt: attempt.time_us or 0.0)
         return [attempt.key for attempt in timed[:_FOR_ALIKE]]
@@ -202,10 +203,10 @@ class Attempt:
     leader: the attempt for the first config of the algorithm with the same formats and precision;
         None for that attempt itself.
     is_required: whether the plan without measurements takes the candidate, or is_last is true.
-    is_last: whether a layer has no other candidate that works, so that this one is measured in any
-        case.
-    is_more: whether the config comes after the first ones of the effort.
-    before: an earlier result, which does not suffice.
+    is_last: whether a layer has no other candidate that works, so that this candidate is measured
+        in any case.
+    is_more: whether the config comes after the first configs of the effort.
+    before: an earlier result that does not suffice, such as one with too few samples.
     measured: the result.
     may_differ: whether the result may be another next time, so that it is not stored.
     kernels: the kernels of the candidate that are known before it is built.

@@ -21,9 +21,9 @@ OTHER = "everything else"
 
 
 class TuningProfile:
-    """Seconds of the thread that plans, by stage. A stage within another one interrupts it, so that
-    all stages add up to the elapsed time. Other threads, which build candidates meanwhile, do not
-    count.
+    """Seconds of the thread that plans, by stage. A stage within another stage interrupts the outer
+    stage, so that all stages add up to the elapsed time. Other threads, which build candidates
+    meanwhile, do not count.
     """
 
     def __init__(self) -> None:

@@ -24,8 +24,8 @@ class Results:
         self._known: dict[tuple[Problem, str], _ByCandidate] = {}
 
     def start(self) -> None:
-        """Starts a plan: forgets the candidates that were left out for the plan before, or
-        failed."""
+        """Starts a plan: forgets the candidates that failed, or that were left out for the plan
+        before."""
         for known in self._known.values():
             for key in [key for key, measured in known.items() if measured.failure]:
                 del known[key]

@@ -26,7 +26,7 @@ from gossamer.plan.tune.profile import CHECKING, TIMING, TuningProfile
 from gossamer.plan.tune.ranking import Ranking
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
-"""Microseconds of one sample, and the most of all samples of a group's candidates."""
+"""Microseconds of one sample, and the most microseconds of all samples of a group's candidates."""
 _BEST = 1.03
 """Ratio to the best known time up to which the time with cold caches is measured too."""
 _HOPELESS = 4.0
@@ -115,7 +115,7 @@ class Sampler:
             return
         once = Timing(ready.first_us, ready.first_us, ready.first_us, 1)
         is_near = ready.first_us <= NEAR * self._ranking.bound(attempt)
-        # an interrupt may come before the other samples of a candidate that is near
+        # one sample of a candidate that is near: an interrupt may come before its other samples
         attempt.measured = _measured(ready, once, candidates, 1 if is_near else self._samples)
         self._ranking.learn(attempt)
         if is_near:
@@ -187,7 +187,8 @@ class Sampler:
 
     def _keep_samples(self, candidates: CandidateSet, ready: _Ready,
                       timing: Timing | Exception) -> None:
-        """Keeps the samples of a candidate as its measurement, or the failure that they ended with.
+        """Keeps the samples of a candidate as its measurement, or the failure with which its
+        sampling ended.
         """
         if isinstance(timing, Exception):
             self._fail(ready.attempt, candidates, timing)

@@ -34,15 +34,15 @@ from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.workers import WorkerPools
 
 _NOT_TRIED = "not tried: "
-"""The beginning of the reason of a candidate that was left out, as reports have it."""
+"""The beginning of the reason that reports state for a candidate that was left out."""
 _STORE_SECONDS = 5.0
-"""Seconds after which a search stores its measurements so far: a process that is killed loses no
-more than these seconds."""
+"""Seconds after which a search stores its measurements so far: a process that is killed loses only
+the measurements of these seconds."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far measuring is.
+    """How far a search has come.
 
     layers: the number of layers that are measured.
     known_layers: how many of these layers have a time.
@@ -103,13 +103,13 @@ class Search:
         """For layers that are alike, the group of the first such layer, by the result of
         likeness()."""
         self._later: list[Attempt] = []
-        """The attempts that wait until the others are measured."""
+        """The attempts that wait until the other attempts are measured."""
         self._start = self._stored = time.monotonic()
 
     def run(self, requests: Sequence[MeasurementRequest],
             others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
-        """Measures the requested candidates. The results are stored, also those before an
-        interrupt.
+        """Measures the requested candidates. The results are stored, also where an interrupt ends
+        the search.
 
         others: called for further requests when the libraries of vendors have answered.
         """
@@ -177,7 +177,7 @@ class Search:
         self._report()
 
     def _report(self) -> None:
-        # fusions are not counted, since their layers are
+        # fusions are not counted, because their layers are counted
         layers = [times for times in self._times.values() if not times.parts]
         known = [times.best_us for times in layers if times.best]
         most, left = len(self._attempts), len(self._ranking)
@@ -270,7 +270,8 @@ class Search:
                 if own < set(fusion.covers)])
 
     def _missing(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Returns the attempts of a group that have no stored measurement that suffices."""
+        """Returns the attempts of a group that have to be measured. The other attempts get the
+        measurements that are stored for them."""
         known = self._results.stored(group.problem, self._device)
         of_process = self._results.of(group.problem, self._device)
         missing = []
@@ -307,7 +308,8 @@ class Search:
         return missing
 
     def _suffices(self, stored: Measurement | None, group: CandidateGroup) -> bool:
-        """Returns whether a candidate need not be measured again."""
+        """Returns whether a stored measurement is enough, so that its candidate is not measured
+        again."""
         if stored is None:
             return False
         if stored.not_tried:
@@ -371,8 +373,8 @@ class Search:
 
 
 def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:
-    """Returns a measurement with the build time of an earlier one, where the earlier one was made
-    before the kernels were in the cache."""
+    """Returns a measurement with the build time of an earlier measurement, where the earlier
+    measurement was made before the kernels were in the cache."""
     if before is None or before.build_s is None or before.build_cached or not fresh.build_cached:
         return fresh
     return replace(fresh, build_s=before.build_s, build_cached=False)

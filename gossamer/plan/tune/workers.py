@@ -1,4 +1,4 @@
-"""Processes that build candidates while this one times others."""
+"""Processes that build candidates while this process times other candidates."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class BuildWorkers(ProcessPool):
 
     def build(self, algorithm: Algorithm, problem: Problem, variant: Variant,
               weights: Weights) -> Future[BuiltElsewhere]:
-        """Returns the future of the forms and kernels that a process makes for a candidate. With
-        them `gossamer.plan.prepare.build` has little left to do.
+        """Returns the future of the packed forms and kernels that a process makes for a candidate.
+        With them `gossamer.plan.prepare.build` has little left to do.
 
         Candidates are built in the order in which they are submitted. The future of a candidate
         that waits can be cancelled. The future's exception is NoProcessError where no process
