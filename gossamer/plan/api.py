@@ -39,8 +39,8 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         The shape, without the batch, of each input that has open dimensions besides the batch, by
         the input's name. Dimensions that stay open are set by the arrays of each call.
     outputs : sequence of str, optional
-        Names of the outputs that are wanted, in this order; by default all. Layers that only other
-        outputs need are not computed.
+        Names of the outputs that are wanted, in this order; by default all outputs. Layers that
+        only other outputs need are not computed.
     strict : bool, default False
         Whether a layer that the device cannot run is an error. Otherwise the layer runs on the
         host.
@@ -69,13 +69,13 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         algorithm. Where several algorithms may compute a layer, the fastest is taken with an
         effort, else the first in a fixed order.
     budget : float, optional
-        Seconds that measuring may take for a batch size. When they are over, the plan is chosen by
-        the times measured so far. It is never slower than the plan without an effort: the
-        candidates of that plan are measured first, even where measuring them takes longer than the
-        budget.
+        Seconds that measuring may take for a batch size. When these seconds are over, the plan is
+        chosen by the times measured so far. This plan is never slower than the plan without an
+        effort: the candidates of that plan are measured first, even where measuring them takes
+        longer than the budget.
     force : mapping of str to str, optional
-        The name of the algorithm that a layer takes, by the layer's name. Where it cannot compute
-        the layer, calling the plan raises an InputError that says why.
+        The name of the algorithm that a layer takes, by the layer's name. Where the algorithm
+        cannot compute the layer, calling the plan raises an InputError that says why.
     threads : {1, "all"}, default "all"
         Threads of BLAS and of ONNX Runtime for a layer on the host. "all" means one thread for each
         processor that the process may use, but no more than OMP_NUM_THREADS says. One thread is

@@ -43,10 +43,10 @@ class Batcher:
     plan : Plan or PlanGroup
         The network, on one device or several.
     latency : float, optional
-        Seconds after which results are wanted, such as 0.005. Batches for which the plan takes
-        longer than this are not used. By default the batcher only maximises the images per second.
+        Seconds after which results are wanted, such as 0.005. Batch sizes for which the plan takes
+        longer are not used. By default the batcher only maximises the images per second.
     most : int, default 64
-        The largest batch.
+        The largest number of images in a batch.
     queue : int, default 1024
         How many images may wait. A request for which the queue has no room is refused.
 
@@ -121,8 +121,8 @@ class Batcher:
         Returns
         -------
         concurrent.futures.Future
-            Its `result()` is what `plan(x)` returns, and its `cancel()` gives up a request that is
-            not being computed yet.
+            The future's `result()` is what `plan(x)` returns, and its `cancel()` gives up a request
+            that is not being computed yet.
 
         Raises
         ------
@@ -203,7 +203,8 @@ class Batcher:
         return request
 
     def _refusal(self, request: Request) -> GossamerError | None:
-        """Return why a request cannot be taken now; None where it can. `changed` is held."""
+        """Return why a request cannot be taken now; None where it can. The caller holds
+        `changed`."""
         if self._is_closed:
             return InputError(f"{self._graph.name}: the batcher is closed; make another one")
         if self._waiting.rows + request.rows > self._queue:
@@ -214,7 +215,7 @@ class Batcher:
         return None
 
     def _add(self, request: Request) -> None:
-        """Have a request wait for a device, unless it is done already. `changed` is held."""
+        """Have a request wait for a device, unless it is done. The caller holds `changed`."""
         if not request.result.done():
             self._waiting.add(request)
 

@@ -82,8 +82,8 @@ def compared(cost: float, taken: float, why: str = "") -> str:
 
 def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
                    why: str = "") -> dict[str, str]:
-    """Returns for each algorithm that was not taken for a layer why its best candidate was not
-    taken. why: as in Comparison."""
+    """Returns, for each algorithm that was not taken for a layer, why the algorithm's best
+    candidate was not taken. why: as in Comparison."""
     best: dict[str, Candidate] = {}
     for candidate in candidates:
         name = candidate.algorithm.name

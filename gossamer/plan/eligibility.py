@@ -28,8 +28,8 @@ variants that are expected to take longer are left out."""
 
 def refusal_reason(algorithm: Algorithm, problem: Problem, layer_device: Device) -> str | None:
     """Returns why an algorithm has no variant that computes a problem in strict float32 and is
-    built within UNMEASURED_SECONDS; None where it has one. Where is_change_of_precision() holds for
-    the problem, variants of any precision count."""
+    built within UNMEASURED_SECONDS; None where it has such a variant. Where
+    is_change_of_precision() holds for the problem, variants of any precision count."""
     if (reason := algorithm.supports(problem, layer_device)) is not None:
         return reason
     is_asked_for = is_change_of_precision(problem)
@@ -104,8 +104,8 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
 
 def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
             reasons: dict[str, str]) -> list[Algorithm]:
-    """Returns the algorithms that a policy lets compute a layer, and adds to `reasons` why each of
-    the others may not.
+    """Returns the algorithms that a policy lets compute a layer, and adds to `reasons` why each
+    other algorithm may not.
 
     A layer that the policy's `force` names takes the algorithm that `force` states, and no other.
     For all other layers these rules apply, one after another:
@@ -114,9 +114,9 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
     - The algorithm that `only` names is taken alone.
     - ZeroWeights, which supports a layer whose weights are all zero, is taken alone.
     - With `sparse_threshold`, algorithms that skip zeros are taken where the layer's sparsity is
-      above it, else dense ones. Direct sparse convolution was published with this rule (X. Chen,
-      "Escoin: efficient sparse convolutional neural network inference on GPUs", arXiv 1802.10280,
-      2018).
+      above this threshold, else dense algorithms. Direct sparse convolution was published with this
+      rule (X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs",
+      arXiv 1802.10280, 2018).
     A rule other than the first is skipped where it would leave no algorithm.
 
     able: the algorithms that can compute the layer.
@@ -180,9 +180,9 @@ def is_above(sparsity: float, threshold: float) -> bool:
 def first_in_order(layer: Layer, algorithms: Iterable[Algorithm], layer_device: Device,
                    threads: Threads = ALL) -> tuple[Algorithm, list[Variant]]:
     """Returns the first algorithm with a suitable variant, and its suitable variants with the
-    config of the first one; these differ only in their formats. A suitable variant computes in
-    strict float32 and is built within UNMEASURED_SECONDS. For a layer that the plan inserted, such
-    as a change of layout or precision, variants of all precisions are suitable.
+    config of the first suitable variant, which differ only in their formats. A suitable variant
+    computes in strict float32 and is built within UNMEASURED_SECONDS. For a layer that the plan
+    inserted, such as a change of layout or precision, variants of all precisions are suitable.
 
     threads: BLAS threads of a layer on the host.
     Raises UnsupportedError where no algorithm has a suitable variant.

@@ -17,10 +17,10 @@ from gossamer.tensor import Format, TensorSpec
 
 
 def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
-    """Returns the names of the layers that copy nothing where the formats allow that. These are
-    conversions of the network's inputs from the format of the callers' arrays, and concatenations
-    and slices of values that layers compute. A value lies within one other value at most: the
-    second of two concatenations of the same value copies."""
+    """Returns the names of the layers that copy nothing where the formats allow that. Such layers
+    are conversions of the network's inputs from the format of the callers' arrays, and
+    concatenations and slices of values that layers compute. A value lies within one other value at
+    most: the second of two concatenations of the same value copies."""
     roots: dict[str, str] = {}
     within: set[str] = set()
     names = []
@@ -133,8 +133,8 @@ def _is_unchanged(variant: Variant) -> bool:
 
 
 def _as_found(candidate: Candidate, step: Step) -> Candidate:
-    """Returns a candidate of a step with the time that it takes: zero for the candidate that was
-    taken where the step copies nothing."""
+    """Returns a candidate of a step with the time that it takes: zero for the taken candidate of a
+    step that copies nothing."""
     if not step.in_place:
         return candidate.in_its_time()
     is_taken = (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)

@@ -85,13 +85,13 @@ class OpenPlan:
         Returns
         -------
         array or tuple of array
-            The output, or a tuple where there are several.
+            The output, or a tuple of several outputs.
 
         Raises
         ------
         InputError
-            If the network cannot take inputs of these sizes (the message names the node), and where
-            `Plan.__call__` raises it.
+            If the network cannot take inputs of these sizes (the message names the node), or where
+            `Plan.__call__` raises an InputError.
         """
         return self._plan_of(inputs, options)(*inputs, **options)
 
@@ -130,7 +130,7 @@ class OpenPlan:
         return self._plan_of(inputs, options).bind(*inputs, **options)
 
     def at(self, *inputs: Any, **named: Any) -> Plan:
-        """Return the plan for inputs of the same sizes as the given ones.
+        """Return the plan for inputs of the same sizes as the given inputs.
 
         Parameters
         ----------
@@ -174,7 +174,7 @@ class OpenPlan:
         return self._called.network_outputs
 
     def report(self, batch: int | None = None) -> Report:
-        """Return what computes each layer for inputs of the size that was used last.
+        """Return the report of the layers for inputs of the size that was used last.
 
         Parameters
         ----------

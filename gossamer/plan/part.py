@@ -54,8 +54,9 @@ def has_library(device: Device) -> bool:
 
 def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device,
                left_out: Collection[str] = ()) -> list[Layer]:
-    """Returns the parts of a network, as few and as large as possible. They consist of the layers
-    that an algorithm for parts can compute on the device, without the layers that are left out.
+    """Returns the parts of a network, as few and as large as possible. The parts consist of the
+    layers that an algorithm for parts can compute on the device, without the layers that are left
+    out.
 
     outputs: the names of the network's outputs.
     left_out: names of layers that are in no part.
@@ -75,9 +76,9 @@ def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device
 
 def part_of(layers: Sequence[Layer], members: Sequence[Layer],
             outputs: Collection[str]) -> Layer | None:
-    """Returns some of a network's layers as one layer with a PartProblem; None where they read no
-    value from outside, where no value that they write is read outside, or where all are
-    reshapes."""
+    """Returns some of a network's layers as one layer with a PartProblem; None where these layers
+    read no value from outside, where no value that they write is read outside, or where all of them
+    are reshapes."""
     inside = {layer.name for layer in members}
     read = {name for layer in layers if layer.name not in inside for name in layer.inputs}
     entries, exits, sources = links_of(members, read.union(outputs))
@@ -150,7 +151,7 @@ def _problem_of(layer: Layer) -> Problem:
 
 
 def _refusal(part: Layer, device: Device) -> str | None:
-    """Returns why no algorithm computes a part; None where one does."""
+    """Returns why no algorithm computes a part; None where an algorithm does."""
     reasons = [algorithm.supports(part.problem, device)
                for algorithm in OPS[PartProblem.op].algorithms]
     return None if None in reasons else next(iter(reasons), "nothing computes parts")
@@ -177,7 +178,7 @@ def _groups(layers: Sequence[Layer], left_out: Collection[str]) -> Iterator[list
 
 
 def _are_connected(layers: Sequence[Layer]) -> bool:
-    """Returns whether values that layers write and read connect all of them."""
+    """Returns whether the values that layers write and read connect all layers."""
     neighbours: dict[str, list[int]] = {}
     for index, layer in enumerate(layers):
         for name in layer.outputs:

@@ -51,14 +51,14 @@ class Plan(CallablePlan):
     graph : Graph
         The network, as `gossamer.load` returns it.
     device : Device
-        The device that runs it.
+        The device that runs the network.
     policy : Policy, optional
         What the user decided about the choice of algorithms.
     tuner : Tuner, optional
-        Measures the candidates of every layer; by default a tuner with the policy's effort, or none
-        where the policy has no effort.
+        Measures the candidates of every layer; by default a tuner with the policy's effort, or no
+        tuner where the policy has no effort.
     choices : StoredChoices, optional
-        The choices of a saved plan, which are taken instead of new ones.
+        The choices of a saved plan, which are taken instead of new choices.
     note : callable, optional
         Called with a line of text for each layer and each plan that is about to be measured.
 
@@ -145,7 +145,7 @@ class Plan(CallablePlan):
             plan_file.write(Path(path), head, self.graph, choices)
 
     def choices(self) -> Mapping[str, Any]:
-        """Return what computes the layers of every batch size that was planned so far.
+        """Return the algorithms of the layers of every batch size that was planned so far.
 
         Returns
         -------
@@ -287,7 +287,7 @@ class Plan(CallablePlan):
         Returns
         -------
         Program
-            The steps in order. They are chosen when the batch size is first used.
+            The steps in order. The steps are chosen when the batch size is first used.
 
         Raises
         ------
@@ -399,7 +399,7 @@ class Plan(CallablePlan):
         return result.timing
 
     def report(self, batch: int | None = None) -> Report:
-        """Return what computes each layer, and on which device.
+        """Return the algorithm and the device of each layer.
 
         Parameters
         ----------
@@ -443,7 +443,7 @@ class Plan(CallablePlan):
         """Free the memory on the device that calls of the plan have taken.
 
         Later calls are errors. Bound calls and contexts from `context` keep their memory and go
-        on. `with plan:` closes it at the end.
+        on. `with plan:` closes the plan at the end.
 
         Raises
         ------
@@ -474,7 +474,7 @@ class Plan(CallablePlan):
         dict of str to int
             Bytes of "weights", "activations" and "workspace". Weights count in all their packed
             forms, with the constants of contexts; on the host only layers computed on bits have
-            packed forms, while others use the arrays of the file as they are. Activations and
+            packed forms, while other layers use the arrays of the file as they are. Activations and
             workspace are summed over the contexts that plan(x) made.
         """
         contexts = self._calls.contexts.all()

@@ -25,7 +25,7 @@ class PlanGroup:
 
     A call, or a batch of a stream, goes to a worker that is free. A device that fails is left out
     with a warning, and another device computes the call or batch again. `gossamer.compile` makes a
-    group where it is given several devices, and `PlanGroup.load` from a saved plan.
+    group where it is given several devices; `PlanGroup.load` makes a group from a saved plan.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ class PlanGroup:
         return ResultStream(self.members, batches, depth, errors)
 
     def report(self, batch: int | None = None) -> Report:
-        """Return what computes each layer on the first device, with a note on all devices.
+        """Return the report of the first device, with a note on all devices.
 
         Parameters
         ----------

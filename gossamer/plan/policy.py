@@ -23,7 +23,8 @@ class Effort:
 
     configs: number of configs that are measured for each algorithm of gossamer's own; None for all.
     vendor_configs: number of configs that are measured for each algorithm of a vendor's library;
-    None for all. It is larger, because libraries compile little and order their configs poorly.
+    None for all. The number is larger, because libraries compile little and order their configs
+    poorly.
     samples: number of samples of each time.
     build_seconds: processor seconds; a candidate whose build is expected to take longer is left
     out.
@@ -33,7 +34,8 @@ class Effort:
     fastest.
     replacements: number of candidates that are tried in the whole plan, each in place of another
     candidate.
-    replacement_gain: share of the network's time that such a candidate must be able to save.
+    replacement_gain: share of the network's time that a candidate of `replacements` must be able to
+    save.
     everything: whether all candidates are measured, also those that are expected to be slow.
     more_configs: number of configs that are measured for an algorithm where configs beyond the
     first ones are expected to save enough time.
@@ -60,8 +62,8 @@ class Effort:
 
     def most_configs_of(self, algorithm: Algorithm) -> int | None:
         """Returns the number of configs of an algorithm that are measured at most; None for all.
-        For dense algorithms of gossamer's own these may be more than at first; for others they are
-        not: a config of an algorithm that skips zeros would be compiled for one layer only."""
+        The number is larger than that of configs_of() only for dense algorithms of gossamer's own:
+        a config of an algorithm that skips zeros would be compiled for one layer only."""
         is_more = self.more_configs is not None and algorithm.dense and not algorithm.vendor
         return self.more_configs if is_more else self.configs_of(algorithm)
 

@@ -34,7 +34,7 @@ class Layer:
     shape.
     weights: the problem's constants by name.
     density: the share of nonzero weights, None without weights.
-    source: the node as messages name it.
+    source: the name of the node in messages.
     """
 
     name: str
@@ -80,7 +80,7 @@ class MeasuredLayer:
 
     device: the device on which the layer may run.
     candidates: all candidates that were measured.
-    reasons: for each algorithm without a candidate the reason.
+    reasons: for each algorithm without a candidate, the reason why it has none.
     """
 
     layer: Layer
@@ -90,7 +90,7 @@ class MeasuredLayer:
 
     @property
     def least_cost(self) -> float:
-        """The time of the fastest candidate; infinite where none can be used."""
+        """The time of the fastest candidate; infinite where no candidate can be used."""
         return min((candidate.cost for candidate in self.candidates), default=math.inf)
 
 
@@ -111,7 +111,7 @@ class Step:
     outputs: list[str]
     rejected: dict[str, str] = field(default_factory=dict)
     candidates: Sequence[Candidate] = ()
-    """Every candidate that was measured for the layer; none where nothing was measured."""
+    """Every candidate that was measured for the layer; empty where nothing was measured."""
     in_place: bool = False
     """Whether the step has nothing to do, because the value that it would copy already lies at its
     place."""
@@ -145,7 +145,7 @@ class Step:
                 for layer in self.layer.members if layer.problem is not None] or [self]
 
     def candidate_of(self, candidates: Iterable[Candidate]) -> Candidate:
-        """Returns which of the layer's candidates computes the step."""
+        """Returns the candidate that computes the step, out of the layer's candidates."""
         (taken,) = [candidate for candidate in candidates
                     if (candidate.algorithm, candidate.variant) == (self.algorithm, self.variant)]
         return taken
@@ -155,7 +155,7 @@ class Step:
 class Place:
     """The place of a value within the memory of another value. A value that is a part of the
     channels of another value in NHWC has the whole buffer of the other value; its format says which
-    channels of each pixel belong to it.
+    channels of each pixel belong to the value.
 
     whole: the name of the other value.
     offset: the byte of the other value's memory at which the buffer of the value begins.
@@ -174,7 +174,7 @@ class Program:
     constants: the arrays of values that are constants.
     inputs, outputs: names of values by the names of the graph's inputs and outputs.
     measured: all layers and fusions that were measured to choose the steps.
-    places: for each value that lies within the memory of another value, its place there.
+    places: for each value that lies within the memory of another value, its place in that memory.
     cost_us: the sum of the steps' times as the plan assignment states it; None where nothing was
     measured.
     reshapes: the formats in which reshapes read their inputs, as the plan assignment has them, by

@@ -148,7 +148,7 @@ class _Support(OperatorSupportBase):
     """Finds out whether gossamer computes a node, by optimising the node alone. Among nodes that
     are alike, only one is tried.
 
-    reasons: why a node is left to torch, by its name.
+    reasons: why a node is left to torch, by the node's name.
     """
 
     def __init__(self, record: _Record, optimize: Optimize) -> None:

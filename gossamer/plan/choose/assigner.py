@@ -56,7 +56,8 @@ class Assigned:
 
     taken: the layers and fusions, each with its candidate.
     reshapes: the formats in which reshapes read their inputs, by the names of the layers.
-    cost_us: the cost of all candidates and conversions; for some conversions it may be an estimate.
+    cost_us: the cost of all candidates and conversions; the cost of some conversions may be an
+    estimate.
     conversions: the conversions of values between the candidates.
     """
 
@@ -131,7 +132,7 @@ class Assigner:
         return program
 
     def _conversion(self, layer: Layer) -> LayerChoice:
-        """Returns the fastest candidate of a change of format."""
+        """Returns the choice of the fastest candidate for a change of format."""
         able, layer_device, reasons = eligibility(layer, self._device)
         candidates = self._tuner.measure(layer, able, layer_device)
         fastest = min(usable(layer, candidates, layer_device),
@@ -164,10 +165,10 @@ class Assigner:
 
     def assigned(self, restriction: Restriction) -> Assigned:
         """Returns the cheapest assignment: the whole network as one part, or the layers and fusions
-        where they are faster by more than SLACK. SLACK counts because in a network the layers and
-        fusions take longer than the sum of their times alone: threads of several libraries share
-        the processors. Conversions that were not measured count with the least time that they can
-        take."""
+        where they are faster by more than SLACK. SLACK is needed because in a network the layers
+        and fusions take longer than the sum of their times alone: threads of several libraries
+        share the processors. Conversions that were not measured count with the least time that they
+        can take."""
         whole = self._as_a_whole(restriction)
         if whole is None:
             return self._of_layers(restriction)

@@ -43,7 +43,7 @@ class ProgramBuilder:
 
     inputs: the specs of the network's inputs by the names of the values that hold the callers'
     arrays.
-    decide: called with this builder and a layer, returns the choice for the layer.
+    decide: a function of this builder and a layer, which returns the choice for the layer.
     reshapes: the formats in which reshapes read their inputs, by the names of the layers; the
     format of a reshape that is not listed is the one that _kept() returns.
     names: the names of inputs by the names of their values, where the two names differ.

@@ -87,10 +87,10 @@ class Calibration:
         """Returns a program within the tolerance, and its accuracy.
 
         chosen: makes the fastest program in which only the named layers may be less precise than
-        float32; with None all layers may be. Where that program exceeds the tolerance, as many
-        layers as possible keep their lower precision, first the layers that save the most time. The
-        number of layers is found by bisection, under the assumption that each further layer of
-        lower precision makes the error larger.
+        float32; with None all layers may be less precise. Where the program for None exceeds the
+        tolerance, as many layers as possible keep their lower precision, first the layers that save
+        the most time. The number of layers is found by bisection, under the assumption that each
+        further layer of lower precision makes the error larger.
         error: returns the error of a program.
         """
         program = chosen(None)

@@ -40,7 +40,7 @@ def check_size(entries: int, width: int) -> None:
 class BucketTree:
     """An order of elimination, as a tree with a bucket for each variable.
 
-    bucket: the bucket of each variable.
+    bucket: the number of each variable's bucket.
     members: the variables of each bucket, its own variable first, each as the number of its bucket.
     above: the parent of each bucket.
     neighbours: the buckets next to each bucket in the tree.
@@ -99,7 +99,7 @@ class Elimination:
     """The costs of the buckets of a tree, and the messages that lead towards the bucket `root`.
 
     floors: the cost of each state of each variable alone.
-    tables: the costs of combinations.
+    tables: the costs of combinations of states.
     """
 
     def __init__(self, tree: BucketTree, floors: Sequence[np.ndarray],

@@ -121,8 +121,8 @@ def forced_fusions(fusions: Sequence[Layer], usable: Mapping[str, Collection[str
     """Returns the fusions that a forced algorithm computes. Among the fusions that it can compute,
     in the order of the network, a fusion is left out where it shares a layer with an earlier one.
 
-    usable: the names of the algorithms that can compute each fusion, by its name. only: the name of
-    the algorithm; None where none is forced.
+    usable: the names of the algorithms that can compute each fusion, by the fusion's name. only:
+    the name of the forced algorithm; None where no algorithm is forced.
     """
     if only is None or only not in {algorithm.name for algorithm in (
             *fusion_algorithms(), *OPS[PartProblem.op].algorithms)}:

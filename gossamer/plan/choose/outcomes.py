@@ -70,7 +70,7 @@ class Comparison:
     why: the reason, for reports, why layers take slower candidates than in the cheapest assignment;
     "" where the program is that of the cheapest assignment.
     plans: one dict for each plan with the keys plan, median_us, p25_us, p75_us, outcome and
-    is_taken. The first one is the plan of the cheapest assignment.
+    is_taken. The first dict is that of the cheapest assignment.
     """
 
     program: Program

@@ -3,13 +3,14 @@ the formats of every value.
 
 A node option costs a time, needs a format of every input and gives a format of every output. A
 value that some reader needs in another format than its writer gives is converted once for that
-format, and all readers that need it share the copy. This is the layout selection of Anderson and
-Gregg ("Optimal DNN primitive selection with partitioned boolean quadratic programming", CGO
-2018), with conversions shared by readers, solved exactly by Dechter's bucket elimination ("Bucket
-elimination: a unifying framework for reasoning", Artificial Intelligence, 1999).
+format, and all readers that need this format share the copy. This is the layout selection of
+Anderson and Gregg ("Optimal DNN primitive selection with partitioned boolean quadratic
+programming", CGO 2018), with conversions shared by readers, solved exactly by Dechter's bucket
+elimination ("Bucket elimination: a unifying framework for reasoning", Artificial Intelligence,
+1999).
 
-- Options of one node with equal formats have the same effect on other nodes. They are one state
-  of the node.
+- Options of one node with equal formats have the same effect on other nodes. Such options are one
+  state of the node.
 - The formats in which a value is needed are a set. Extra variables gather this set reader by
   reader, the last reader first, so that a value with many readers makes no large table. Values
   that the same nodes read (all inputs of a concatenation) share these variables.
@@ -85,8 +86,8 @@ class PlanAssignment:
 def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
              conversion: Callable[[str, Hashable, Hashable], float], *,
              required: Mapping[str, Hashable], slack: float = SLACK) -> PlanAssignment:
-    """Returns the cheapest plan assignment, where costs that differ by little count as equal. Of
-    several cheapest ones it is the first in lexicographic order of the options' indices.
+    """Returns the cheapest plan assignment, where costs that differ by little count as equal. Among
+    several cheapest ones, it returns the first in the lexicographic order of the options' indices.
 
     An option that costs at most (1 + slack) times the cheapest option of its node counts with the
     cost of the cheapest. Any other option is compared with the cheapest option of its node that has
@@ -103,8 +104,9 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     fixed: the formats of the values that no node writes.
     required: the formats in which the network's outputs must be.
     conversion: a function of a value and two unequal formats. It returns the cost of copying the
-    value from the first format to the second, 0 or more, infinity where no copy is possible. It is
-    called once for each pair of formats that can meet. Formats are told apart by equality.
+    value from the first format to the second: 0 or more, and infinity where no copy is possible.
+    The function is called once for each pair of formats that can meet. Formats are told apart by
+    equality.
 
     Raises NoAssignmentError when every plan assignment costs infinity, and GraphTooWideError when
     the graph is too entangled (a table would exceed LARGEST_TABLE entries; the message tells the

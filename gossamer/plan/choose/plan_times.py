@@ -28,9 +28,9 @@ of the usual number."""
 _ABOUT_EQUAL = 1.01
 """Ratio of two medians up to which it does not matter which one is smaller."""
 _BRIEF_SAMPLES = 3
-"""Number of samples of a program where a few are enough."""
+"""Number of samples of a program where a few samples are enough."""
 _SAMPLE_US, _BRIEF_SAMPLE_US = 1e4, 5e3
-"""Microseconds of one sample, and of one sample where a few are enough."""
+"""Microseconds of one sample, and of one sample where a few samples are enough."""
 
 
 def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
@@ -51,8 +51,8 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
     that may be the fastest. Programs that do not fit the memory together with the others are timed
     after them.
 
-    brief: whether a few samples of each program are enough. Their times are stored under keys of
-    their own.
+    brief: whether a few samples of each program are enough. Times of a few samples are stored under
+    keys of their own.
     """
     keys = [_brief_key(program, device) if brief else program_key(program, device)
             for program in programs]
@@ -105,7 +105,8 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
                     ) -> dict[str, EndToEnd]:
     """Returns the times of the programs that fit the memory together, and the reasons why other
     programs do not run. A program that finds too little memory beside the others is left out.
-    Programs whose times are missing come first; where none of them runs, no other program is timed.
+    Programs whose times are missing come first; where none of these programs runs, no other program
+    is timed.
     take: returns the times of tasks."""
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}

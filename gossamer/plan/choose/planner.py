@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Planned:
     """A program for one batch size, and how it was chosen.
 
-    comparison: the comparison with baseline plans; None where none was made.
+    comparison: the comparison with baseline plans; None where no comparison was made.
     accuracy: the error on the calibration inputs; None without such inputs.
     notes: sentences for the user about the choice.
     end_to_end: the time of one execution; None where it was not measured.
@@ -129,8 +129,8 @@ class Planner:
         else:
             program, accuracy = self._calibration.choose(make, self._error)
             planned = Planned(program, accuracy=accuracy)
-        # of several assigners, one for each set of less precise layers, the one of the taken
-        # program is returned: it makes the further programs
+        # each set of less precise layers has had an assigner of its own: further programs are made
+        # by the assigner of the program that was taken
         return planned, next(maker for program, maker in made if program is planned.program)
 
     def _made(self, network: Network,
@@ -184,7 +184,7 @@ class Planner:
 
 
 def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:
-    """Raises InputError where the policy forces the algorithm of a layer that does not exist."""
+    """Raises InputError where the policy's `force` names a layer that does not exist."""
     names = [layer.name for layer in layers if layer.problem is not None]
     for name in policy.force:
         if name not in names:

@@ -9,8 +9,8 @@ from gossamer.plan.candidate import Candidate, compared
 from gossamer.plan.program import Layer, MeasuredLayer
 
 LAYER_BY_LAYER = "layer by layer"
-"""The name, beside those of algorithms, of the reason why a fusion is not computed layer by
-layer."""
+"""The key of the reason why a fusion is not computed layer by layer; the other keys of reasons are
+names of algorithms."""
 
 
 def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candidate], *,

@@ -1,4 +1,5 @@
-"""The refinement of a whole plan: other assignments beside the cheapest one, timed as they run.
+"""The refinement of a whole plan: other assignments beside the cheapest one are timed as whole
+programs.
 
 The cheapest assignment is made from the times of layers that ran alone. These times do not show
 which data a layer leaves in the cache for the next layer, how early the next layer can begin, and
@@ -41,9 +42,9 @@ _FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFOR
 """For each effort of a plan, the effort that says how many configs of an algorithm are its first
 ones."""
 _CLEARLY_SLOWER = 1.25
-"""Ratio between the sum of the layers' times of a plan and the sum of the measured choice, from
-which on the plan is not timed as a whole: caches and gaps between layers change the time of a whole
-plan by less."""
+"""A plan is not timed as a whole where the sum of its layers' times is at least this many times the
+sum of the measured choice: caches and gaps between layers change the time of a whole plan by
+less."""
 _SMALL_SHARE = 0.05
 """Share of the cheapest assignment's time. The plan that takes an algorithm wherever it can is not
 made where the layers that the algorithm can compute take less than this share."""
@@ -62,8 +63,8 @@ def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tune
     another program that is clearly faster as a whole.
 
     These plans are compared with the cheapest assignment:
-    - For each algorithm, the plan that takes it wherever it can, if another algorithm could compute
-    one of these layers too.
+    - For each algorithm, the plan that takes this algorithm wherever it can, if other algorithms
+    can also compute one of its layers.
     - The plan of dense algorithms only, if a layer has candidates that skip zeros and dense ones.
     - The plan without algorithms on bits, if a layer has candidates on bits and on floats.
     - The plan of the first configs of each algorithm. Among more candidates, more times happen to
@@ -91,7 +92,7 @@ def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tune
 
 class _Plans:
     """The plans of one network that are compared: their programs and times, and the reasons why
-    other plans have none."""
+    other plans have no program or no time."""
 
     def __init__(self, name: str, chosen: Program, assigner: Assigner, device: Device, tuner: Tuner,
                  accurate: Callable[[Program], Program], note: Callable[[str], None]) -> None:
@@ -106,7 +107,7 @@ class _Plans:
 
     def add(self, plan: str, restriction: Restriction, *, always: bool = False) -> None:
         """Makes a plan's program, unless the sum of its layers' times is clearly larger than the
-        measured choice's."""
+        sum of the measured choice."""
         # on processors, bits and floats take nearly the same time, so that the sums of layers'
         # times do not tell which plan is faster
         always = always or (restriction is FLOATS and self._device.on_processors)
@@ -234,11 +235,11 @@ def _better(name: str, program: Program, assigner: Assigner, device: Device, tun
     steps that compute the same problem take the candidate, and no other step changes.
 
     The time of a layer alone does not show which data it leaves in the cache, and how early the
-    next layer can begin: kernels of a CUDA graph overlap where the first leaves room on the
+    next layer can begin: kernels of a CUDA graph overlap where the first kernel leaves room on the
     multiprocessors. So of two candidates that take about as long alone, the slower one may be
-    better in the network. The effort says how many candidates are tried; those that may save most,
-    by their times alone, come first. On processors no candidate is tried, because steps take too
-    long there for such effects to matter.
+    better in the network. The effort says how many candidates are tried; the candidates that may
+    save most, by their times alone, come first. On processors no candidate is tried, because steps
+    take too long there for such effects to matter.
     """
     if device.on_processors or program.host_steps(device) or tuner.is_over:
         return {}
@@ -266,8 +267,8 @@ def _better(name: str, program: Program, assigner: Assigner, device: Device, tun
 
 
 def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]:
-    """Returns as many exchanges of candidates as the effort says, first those that may save most.
-    Steps that compute the same problem in the same way are exchanged together."""
+    """Returns as many exchanges of candidates as the effort says, first the exchanges that may save
+    most. Steps that compute the same problem in the same way are exchanged together."""
     measured = {known.layer.name: known.candidates for known in program.measured}
     alike: dict[object, list[Step]] = {}
     for step in program.steps:
@@ -286,8 +287,8 @@ def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]
 
 def _of_steps(steps: Sequence[Step], taken: Mapping[str, Candidate],
               measured: Mapping[str, Iterable[Candidate]]) -> Iterator[tuple[float, Exchange]]:
-    """Yields an exchange for each candidate that all these steps could take in their present
-    formats, behind the most microseconds that the exchange may save."""
+    """Yields a pair for each candidate that all these steps could take in their present formats:
+    the most microseconds that the steps' exchange for the candidate may save, and this exchange."""
     before = [taken[step.layer.name] for step in steps]
     others = [{candidate_key(candidate.algorithm, candidate.variant): candidate
                for candidate in measured[step.layer.name]

@@ -32,7 +32,8 @@ class Restriction:
     is_checked: bool = True
 
     def of_layer(self, node: MeasuredLayer, usable: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Returns the usable candidates that a layer may take where no fusion computes it."""
+        """Returns the usable candidates that a layer may take where no fusion computes the
+        layer."""
         if self.fixed is not None:
             return self._fixed(node, usable)
         return [each for each in usable if self.admits(node, each)] or usable

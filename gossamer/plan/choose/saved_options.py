@@ -52,8 +52,8 @@ def _stored(step: Step, device: Device) -> dict[str, Any]:
 
 def used_algorithms(plain: StoredPrograms, device: Device) -> dict[str, Any]:
     """Returns, by op and name, the source hash of each algorithm that stored choices take, and the
-    versions of the libraries that it calls on the device. Names that are not the name of an
-    algorithm are left out."""
+    versions of the libraries that the algorithm calls on the device. Names of algorithms that
+    gossamer does not have are left out."""
     used = {(step["op"], step["algorithm"]) for program in plain.values()
             for step in program["steps"]}
     return {f"{op} {algorithm.name}": {"source": source_hash(algorithm),
@@ -66,7 +66,8 @@ class StoredChoices:
     """The choices of a plan, by batch size.
 
     path: the file that holds the choices; None where they were made in this process.
-    notices: sentences for the user on how this machine differs from the one that made the choices.
+    notices: sentences for the user on how this machine differs from the machine that made the
+    choices.
     made_for: the input sizes that the choices were made for, where the network now has other sizes
     and the choices need not fit; "" where the sizes are the same.
     """
@@ -169,8 +170,8 @@ def _ratio(a: int, b: int) -> float:
 
 
 def _restored(step: Stored, layer: Layer, device: Device, *, exact: bool) -> LayerChoice | str:
-    """Returns the stored choice of a layer, or the reason why it cannot be used. exact: whether the
-    choice may be used for an equal problem only."""
+    """Returns the stored choice of a layer, or the reason why this choice cannot be used. exact:
+    whether the choice may be used for an equal problem only."""
     assert layer.problem is not None
     if exact and step["problem"] != problem_key(layer.problem):
         return f"it is {layer.problem.describe()}, which is not what was planned"
@@ -213,7 +214,7 @@ def _matches(step: Stored, algorithm: Algorithm, variant: Variant, *, exact: boo
 
 def _first(layer: Layer, device: Device, preferred: str) -> LayerChoice:
     """Returns the first variant of the preferred algorithm, else of the first algorithm that
-    supports the layer; on the host where no algorithm of the device supports it."""
+    supports the layer. The layer runs on the host where no algorithm of the device supports it."""
     able, layer_device, reasons = eligibility(
         layer, device, refusal_reason=lambda algorithm, problem, device: algorithm.supports(
             problem, device))

@@ -23,7 +23,7 @@ def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
 
     facts: a mapping with the keys model, device, description, effort, precision, measured and
     reused (numbers of candidates), version (of gossamer), date, parameters (numbers in the
-    network's constants) and model_bytes (of the model's file; None where it has none).
+    network's constants) and model_bytes (of the model's file; None without a file).
     """
     title = Path(facts["model"]).name
     size = "" if facts["model_bytes"] is None else f", file of {bytes_text(facts['model_bytes'])}"
@@ -179,8 +179,8 @@ def _density(row: Mapping[str, Any]) -> str:
 
 
 def _candidates(row: Mapping[str, Any]) -> str:
-    """Returns the bars and the table of a layer's candidates, with the reason why each was taken or
-    was not."""
+    """Returns the bars and the table of a layer's candidates, with the reason why each candidate
+    was taken or was not taken."""
     candidates = by_time(row)
     longest = max((candidate["median_us"] or 0.0 for candidate in candidates), default=0.0)
     bars, lines = [], []
@@ -253,7 +253,7 @@ def _value(name: str) -> str:
 
 def _bar(name: str, value: float | None, longest: float, taken: bool, more: str = "") -> str:
     """Returns a name, a time and its bar, whose length is the time's share of the longest time; ""
-    where there is no time."""
+    where the time is not known."""
     if value is None:
         return ""
     width = 100 * value / longest if longest else 0.0

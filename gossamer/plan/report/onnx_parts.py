@@ -17,8 +17,8 @@ def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str
     """Returns a sentence for each part of a network that ONNX Runtime computes, and for the
     network's tail, with the nodes and the reasons why gossamer does not compute them.
 
-    rows: the rows of a report; where these have times, sentences say which share of the time a part
-    takes.
+    rows: the rows of a report; where the rows have times, sentences say which share of the time a
+    part takes.
     """
     times = {row["layer"]: row.get("median_us") for row in rows}
     total = sum(filter(None, times.values()))

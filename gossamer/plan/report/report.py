@@ -40,7 +40,7 @@ class Report:
     - layer, op, problem, density, algorithm, config, layout, device, flops, skips_zeros, and the
     columns of zero_columns().
     - layers: the names of the layers that a fusion covers, or the name of the one layer.
-    - precision: EXACT for exact products of signs.
+    - precision: the precision of the step; EXACT for exact products of signs.
     - form: a LayerForm as a dict; None where the step is no convolution or product with weights.
     - rejected: for each other algorithm why it was not taken.
     - build_s: seconds to pack weights and to generate and compile kernels; None if not known.
@@ -100,8 +100,8 @@ class Report:
 
     @property
     def build_s(self) -> float | None:
-        """Seconds that preparing the layers took, summed over the layers for which it is known;
-        None if it is known for no layer."""
+        """Seconds that preparing the layers took, summed over the layers whose seconds are known;
+        None where the seconds of no layer are known."""
         known = [row["build_s"] for row in self.rows if row["build_s"] is not None]
         return sum(known) if known else None
 
@@ -115,7 +115,7 @@ class Report:
     @property
     def build_line(self) -> str:
         """A line such as 'built in 3.41 s when measured (slowest: conv1 1.20 s, conv2 0.90 s), 31.4
-        MiB on the device'; "" where no such time is known."""
+        MiB on the device'; "" where no build time is known."""
         if self.build_s is None:
             return ""
         known = [row for row in self.rows if row["build_s"] is not None]

@@ -27,7 +27,8 @@ def zero_columns(step: Step) -> dict[str, Any]:
     """Returns the columns of a report's row about the zeros among a layer's weights.
 
     kind: the kind of layer in words.
-    best_sparse_us: the time of the fastest candidate that skips zeros; None where none has a time.
+    best_sparse_us: the time of the fastest candidate that skips zeros; None where no such candidate
+    has a time.
     break_even: the result of break_even().
     zeros_reason: why zeros are not skipped; "" where they are skipped, or where they are few.
     """
@@ -79,8 +80,8 @@ def break_even_line(rows: Sequence[Row]) -> str:
 
 
 def break_even_text(row: Row) -> str:
-    """Returns the density of a row below which zeros would win, as text; "" where it is not
-    known."""
+    """Returns the density of a row below which skipping zeros would be faster, as text; "" where
+    the density is not known."""
     value = row.get("break_even")
     return "" if value is None else share_text(value)
 

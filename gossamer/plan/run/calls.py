@@ -88,7 +88,7 @@ class Calls:
         inputs = self._in_order(inputs, named)
         on_device = self._are_on_device(inputs)
         if on_device and stream is None:
-            # the current stream of a library may be another one in another thread
+            # a library may have another current stream in another thread
             stream = callers_stream(inputs[0])
 
         def completed() -> Any:
@@ -134,8 +134,8 @@ class Calls:
         self.contexts.clear()
 
     def _in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Returns the inputs of a call in the order of the graph's inputs. Their axes stay in the
-        caller's order."""
+        """Returns the inputs of a call in the order of the graph's inputs. The axes of each input
+        stay in the caller's order."""
         return as_called_for(self._network, in_order(self._graph, inputs, named))
 
     def _are_on_device(self, inputs: Sequence[Any]) -> bool:

@@ -89,7 +89,8 @@ class Context:
         return self.program.batch
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs by name for NumPy inputs by name, with one copy each way.
+        """Returns the outputs by name for NumPy inputs by name, with one copy to the device and one
+        copy back.
 
         Raises InputError where an input is missing, or where its shape or dtype is not the one that
         this context's program takes.
@@ -177,7 +178,7 @@ class Context:
     def run_staged(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
         """Returns the outputs for arrays of shapes and dtypes that run_checked() has computed
         before. A program that is one part takes the arrays as they are; for other programs a
-        captured graph copies them through page-locked memory. Returns None where no graph was
+        captured graph copies the arrays through page-locked memory. Returns None where no graph was
         captured."""
         if self._whole is not None:
             return self.run_whole(arrays)

@@ -58,7 +58,7 @@ class Contexts:
 
     @contextmanager
     def taken(self, batch: int) -> Iterator[Context]:
-        """Gives the body a context that no other thread takes meanwhile."""
+        """Gives the body of a with statement a context that no other thread takes meanwhile."""
         group, context = self._taken(batch)
         try:
             yield context
@@ -79,8 +79,8 @@ class Contexts:
 
     def on_stream(self, batch: int, stream: Any) -> Context:
         """Returns the context that was last used on a stream, or a context without work left. Where
-        several streams share one context, the device computes the work of one stream after that of
-        another."""
+        several streams share one context, the device computes the work of one stream after the work
+        of another stream."""
         group = self._group(batch)
         device = self._device
         handle = device.stream_handle(stream)
@@ -131,8 +131,8 @@ class Contexts:
 
     def _grow(self, batch: int, group: _Group, *, for_stream: bool = False) -> None:
         """Makes a further context unless the limit is reached or a context is free. for_stream:
-        whether a context is made even if another one is free, since the stream of the free context
-        may still have work."""
+        whether a context is made even if another context is free, since the stream of the free
+        context may still have work."""
         with group.making:
             if self._is_full(group) or not (for_stream or group.free.empty()):
                 return

@@ -43,13 +43,14 @@ class DeviceGraphs:
         return self._device.limits.graph and not self._program.host_steps(self._device)
 
     def known(self, addresses: tuple[int, ...]) -> CopyingGraph | None:
-        """Returns the graph that reads inputs at these addresses; None where none was captured
-        yet."""
+        """Returns the graph that reads inputs at these addresses; None where no such graph was
+        captured yet."""
         return self._known.get(addresses)
 
     def of(self, inputs: Mapping[str, Buffer], *, is_loaded: bool) -> CopyingGraph | None:
-        """Returns a graph that reads these inputs in place and copies the outputs; None without a
-        graph. The graph is captured when inputs at the same addresses come a second time.
+        """Returns a graph that reads these inputs in place and copies the outputs; None where no
+        such graph is captured. The graph is captured when inputs at the same addresses come a
+        second time.
 
         is_loaded: whether all kernels are loaded; no graph can be captured before they are.
         """
@@ -70,8 +71,9 @@ class DeviceGraphs:
 
     def in_place(self, inputs: Mapping[str, Buffer],
                  outputs: Mapping[str, Buffer]) -> Callable[..., None]:
-        """Returns a graph of all steps that reads these inputs and writes these outputs in place,
-        where their memory allows that, and copies the other inputs and outputs."""
+        """Returns a graph of all steps that reads these inputs and writes these outputs in place
+        where the alignment of their memory allows that and they share no memory with other values.
+        The graph copies all other inputs and outputs."""
         program, own = self._program, self._buffers
         callers: dict[str, Buffer] = {}
         read: list[tuple[Buffer, Buffer, int]] = []

@@ -1,5 +1,5 @@
 """Work that several devices share: each task goes to a device that is free, and a task that fails
-on one device is done again on another."""
+on one device is done again on another device."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ class SharedWork:
         self._is_ended = False
 
     def take(self, member: Member, *, wait: bool) -> BatchTask | None:
-        """Returns the next task for a device; None if no task waits. With `wait` it waits for a
-        task, and returns None when no further task will come."""
+        """Returns the next task for a device; None if no task waits. With `wait` the call waits for
+        a task, and returns None when no further task will come."""
         with self.changed:
             while not self._is_ended and not member.problem:
                 task = next((task for task in self._again if member not in task.errors), None)
@@ -111,7 +111,7 @@ class SharedWork:
         return None
 
     def done(self, task: BatchTask, finish: Finish) -> None:
-        """Sets the result of a task, and leaves out the devices that failed at it."""
+        """Sets the result of a task, and leaves out the devices that failed at the task."""
         for member, error in task.errors.items():
             if not isinstance(error, OutOfMemoryError):
                 self.members.leave_out(member, error)
@@ -119,7 +119,8 @@ class SharedWork:
         task.result.set_result(finish)
 
     def failed(self, task: BatchTask, member: Member, error: Exception) -> None:
-        """Gives the task to another device, or sets its error where no other device can do it."""
+        """Gives the task to another device, or sets the task's error where no other device can do
+        the task."""
         if isinstance(error, DeviceLostError):
             self.members.leave_out(member, error)
         if isinstance(error, DeviceError):
@@ -158,9 +159,9 @@ class SharedWork:
 
 
 class DeviceWorker(threading.Thread):
-    """The thread of one device. It queues each batch on one of several lanes, so that one batch is
-    copied while others are computed, and collects the results. A device has only one thread, since
-    switching between threads would take longer than the calls of the driver.
+    """The thread of one device. The thread queues each batch on one of several lanes, so that one
+    batch is copied while others are computed, and collects the results. A device has only one
+    thread, since switching between threads would take longer than the calls of the driver.
 
     depth: how many batches the device has at once. A processor has one batch at once, because each
     batch takes longer where several are computed at once.

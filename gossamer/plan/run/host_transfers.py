@@ -28,8 +28,8 @@ bytes takes twice as long as starting a thread. On other hosts the number affect
 large inputs."""
 _PIECES = 4
 """The most pieces of an array, each copied by one thread. On the host of an H200, two or four
-threads copy 10 MB in 0.57 ms, one thread takes 0.86 ms and eight take 0.74 ms; more and smaller
-pieces take longer. On other hosts another number may be faster."""
+threads copy 10 MB in 0.57 ms, one thread takes 0.86 ms and eight threads take 0.74 ms; more and
+smaller pieces take longer. On other hosts another number may be faster."""
 _PAGE_BYTES = 4096
 """Bytes of a page of memory. Pieces begin at multiples of this number."""
 _MOST_STAGED_BYTES = 2**28

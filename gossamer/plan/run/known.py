@@ -73,7 +73,7 @@ class KnownCall:
 @cache
 def _handle_of() -> Callable[[int], int]:
     """Returns a function that takes the index of a device and returns the handle of torch's current
-    stream. It makes no stream object where torch has a function that makes none."""
+    stream. The function makes no stream object where torch can return the handle alone."""
     torch = sys.modules["torch"]
     quick: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return quick or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))

@@ -114,7 +114,7 @@ class Lanes:
 
     def begun(self, lane: Lane, arrays: Sequence[np.ndarray]) -> Callable[[], list[np.ndarray]]:
         """Queues a batch of arrays in host memory on a lane, and returns the function that waits
-        for its outputs."""
+        for the batch's outputs."""
         collect = lane.context.begin(by_name(self.plan.graph, arrays), self.computing)
 
         def outputs() -> list[np.ndarray]:
@@ -141,9 +141,9 @@ class Lanes:
 def checked(plans: Sequence[PlanParts], item: Any, stream: Any) -> Begin:
     """Returns the function that begins a batch on any of the plans, which are plans of one network.
 
-    stream: a stream of the device of a single plan: arrays on the device are ready when the
-    stream's present work has ended. With several plans, arrays have to be in host memory. Raises
-    InputError where the batch does not fit the network.
+    stream: for a single plan, a stream of its device. Arrays on the device are ready when the work
+    that is queued on the stream now has ended. With several plans, arrays have to be in host
+    memory. Raises InputError where the batch does not fit the network.
     """
     plan = plans[0]
     inputs = as_called_for(plan.network, in_order(

@@ -60,7 +60,7 @@ class PreparedSteps:
             debug.show(step_line(step, elapsed, state, debug.level()))
 
     def profile(self, repeats: int) -> list[Timing]:
-        """Returns the time of every step as reports show them, each on the data that the steps
+        """Returns the time of every step as reports show them, each step on the data that the steps
         before it computed. The time of a part is divided among its layers in proportion to their
         times in the library's own profile."""
         timings: list[Timing] = []
@@ -88,8 +88,8 @@ class PreparedSteps:
                 for time in shown]
 
     def _built(self) -> Sequence[Callable[[], Prepared]]:
-        """Returns for each step a function that returns its prepared state and the cost of
-        preparing it, or raises the error with which preparing it failed."""
+        """Returns for each step a function that returns the step's prepared state and the cost of
+        preparing it, or raises the error with which preparing the step failed."""
         ready = self._built_before()
         on_device = [index for index, step in enumerate(self._program.steps)
                      if step.device is self._device and not _is_idle(step) and index not in ready]
@@ -98,10 +98,10 @@ class PreparedSteps:
         return [ready.get(index, make) for index, make in enumerate(self._makers)]
 
     def _built_before(self) -> dict[int, Callable[[], Prepared]]:
-        """Returns, by their steps' numbers, functions for the states that another instance of this
-        class has prepared for the program and that this instance may use too. Preparing these
-        states again would take most of the time of preparing the program for a further thread or
-        stream."""
+        """Returns, by the numbers of steps, functions that return prepared states. Another instance
+        of this class has prepared these states for the same program, and this instance may use them
+        too. Preparing the states again would take most of the time of preparing the program for a
+        further thread or stream."""
         earlier = self._program.prepared and self._program.prepared()
         if earlier is None:
             return {}

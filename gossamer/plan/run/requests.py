@@ -1,9 +1,9 @@
 """Requests that wait for a device, and the choice of the batch that goes next.
 
 The choice knows how long the plan takes at each batch size. Among the sizes whose batch would end
-before the first request is due, it takes the size with the most images a second. If no batch would
-end so soon, it takes the size with the most images a second of all sizes, which shortens the queue
-fastest.
+before the first request is due, the choice takes the size with the most images a second. If no
+batch would end so soon, the choice takes the size with the most images a second of all sizes, which
+shortens the queue fastest.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ class WaitingRequests:
         return None
 
     def _first_entries(self, most: int) -> list[tuple[float, int, Part]]:
-        """Takes the first parts, up to `most` images, or only the first part if it has more. Parts
-        whose outputs nobody wants any more are dropped."""
+        """Takes the first parts, up to `most` images, or only the first part if that part has more
+        images. Parts whose outputs nobody wants any more are dropped."""
         entries: list[tuple[float, int, Part]] = []
         images = 0
         now = time.monotonic()
@@ -269,10 +269,10 @@ def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
     """Returns the seconds that batches of increasing sizes take; the first size is always among
     them.
 
-    Sizes that compute hardly more images a second than smaller ones are left out: such a batch
-    would only make requests wait longer. Measuring ends before a size that takes longer than
-    most_s, and after two sizes in a row that are left out; the time of a single size may have been
-    disturbed.
+    Sizes that compute hardly more images a second than smaller ones are left out: a batch of such a
+    size would only make requests wait longer. Measuring ends before a size that takes longer than
+    most_s, and after two sizes in a row that are left out, because the time of a single size may
+    have been disturbed.
     """
     times: dict[int, float] = {}
     best = 0.0

@@ -28,7 +28,7 @@ class ResultStream(Iterator[Any]):
 
     Threads read and compute ahead of the caller, at most `2 * depth` batches for each device. The
     threads end when all results were taken, when the stream is closed, and when the caller drops
-    it. A stream may be used as a context manager, which closes it at the end.
+    the stream. A stream may be used as a context manager, which closes it at the end.
     """
 
     def __init__(self, members: Members, batches: Iterable[Any], depth: int, errors: str) -> None:
@@ -61,8 +61,8 @@ class ResultStream(Iterator[Any]):
             If this batch failed; the message begins with the batch's number, counted from 0. The
             stream goes on with the next batch.
         Exception
-            The error that the iterator of the batches raised, after the results of all batches
-            before.
+            The error that the iterator of the batches raised, after the results of all earlier
+            batches.
         """
         if self._is_over:
             raise StopIteration
@@ -156,7 +156,7 @@ class _Pipeline:
         return self._tasks.popleft() if self._tasks else None
 
     def _read(self) -> None:
-        """Reads the batches, checks each, and hands it to the threads that compute."""
+        """Reads the batches, checks each batch, and hands it to the threads that compute."""
         last: BaseException | None = None
         try:
             # arrays on the device are ready when the pending work on this stream is done

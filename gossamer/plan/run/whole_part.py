@@ -29,8 +29,9 @@ class WholePart:
 
     @staticmethod
     def of(program: Program, device: Device, data: Sequence[Any]) -> WholePart | None:
-        """Returns the session of a program that is one part on the host with the inputs and outputs
-        of the program; None for another program. data: the `data` of each step's state."""
+        """Returns the session of a program that is one part on the host; None for another program,
+        and where the part reads other values than the program's inputs or does not write all its
+        outputs. data: the `data` of each step's state."""
         if device.compiles or len(data) != 1 or not isinstance(data[0], Ready):
             return None
         (step,) = program.steps

@@ -51,7 +51,8 @@ class Known:
 
     candidates: for the key of each problem, the lines of its candidates by the candidates' keys.
     plans, checks: the lines of plans and of checks by key.
-    elsewhere: for each problem all drivers, toolkits and versions with which it was measured.
+    elsewhere: for each problem all drivers, toolkits and versions with which the problem was
+    measured.
     """
 
     candidates: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class Database:
 
     def add(self, kind: str, added: Mapping[str, Any], *, now: bool | None = None) -> None:
         """Adds lines of a kind of KINDS by key. now: True writes all lines that wait, False none;
-        by default they are written if the last write is at least WRITE_SECONDS ago."""
+        by default the lines are written if the last write is at least WRITE_SECONDS ago."""
         section = {"made_by": self.made_by, kind: dict(added)}
         self.known.add(section)
         self.waiting.append(section)
@@ -138,7 +139,8 @@ class Database:
             self._attempted = time.monotonic()
 
     def close(self) -> None:
-        """Writes all lines that wait when the cache is dropped or the process ends."""
+        """Writes all lines that wait. It is called when the cache is dropped or the process
+        ends."""
         self.flush()
         if not self.is_kept:
             # lines still wait where the garbage collector drops the cache while this thread writes
@@ -240,9 +242,9 @@ class Database:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns the content of a data base as parse() returns that of an exported file, after all of
-    it was checked. Raises OSError, or BadFile where the file holds no valid measurements of
-    gossamer's."""
+    """Returns the content of a data base in the structure that parse() returns for an exported
+    file, after the whole content was checked. Raises OSError, or BadFile where the file holds no
+    valid measurements of gossamer's."""
     if not path.exists():
         raise FileNotFoundError(2, "No such file", str(path))
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)

@@ -37,7 +37,7 @@ def tuning_folder() -> Path:
 
 def exported(device: Device) -> bytes:
     """Returns the measurements of a device as a file that others import; empty bytes where there
-    are no measurements. Raises BadFile and OSError where they cannot be read."""
+    are no measurements. Raises BadFile and OSError where the measurements cannot be read."""
     try:
         return text(read(tuning_folder() / file_name(device)))
     except FileNotFoundError:
@@ -52,8 +52,8 @@ def take(device: Device, data: bytes) -> None:
 
 
 class TuningCache:
-    """The measurements made on one device, in one data base. Other processes may read it and add
-    to it at the same time; an object is used by one thread at a time.
+    """The measurements made on one device, in one data base. Other processes may read the data base
+    and add to it at the same time; a TuningCache is used by one thread at a time.
 
     The data base has one section for each combination of driver, toolkit and gossamer version with
     which measurements were made; this process uses only the section of its own combination. New
@@ -109,13 +109,13 @@ class TuningCache:
             self._base.add("candidates", lines)
 
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
-        """Returns whether a measured candidate was found right with constants other than the ones
-        that it was measured with. weights: the digest of the other constants."""
+        """Returns whether a candidate was found right with other constants than in its measurement.
+        weights: the digest of the other constants."""
         return self._check_key(problem, measured, weights) in self._base.known.checks
 
     def put_check(self, problem: Problem, measured: Measurement, weights: str) -> None:
-        """Stores that a measured candidate is right with constants other than the ones that it was
-        measured with; it is on disk after the next flush()."""
+        """Stores that a candidate is right with other constants than in its measurement. The check
+        is on disk after the next flush()."""
         self._base.add("checks", {self._check_key(problem, measured, weights):
                                   f"{measured.algorithm} {problem.describe()}"}, now=False)
 
@@ -125,14 +125,15 @@ class TuningCache:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def get_plan(self, key: str) -> Timing | None:
-        """Returns the time of a plan from end to end; None where it was not timed. key: identifies
-        all that the plan runs, the sources of its algorithms included."""
+        """Returns the time of a plan from end to end; None where the plan was not timed. key:
+        identifies everything that the plan runs, the sources of its algorithms included."""
         line = self._base.known.plans.get(key)
         return None if line is None else decode_plan(line)
 
     def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
         """Adds the times of plans from end to end by key, each with a description for the reader of
-        the file, and replaces times of the same keys. The times are on disk when this returns."""
+        the file, and replaces times of the same keys. The times are on disk when this method
+        returns."""
         if timings:
             self._base.add("plans", {
                 key: encode_plan(*described) for key, described in timings.items()}, now=True)

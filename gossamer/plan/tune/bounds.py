@@ -71,13 +71,14 @@ class _Approximate:
 
     @staticmethod
     def of(value: np.ndarray, relative_error: float = 0.0) -> _Approximate:
-        """Returns values whose errors are at most a share of the values."""
+        """Returns values whose errors are at most `relative_error` times the values."""
         value = np.asarray(value, np.float64)
         return _Approximate(value, np.abs(value) * relative_error, np.zeros(value.shape, bool))
 
 
 def uncheckable(problem: Problem) -> str | None:
-    """Returns why bounds() cannot bound the results of a problem that jumps; None where it can."""
+    """Returns why bounds() cannot bound the results of a problem that jumps; None where bounds()
+    can."""
     parts = problem.parts if isinstance(problem, FusionProblem) else (problem,)
     for part in parts:
         known = isinstance(part, ElementwiseProblem | ReshapeProblem) or hasattr(part, "epilogue")
@@ -88,8 +89,8 @@ def uncheckable(problem: Problem) -> str | None:
 
 def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
            precision: str) -> list[Bounds]:
-    """Returns for each output of a problem with jumps the Bounds within which the results of a
-    right candidate of a precision lie.
+    """Returns, for each output of a problem with jumps, where a right candidate of a precision may
+    differ from the reference.
 
     arrays: the inputs. weights: the constants by name.
     """

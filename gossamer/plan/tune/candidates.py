@@ -43,8 +43,8 @@ _CHEAP = 2**26
 """The most operations of a reference that is computed for several draws, where an output has few
 results. They take a processor less than a second."""
 _ALIKE = 0.1
-"""Relative difference between a later draw and the first in their shares of results near a jump.
-Where the difference is smaller, no further draw is made."""
+"""Relative difference between a later draw and the first draw in their shares of results near a
+jump. Where the difference is smaller, no further draw is made."""
 
 QUIET = np.errstate(all="ignore")
 """Silences NumPy: weights may be huge or not finite, and the comparison of outputs finds errors."""
@@ -103,7 +103,8 @@ class CandidateSet:
     @QUIET
     def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:
         """Returns the problems without jumps that the check of a candidate computes besides the
-        candidate, ready to run. Other threads may call this while the device checks and times."""
+        candidate, ready to run. Other threads may call this method while the device checks and
+        times."""
         if self._jumps:
             self._bounds_of(self._rounding_of(variant))
         built: BuiltCheck = []
@@ -130,8 +131,8 @@ class CandidateSet:
 
     def _compared(self) -> tuple[Problem, list[int] | None]:
         """Returns the problem of the images that are compared, and their indices, with the first
-        and the last image among them. Returns the whole problem and None where it does not consist
-        of images."""
+        and the last image among them. Returns the whole problem and None where the problem does not
+        consist of images."""
         one = self.problem.first_images(1)
         if one == self.problem:
             return one, None
@@ -192,8 +193,8 @@ class CandidateSet:
     @QUIET
     def _draw_large_results(self, numbers: Sequence[int]) -> list[np.ndarray]:
         """Draws inputs several times, keeps the draw whose smallest output is largest, and returns
-        the reference's outputs for it. Where a sum of many numbers is nearly zero, the rounding of
-        each number is a large relative error of the sum.
+        the reference's outputs for this draw. Where a sum of many numbers is nearly zero, the
+        rounding of each number is a large relative error of the sum.
 
         numbers: the indices of the outputs that are compared.
         """

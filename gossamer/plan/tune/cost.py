@@ -48,7 +48,7 @@ class NominalRates:
     nbytes: bytes that one compute unit moves in a microsecond.
     config: the least expected ratio of a later config's time to the time of the algorithm's first
     config, while few pairs of configs were measured. The last config of a vendor's library can take
-    half the time of its first one. On processors the ratio is lower, since the configs are in an
+    half the time of its first config. On processors the ratio is lower, since the configs are in an
     order that was made for GPUs.
     """
 
@@ -95,8 +95,8 @@ class Ratios:
             bisect.insort(self._sorted, ratio)
 
     def expected_us(self, known_us: float) -> float:
-        """Returns the product of a time with the geometric mean of the ratios; the time where there
-        are no ratios."""
+        """Returns the product of a time with the geometric mean of the ratios; the time itself
+        where no ratios are known."""
         return known_us * (statistics.geometric_mean(self._sorted) if self._sorted else 1.0)
 
     def least_us(self, known_us: float) -> float:
@@ -156,7 +156,7 @@ class Estimates:
         return self._launch_us + _CONVERSION * self._moved_us(source, target)
 
     def least_conversion_us(self, source: TensorSpec, target: TensorSpec) -> float:
-        """Returns the time that a conversion takes at least."""
+        """Returns the least time that is expected of a conversion."""
         return _UNKNOWN * (self._launch_us + self._moved_us(source, target))
 
     def _moved_us(self, *specs: TensorSpec) -> float:

@@ -41,7 +41,7 @@ class LayerTimes:
     name: the layer's name.
     is_inner: whether all layers next to this one may compute in the same precisions, so that a
         precise candidate saves no conversions.
-    keeps_precisions: whether a candidate is measured even where a less precise one is faster.
+    keeps_precisions: whether a candidate is measured even where a less precise candidate is faster.
     groups: the groups of the layer's candidates.
     begun: the number of candidates that were begun.
     best: the fastest candidate of each combination of formats and precision.
@@ -140,7 +140,8 @@ class LayerTimes:
             default=math.inf))
 
     def _same(self, mine: Format, known: Format) -> bool:
-        """Returns whether a candidate with one format may stand for a candidate with another."""
+        """Returns whether a candidate with one format may stand for a candidate with another
+        format."""
         if mine == known:
             return True
         return (self.is_inner and (mine.dtype, known.dtype) == ("float32", "float16")
@@ -153,11 +154,11 @@ class CandidateGroup:
     in which the layers differ.
 
     problem: the problem under which the times are stored.
-    layer: the layer with whose constants they are measured.
+    layer: the layer with whose constants the candidates are measured.
     layers: the layers for which the times hold.
-    alike: the group of an earlier layer that is like this group's layer, for whose times this group
-    waits; None without such a layer.
-    attempts: one for each candidate, by its key.
+    alike: the group of an earlier layer that is like this group's layer; this group waits for the
+    times of the earlier group. None without such a layer.
+    attempts: the attempt for each candidate, by the candidate's key.
     """
 
     problem: Problem
@@ -187,7 +188,7 @@ class CandidateGroup:
         return [attempt.key for attempt in timed[:_FOR_ALIKE]]
 
     def add(self, attempt: Attempt) -> None:
-        """Adds an attempt, whose leader is the first one of its family."""
+        """Adds an attempt, whose leader is the first attempt of its family."""
         self.attempts[attempt.key] = attempt
         attempt.leader = self._leaders.setdefault(attempt.family, attempt)
         if attempt.leader is attempt:
@@ -208,7 +209,7 @@ class Attempt:
     is_more: whether the config comes after the first configs of the effort.
     before: an earlier result that does not suffice, such as one with too few samples.
     measured: the result.
-    may_differ: whether the result may be another next time, so that it is not stored.
+    may_differ: whether the result may be different next time, so that it is not stored.
     kernels: the kernels of the candidate that are known before it is built.
     kind: algorithm, precision and layouts: attempts of one kind correct each other's model.
     family: algorithm, precision and formats: attempts of one family have the same leader.

@@ -1,8 +1,9 @@
-"""The order in which the candidates of a network's layers are measured, and which are left out.
+"""The order in which the candidates of a network's layers are measured, and which candidates are
+left out.
 
-All candidates are in one queue, ordered by the time that each may save the network for a second of
-measuring. A candidate that cannot save anything, even if it takes only the least time that can be
-expected of it, is not measured.
+All candidates are in one queue, ordered by the time that each candidate may save the network for a
+second of measuring. A candidate that cannot save anything, even if it takes only the least time
+that can be expected of it, is not measured.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Ranking:
     """The attempts that are left, in the order in which they are best measured.
 
     limits: the numbers of the effort.
-    required_first: whether required attempts come before all others, even if they seem slow.
+    required_first: whether required attempts come before all other attempts, even if they seem
+    slow.
     """
 
     def __init__(self, estimates: Estimates, limits: Effort, *,

@@ -33,9 +33,9 @@ _MULTIPLY_ADDS, _BYTES = 1e9, 1e9
 
 
 def know_rates(device: Device, cache: TuningCache) -> None:
-    """Sets the rates of a device. They are read from the tuning cache, or else measured now, which
-    takes a fraction of a second, and stored in the cache. Nothing is set for a device that compiles
-    no kernels, for a simulator, and where measuring fails."""
+    """Sets the rates of a device. The rates are read from the tuning cache, or else measured now,
+    which takes a fraction of a second, and stored in the cache. Nothing is set for a device that
+    compiles no kernels, for a simulator, and where measuring fails."""
     if not device.compiles or device.is_simulator:
         return
     keys = [f"rates {source_hash(__name__)} {work}" for work in ("multiply-adds", "copy")]

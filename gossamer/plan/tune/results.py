@@ -41,8 +41,8 @@ class Results:
         return self._known.get((problem, device.name), {})
 
     def stored(self, problem: Problem, device: Device) -> _ByCandidate:
-        """Returns the measurements in the cache, and in place of some of them the measurements that
-        this process uses."""
+        """Returns the measurements in the cache. Measurements that this process uses replace
+        measurements of the same candidates."""
         on_disk = self.cache_of(device).get(problem) or ()
         return {**{measured.candidate_key: measured for measured in on_disk},
                 **self.of(problem, device)}

@@ -1,8 +1,9 @@
 """The search for the fastest candidates of layers on one device.
 
-The candidates are ranked by the time that each is expected to save, built ahead, checked and
-sampled once. Candidates within 15% of the best time are sampled again. Some candidates wait until
-others are measured, since the results may show that the waiting candidates are of no use.
+The candidates are ranked by the time that each candidate is expected to save, built ahead, checked
+and sampled once. Candidates within 15% of the best time are sampled again. Some candidates wait
+until other candidates are measured, since the results may show that the waiting candidates are of
+no use.
 """
 
 from __future__ import annotations
@@ -143,8 +144,8 @@ class Search:
         self._sampler.sample_left()
 
     def _step(self) -> bool:
-        """Begins to build candidates, and measures one that is built, or takes the other samples
-        of a group; returns whether there was anything to measure."""
+        """Begins to build candidates, and measures a candidate that is built, or takes the other
+        samples of a group. Returns whether anything was measured."""
         if self._is_over():
             # builds that the plan can do without are given up
             self.skips |= dict.fromkeys(self._builds.give_up_optional(), ENDED)
@@ -186,9 +187,9 @@ class Search:
                                 spent * left / max(1, most - left)))
 
     def _add(self, requests: Sequence[MeasurementRequest]) -> None:
-        """Adds requests to the ranking. Three kinds of candidates wait until the others are
-        measured: candidates with configs beyond the first ones of the effort, candidates of layers
-        that are like an earlier layer, and candidates of fusions within larger fusions."""
+        """Adds requests to the ranking. Three kinds of candidates wait until the other candidates
+        are measured: candidates with configs beyond the effort's first configs, candidates of
+        layers that are like an earlier layer, and candidates of fusions within larger fusions."""
         with self._profile.stage(LISTING):
             new = self._listed(requests)
             self._relate()
@@ -328,9 +329,9 @@ class Search:
 
     def _required_instead(self) -> list[Attempt]:
         """Returns an attempt for each layer without a measured candidate that works: the most
-        precise attempt that is left. It is measured even where measuring was ended, or where the
-        attempt was left out as slow. Fusions need no such attempt, since their layers can be
-        computed alone."""
+        precise attempt that is left. This attempt is measured even where measuring was ended, or
+        where the attempt was left out as slow. Fusions need no such attempt, since their layers can
+        be computed alone."""
         instead: dict[Attempt, None] = {}
         for times in self._times.values():
             if times.best or times.is_fusion:

@@ -30,7 +30,7 @@ class Space:
     limits: the numbers of the effort.
     precisions: the precisions that are allowed.
     keeps_precisions: whether layers may have to be computed in float32 though float16 is faster, so
-    that candidates are measured even where less precise ones are faster.
+    that candidates are measured even where less precise candidates are faster.
     threads: BLAS threads of a layer on the host.
     """
 
@@ -100,7 +100,7 @@ class Space:
     def inner(self, requests: Sequence[MeasurementRequest], device: Device) -> set[str]:
         """Returns the names of the layers that can compute in float16 and have only neighbours that
         can do so too: all layers that write their inputs and all layers that read their outputs.
-        Returns the names of fusions that can compute in float16 as well, whatever their neighbours
+        Also returns the names of all fusions that can compute in float16, whatever their neighbours
         are."""
         able = {request.layer.name for request in requests if not self.keeps_precisions and any(
             variant.precision == "fp16" for algorithm in request.algorithms

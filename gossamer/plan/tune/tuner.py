@@ -130,7 +130,8 @@ class Tuner:
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> list[Candidate]:
         """Returns the algorithms' candidates within the effort, in order of preference. Candidates
-        that would take too long to build, or were not tried, are returned as excluded ones."""
+        that would take too long to build, or were not tried, are returned as excluded
+        candidates."""
         request = MeasurementRequest(layer, algorithms, device)
         names = tuple(algorithm.name for algorithm in algorithms)
         key = request.problem, device.name, names

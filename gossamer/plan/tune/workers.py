@@ -28,7 +28,7 @@ number of processes builds them, and each process takes a few hundred megabytes 
 
 class BuildWorkers(ProcessPool):
     """Processes that pack weights and compile kernels for a device that only this process uses; see
-    ProcessPool. Kernels come back by the kernel cache, and packed forms with the results.
+    ProcessPool. Kernels come back through the kernel cache, and packed forms with the results.
 
     device: the device for which candidates are built.
     count: number of processes.
@@ -47,7 +47,7 @@ class BuildWorkers(ProcessPool):
     def build(self, algorithm: Algorithm, problem: Problem, variant: Variant,
               weights: Weights) -> Future[BuiltElsewhere]:
         """Returns the future of the packed forms and kernels that a process makes for a candidate.
-        With them `gossamer.plan.prepare.build` has little left to do.
+        With these, `gossamer.plan.prepare.build` has little left to do.
 
         Candidates are built in the order in which they are submitted. The future of a candidate
         that waits can be cancelled. The future's exception is NoProcessError where no process
