@@ -54,7 +54,7 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         exception: where a precision is given, float64 in a file becomes float32. Where no precision
         is given, ONNX Runtime, if it is installed, computes float64 on the host.
     calibration : array or tuple of array, optional
-        Inputs like those of `plan(x)`, with any number of images. The report contains the largest
+        Inputs as for `plan(x)`, with any number of images. The report contains the largest
         normalised error of the outputs on these inputs against float64. Where a node mixes the
         images of a batch, plans are made for exactly this number of images.
     tolerance : float, optional

@@ -47,7 +47,7 @@ class CallablePlan(abc.ABC):
             One array for each input of the network, in the order and shape that the plan's `inputs`
             states, with any batch size from 0 up. Their dtype is the dtype that `inputs` states, or
             a dtype that converts to it without loss, as float16, bfloat16 and uint8 do to float32;
-            they may have any strides. They are NumPy arrays, or arrays of torch, cupy or jax.
+            they may have any strides. The arrays are NumPy arrays, or arrays of torch, cupy or jax.
             Arrays on the plan's CUDA device stay there. A mapping of names to arrays may be given
             in place of all arrays.
         out : array or tuple of array, optional
@@ -148,7 +148,7 @@ class CallablePlan(abc.ABC):
         """Return page-locked arrays for inputs, which a GPU reads at the full rate of its bus.
 
         Fill the arrays in place, and call `plan(x)` or `plan.bind(x)` with them: no copy is made on
-        the processor. On a device without page-locked memory the arrays are ordinary ones.
+        the processor. On a device without page-locked memory the arrays are ordinary NumPy arrays.
 
         Parameters
         ----------

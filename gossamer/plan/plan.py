@@ -174,7 +174,7 @@ class Plan(CallablePlan):
         path : str or Path
             The file to read.
         device : str or Device, optional
-            A device like the one that the plan was made for; by default the device of the same
+            A device like the device that the plan was made for; by default the device of the same
             name.
         strict : bool, default False
             Whether a layer that the device cannot run is an error, as for `gossamer.compile`, even

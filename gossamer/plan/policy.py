@@ -36,9 +36,9 @@ class Effort:
     candidate.
     replacement_gain: share of the network's time that a candidate of `replacements` must be able to
     save.
-    everything: whether all candidates are measured, also those that are expected to be slow.
+    everything: whether all candidates are measured, also candidates that are expected to be slow.
     more_configs: number of configs that are measured for an algorithm where configs beyond the
-    first ones are expected to save enough time.
+    first configs are expected to save enough time.
     more_gain: share of the network's time that the further configs must be expected to save.
     """
 
@@ -62,8 +62,8 @@ class Effort:
 
     def most_configs_of(self, algorithm: Algorithm) -> int | None:
         """Returns the number of configs of an algorithm that are measured at most; None for all.
-        The number is larger than that of configs_of() only for dense algorithms of gossamer's own:
-        a config of an algorithm that skips zeros would be compiled for one layer only."""
+        The number is larger than the result of configs_of() only for dense algorithms of gossamer's
+        own: a config of an algorithm that skips zeros would be compiled for one layer only."""
         is_more = self.more_configs is not None and algorithm.dense and not algorithm.vendor
         return self.more_configs if is_more else self.configs_of(algorithm)
 

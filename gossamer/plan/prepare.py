@@ -106,8 +106,8 @@ def side_by_side(device: Device,
     """Returns for each maker a function that returns the maker's result or raises its error.
 
     Where the device does not build side by side, the makers themselves are returned, not yet
-    called. Else all makers have been called on return, in one thread for each processor that the
-    process may use.
+    called. Otherwise all makers have been called on return, in one thread for each processor that
+    the process may use.
     """
     if not device.builds_side_by_side:
         return makers

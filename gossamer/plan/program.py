@@ -116,8 +116,8 @@ class Step:
     """Whether the step has nothing to do, because the value that it would copy already lies at its
     place."""
     placed_variant: Variant | None = None
-    """The variant with the formats of those inputs and outputs that are parts of the channels of
-    other tensors; None where no input or output is such a part."""
+    """The variant, where inputs and outputs that are parts of the channels of other tensors have
+    the formats of these parts; None where no input or output is such a part."""
     part: str = ""
     """The name of the part whose layer the step shows in a report; empty for a step of a
     program."""

@@ -100,8 +100,8 @@ class _CompiledGraph:
         self._least_operators = least_operators
         self._functions: dict[Any, Callable[..., Any]] = {}
         self._calls = 0
-        # Dynamo passes the same graph again for another batch size: the functions of the first one
-        # are used again
+        # Dynamo passes the same graph again for another batch size: the functions of the first
+        # graph are used again
         key = (graph.module.code, tuple(id(getattr(graph.module, name))
                                         for name in graph.weights.values()),
                repr((sorted(options.items()), least_operators)))

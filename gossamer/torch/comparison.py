@@ -26,7 +26,7 @@ for quantised modules: in float32 a number halfway between two integers may be r
 them, and in an output of few numbers a single number that is off by one step is an error of about
 1e-2."""
 _WORSE_THAN_TORCH = 2
-"""How many times as large as torch's error an error may be, both against float64."""
+"""The largest ratio of an error to torch's error that is allowed, both against float64."""
 
 
 def in_float64(module: nn.Module, call: Callable[[nn.Module], Sequence[Any]]) -> Sequence[Any]:

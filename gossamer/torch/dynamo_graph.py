@@ -17,7 +17,8 @@ from gossamer.errors import UnsupportedError, quoted
 class TensorGraph:
     """A graph whose weights are attributes of its module.
 
-    Arguments that are none of the following are sizes, which the module takes from its tensors.
+    Arguments that are no weights, numbers or inputs are sizes, which the module takes from its
+    inputs.
 
     module: a function of the tensors that are no weights.
     weights: the attribute's name for each argument that is a weight, by the argument's index.

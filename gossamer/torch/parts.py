@@ -211,7 +211,8 @@ def _text(value: Any) -> Any:
 
 
 def _is_operator(node: fx.Node) -> bool:
-    """Whether a node computes, and does not only read a size or take one of several results."""
+    """Whether a node computes; nodes that only read a size or take one of several results do
+    not."""
     return (node.op in ("call_function", "call_method", "call_module")
             and node.target is not operator.getitem and _name(node) not in _SIZES)
 

@@ -73,9 +73,10 @@ class Assigner:
     restriction asks for the check.
 
     policy: three of its fields restrict the candidates. `only` names an algorithm that is taken
-    wherever it can be used; other layers take other algorithms. Above the sparsity
-    `sparse_threshold` layers take algorithms that skip zeros, else dense ones, where both kinds can
-    compute the layer; times of the two kinds are not compared. With `unfused` there are no fusions.
+    wherever it can be used; other layers take other algorithms. Where algorithms that skip zeros
+    and dense algorithms can compute a layer, the layer takes an algorithm that skips zeros if its
+    sparsity is above `sparse_threshold`, else a dense algorithm; times of the two kinds are not
+    compared. With `unfused` there are no fusions.
     less_precise: the names of the layers and fusions that may be less precise than float32 where
     the tuner allows lower precision; None stands for all layers and fusions.
     """

@@ -44,8 +44,8 @@ class ProgramBuilder:
     inputs: the specs of the network's inputs by the names of the values that hold the callers'
     arrays.
     decide: a function of this builder and a layer, which returns the choice for the layer.
-    reshapes: the formats in which reshapes read their inputs, by the names of the layers; the
-    format of a reshape that is not listed is the one that _kept() returns.
+    reshapes: the formats in which reshapes read their inputs, by the names of the layers; for a
+    reshape that is not listed, _kept() returns the format.
     names: the names of inputs by the names of their values, where the two names differ.
     """
 

@@ -1,10 +1,10 @@
 """Bucket elimination: the least sum of tables of costs over variables with few states.
 
-The method is that of R. Dechter, "Bucket elimination: a unifying framework for reasoning"
-(Artificial Intelligence, 1999). Variables are eliminated one after another, the one with the
-smallest table first, which gives a tree of buckets; messages along the tree hold least costs. The
-messages are stored: where one variable was fixed and the costs of another one are wanted next, only
-the messages on the path between the two are computed.
+Source: R. Dechter, "Bucket elimination: a unifying framework for reasoning" (Artificial
+Intelligence, 1999). Variables are eliminated one after another, the variable with the smallest
+table first. This order gives a tree of buckets; messages along the tree hold least costs. The
+messages are stored: where one variable was fixed and the costs of another variable are wanted next,
+only the messages on the path between these two variables are computed.
 """
 
 from __future__ import annotations

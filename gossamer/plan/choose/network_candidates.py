@@ -1,4 +1,4 @@
-"""The candidates of a network's layers and fusions, most of which are measured together."""
+"""The candidates of a network's layers and fusions. Most candidates are measured together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NetworkCandidates:
     """The candidates of a network's layers, and of the fusions that one algorithm may compute in
     one step.
 
-    The arguments are those of Assigner.
+    For the arguments see Assigner.
     of_layers: the layers in order, each with its candidates; a reshape has none.
     of_fusions: the fusions, and the parts that a library for whole networks may compute, with their
     candidates.

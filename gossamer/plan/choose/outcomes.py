@@ -68,9 +68,9 @@ class Comparison:
     program: the program to use.
     end_to_end: the time of the program.
     why: the reason, for reports, why layers take slower candidates than in the cheapest assignment;
-    "" where the program is that of the cheapest assignment.
+    "" where the program is the program of the cheapest assignment.
     plans: one dict for each plan with the keys plan, median_us, p25_us, p75_us, outcome and
-    is_taken. The first dict is that of the cheapest assignment.
+    is_taken. The first dict is about the plan of the cheapest assignment.
     """
 
     program: Program

@@ -87,7 +87,8 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
              conversion: Callable[[str, Hashable, Hashable], float], *,
              required: Mapping[str, Hashable], slack: float = SLACK) -> PlanAssignment:
     """Returns the cheapest plan assignment, where costs that differ by little count as equal. Among
-    several cheapest ones, it returns the first in the lexicographic order of the options' indices.
+    several cheapest plan assignments, the first in the lexicographic order of the options' indices
+    is returned.
 
     An option that costs at most (1 + slack) times the cheapest option of its node counts with the
     cost of the cheapest. Any other option is compared with the cheapest option of its node that has
@@ -96,10 +97,9 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     no option that is cheaper by more than the slack, in the same formats, than the option that it
     takes.
 
-    An option of a fusion is not compared with the options that compute its node alone. It counts
-    with (1 + slack) times its cost, so that a fusion is taken only where its nodes one by one cost
-    more than (1 + slack) times as much. The total is then at most (1 + slack)^2 times the least
-    total.
+    An option of a fusion is not compared with the options that compute its node alone. Such an
+    option counts with (1 + slack) times its cost. So a fusion is taken only where its nodes one by
+    one cost more than that product. The total is then at most (1 + slack)^2 times the least total.
 
     fixed: the formats of the values that no node writes.
     required: the formats in which the network's outputs must be.
@@ -246,8 +246,9 @@ class _Model:
 
     def _add_needs(self, variable: int, masks: tuple[int, ...], reader: int,
                    needs: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        """Returns the variable whose states are the unions of the sets `masks` with the formats
-        that one more reader needs, and these unions. A set of formats is a mask of bits."""
+        """Returns a variable, and the sets of formats that are its states: each set of `masks`
+        joined with each set of formats that one more reader may need. A set of formats is a mask of
+        bits."""
         if len(set(needs)) == 1:
             return variable, tuple(mask | needs[0] for mask in masks)
         if len(masks) == 1:

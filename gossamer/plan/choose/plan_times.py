@@ -45,11 +45,11 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
                brief: bool = False) -> list[EndToEnd]:
     """Returns the time of each of a network's programs; equal programs are timed once.
 
-    The times are read from the cache where the cache has all of them. Else all programs are timed
-    together, with their samples interleaved, and the times are stored. Where no program without a
-    stored time runs, the other programs are not timed again. More samples are taken of the programs
-    that may be the fastest. Programs that do not fit the memory together with the others are timed
-    after them.
+    The times are read from the cache where the cache has all of them. Otherwise all programs are
+    timed together, with their samples interleaved, and the times are stored. Where no program
+    without a stored time runs, the other programs are not timed again. More samples are taken of
+    the programs that may be the fastest. Programs that do not fit the memory together with the
+    others are timed after them.
 
     brief: whether a few samples of each program are enough. Times of a few samples are stored under
     keys of their own.

@@ -6,7 +6,7 @@ which data a layer leaves in the cache for the next layer, how early the next la
 the gaps between layers. So other assignments are tried: some options are fixed, all other options
 are assigned as before, and the program of the assignment is built and timed. First the whole
 network is restricted, such as to one algorithm wherever it can be used. Then single candidates of
-the fastest plan are exchanged for others that took about as long alone.
+the fastest plan are exchanged for other candidates that took about as long alone.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from gossamer.plan.tune.tuner import Tuner
 _FLOATS_ONLY = "floats only"
 _FIRST_CONFIGS = "the first configs of each algorithm"
 _FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFORTS["normal"]}
-"""For each effort of a plan, the effort that says how many configs of an algorithm are its first
-ones."""
+"""For each effort of a plan, the effort whose number of configs is the number of an algorithm's
+first configs."""
 _CLEARLY_SLOWER = 1.25
 """A plan is not timed as a whole where the sum of its layers' times is at least this many times the
 sum of the measured choice: caches and gaps between layers change the time of a whole plan by
@@ -65,7 +65,8 @@ def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tune
     These plans are compared with the cheapest assignment:
     - For each algorithm, the plan that takes this algorithm wherever it can, if other algorithms
     can also compute one of its layers.
-    - The plan of dense algorithms only, if a layer has candidates that skip zeros and dense ones.
+    - The plan of dense algorithms only, if a layer has both candidates that skip zeros and dense
+    candidates.
     - The plan without algorithms on bits, if a layer has candidates on bits and on floats.
     - The plan of the first configs of each algorithm. Among more candidates, more times happen to
     be measured too low, so that the choice among all candidates may be slower as a whole.
@@ -287,8 +288,8 @@ def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]
 
 def _of_steps(steps: Sequence[Step], taken: Mapping[str, Candidate],
               measured: Mapping[str, Iterable[Candidate]]) -> Iterator[tuple[float, Exchange]]:
-    """Yields a pair for each candidate that all these steps could take in their present formats:
-    the most microseconds that the steps' exchange for the candidate may save, and this exchange."""
+    """Yields, for each candidate that all these steps could take in their present formats, the most
+    microseconds that the candidate may save in all these steps together, and its exchange."""
     before = [taken[step.layer.name] for step in steps]
     others = [{candidate_key(candidate.algorithm, candidate.variant): candidate
                for candidate in measured[step.layer.name]

@@ -74,7 +74,7 @@ FLOATS = Restriction(lambda node, candidate: not candidate.algorithm.exact)
 
 def first_configs(measured: Sequence[MeasuredLayer], effort: Effort) -> Restriction:
     """Returns the restriction to the first configs of each algorithm, among the configs that work.
-    effort: says how many configs of an algorithm are its first ones."""
+    effort: says how many first configs an algorithm has."""
     admitted: set[tuple[str, str, str]] = set()
     for node in measured:
         first: dict[str, set[str]] = {}

@@ -68,8 +68,8 @@ class StoredChoices:
     path: the file that holds the choices; None where they were made in this process.
     notices: sentences for the user on how this machine differs from the machine that made the
     choices.
-    made_for: the input sizes that the choices were made for, where the network now has other sizes
-    and the choices need not fit; "" where the sizes are the same.
+    made_for: the input sizes for which the choices were made, where the network now has other
+    sizes, so that a choice need not fit its layer; "" where the sizes are the same.
     """
 
     def __init__(self, path: Path | None, plain: StoredPrograms, notices: Sequence[str] = (),

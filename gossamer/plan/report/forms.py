@@ -41,8 +41,8 @@ class LayerForm:
 
 
 def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerForm | None:
-    """Returns the LayerForm of a convolution or of a product with a matrix, for a fusion that of
-    its first convolution or product; None for other problems.
+    """Returns the LayerForm of a convolution or of a product with a matrix. For a fusion, returns
+    the LayerForm of its first convolution or product; for other problems None.
 
     taken: whether an algorithm on bits was taken; None where nothing was chosen yet.
     """

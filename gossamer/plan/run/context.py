@@ -92,8 +92,8 @@ class Context:
         """Returns the outputs by name for NumPy inputs by name, with one copy to the device and one
         copy back.
 
-        Raises InputError where an input is missing, or where its shape or dtype is not the one that
-        this context's program takes.
+        Raises InputError where an input is missing, or where its shape or dtype is not the shape or
+        dtype that this context's program takes.
         """
         self.device.check_usable()
         self._check(inputs)

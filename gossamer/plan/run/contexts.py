@@ -124,7 +124,8 @@ class Contexts:
             return [context for group in self._groups.values() for context in group.contexts]
 
     def clear(self) -> None:
-        """Forgets all contexts. Their memory is freed when the calls that use them have ended."""
+        """Forgets all contexts. The memory of a context is freed when the calls that use the
+        context have ended."""
         with self._lock:
             self._groups.clear()
             self.known.clear()

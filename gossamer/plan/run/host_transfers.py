@@ -33,8 +33,8 @@ smaller pieces take longer. On other hosts another number may be faster."""
 _PAGE_BYTES = 4096
 """Bytes of a page of memory. Pieces begin at multiples of this number."""
 _MOST_STAGED_BYTES = 2**28
-"""Bytes of the largest array that gets page-locked memory, of which a machine has little; the
-driver alone copies larger arrays. The number is a rule of thumb."""
+"""Bytes of the largest array that gets page-locked memory, because a machine has little page-locked
+memory; the driver alone copies larger arrays. The number is a rule of thumb."""
 
 
 @dataclass
@@ -170,8 +170,8 @@ class HostTransfers:
                 sources: Mapping[str, np.ndarray | None],
                 targets: Mapping[str, np.ndarray | None],
                 steps: Callable[[Any], None]) -> Callable[..., None] | None:
-        """Returns the graph of a call; None before the second call of its kind, at which the graph
-        is captured."""
+        """Returns the graph of a call. The graph is captured at the second call of its kind; before
+        that the result is None."""
         arrays = tuple(array for array in (*sources.values(), *targets.values())
                        if array is not None)
         if len(arrays) < len(sources) + len(targets):

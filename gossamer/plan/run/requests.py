@@ -269,8 +269,8 @@ def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
     """Returns the seconds that batches of increasing sizes take; the first size is always among
     them.
 
-    Sizes that compute hardly more images a second than smaller ones are left out: a batch of such a
-    size would only make requests wait longer. Measuring ends before a size that takes longer than
+    Sizes that compute hardly more images a second than smaller sizes are left out: a batch of such
+    a size would only make requests wait longer. Measuring ends before a size that takes longer than
     most_s, and after two sizes in a row that are left out, because the time of a single size may
     have been disturbed.
     """

@@ -1,5 +1,5 @@
-"""Execution of a program that ONNX Runtime computes as one part. It computes on the caller's arrays
-without copies, which would take a good share of a small network's time."""
+"""Execution of a program that ONNX Runtime computes as one part. ONNX Runtime reads the caller's
+arrays themselves, because copies of them would take a good share of a small network's time."""
 
 from __future__ import annotations
 

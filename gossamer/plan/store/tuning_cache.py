@@ -92,9 +92,9 @@ class TuningCache:
 
     def put(self, problem: Problem, measured: Sequence[Measurement]) -> None:
         """Adds measurements that the present versions of the algorithms made, and replaces
-        measurements of the same candidates. The measurements are on disk, beside those of other
-        processes, after the next flush(), at the latest when the object is dropped or the process
-        ends.
+        measurements of the same candidates. The measurements are on disk, beside the measurements
+        of other processes, after the next flush(), at the latest when the object is dropped or the
+        process ends.
 
         Raises ValueError for an algorithm that the problem's op does not have.
         """
@@ -149,7 +149,8 @@ class TuningCache:
         self._base.take(content, self._owner.name)
 
     def flush(self) -> None:
-        """Writes the measurements that are in memory only, beside those of other processes."""
+        """Writes the measurements that are in memory only, beside the measurements of other
+        processes."""
         self._base.flush()
 
     @property

@@ -32,7 +32,7 @@ is more than 1, because the normalised error is a root mean square over all sums
 _LARGEST_INTEGER = 2.0**24
 """Sums of integers up to this number are exact in float32, in any order of the additions."""
 _AVERAGING = frozenset({"concat", "copy", "gather", "pad", "pool", "reduce", "resize"})
-"""Ops for which the error of a result is at most the op's own result for the inputs' errors."""
+"""Ops that, applied to the errors of their inputs, give a bound of the error of their result."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -43,7 +43,8 @@ class Bounds:
     the output's shape.
 
     doubtful: True where rounding may take a value over a jump.
-    exact: True where a right result equals the reference's float32 number, unless it is doubtful.
+    exact: True where a right result equals the reference's float32 number, unless the result is
+    doubtful.
     """
 
     doubtful: np.ndarray
@@ -60,8 +61,8 @@ class _Approximate:
     """Values with bounds of their errors.
 
     value: the values in float64.
-    error: the largest absolute error of each value. It includes the height of a jump that errors
-    may take the value over.
+    error: the largest absolute error of each value. The error includes the height of a jump that
+    errors may take the value over.
     doubtful: True where errors may take the value over a jump.
     """
 

@@ -23,9 +23,11 @@ from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.tensor import TensorSpec
 
 _FEW = 6
-"""Number of problems from which on the ratios of their best times to the model are used."""
+"""Number of problems of a kind from which on the ratios of their best times to the model are
+used."""
 _UNKNOWN = 0.4
-"""The least ratio of a time to its model that is expected of a kind with few measured times."""
+"""The least expected ratio of a measured time to the model's time, for a kind with few measured
+times."""
 _FEW_CONFIGS = 12
 """Number of pairs of a later config and a first config from which on the ratios of their times are
 used."""

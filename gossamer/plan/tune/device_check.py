@@ -20,7 +20,7 @@ _KERNELS = tuple(KernelSource.of(Path(__file__).with_name("check.cl"), name)
 _ITEMS = 256
 _MOST_GROUPS = 1024
 _BLOCKS = 64
-"""Work-groups that compare one image."""
+"""Number of work-groups that compare a large image; more where few images are compared."""
 _RANK = 4
 _LEAST_SQUARES = 1e-24
 """Sum of squares of an image below which single squares may be too small for float32."""

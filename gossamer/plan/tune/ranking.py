@@ -32,8 +32,8 @@ _LATER = 20.0
 """Factor on the seconds of a candidate more precise than float16, where all layers beside it may
 compute in float16. With this factor the candidate is measured later."""
 _LIKELY = 0.1
-"""The time that a candidate is expected to save, as a share of the most that it may save, as long
-as little is known of its kind."""
+"""Share of the most time that a candidate may save. The candidate is expected to save this share as
+long as few times of its kind are known."""
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class Sampler:
     def _first_sample(self, attempt: Attempt, work: Work) -> tuple[PreparedTask, float]:
         """Returns a candidate as a task, with the microseconds of its first sample. A candidate
         that takes long has one execution as its sample, or the shorter of two executions where
-        other processes may have disturbed the first one."""
+        other processes may have disturbed the first execution."""
         device = self._device
         execute = (device.timed_graph(work, 1) if device.limits.graph
                    else partial(device.time, work))

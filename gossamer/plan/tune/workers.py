@@ -22,8 +22,8 @@ _ONE_THREAD = dict.fromkeys(
 _MOST_ON_DEVICE, _MEMORY_EACH = 5, 2**33
 """The most processes that build on the device itself, and the bytes of device memory for each."""
 _MOST = 32
-"""The most processes that build without the device. One device times candidates no faster than this
-number of processes builds them, and each process takes a few hundred megabytes of host memory."""
+"""The most processes that build without the device. This many processes build candidates at least
+as fast as one device times them, and each process takes a few hundred megabytes of host memory."""
 
 
 class BuildWorkers(ProcessPool):
