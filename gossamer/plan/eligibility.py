@@ -16,6 +16,8 @@ from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
 
 Refusal = Callable[[Algorithm, Problem, Device], str | None]
+"""A function that returns why an algorithm may not compute a problem on a device; None where it
+may."""
 
 
 ANY = Policy()

@@ -15,6 +15,7 @@ from gossamer.tensor import TensorSpec
 TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
 """Fields of a measurement that are times."""
 _DIGITS = 4
+"""Number of significant digits of a stored number."""
 
 CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
 """Algorithm, config, formats of the inputs, formats of the outputs, and precision."""

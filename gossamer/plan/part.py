@@ -110,8 +110,9 @@ def source_of(layer: Layer, error: InputError) -> str:
 
 
 def check_library_layers(graph: Graph, layers: Callable[[int], Sequence[Layer]]) -> None:
-    """Raises UnsupportedError, which names the nodes, where ONNX Runtime refuses a part of a
-    network that it has to compute. The user then has the error before the first call of the plan.
+    """Raises UnsupportedError where ONNX Runtime refuses a part of a network that only ONNX Runtime
+    can compute. The error names the nodes. The user then has the error before the first call of the
+    plan.
 
     layers: returns the layers at a batch size. An error that it raises is left to the calls of the
     plan, which raise it again.

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gossamer.plan.tune.tuner import Tuner
 
 _MOST_PROGRAMS = 64
+"""The most batch sizes whose programs are kept."""
 
 
 class Plan(CallablePlan):

@@ -141,8 +141,8 @@ class Assigner:
         return _choice(fastest, candidates, layer_device, reasons)
 
     def _right(self, restriction: Restriction, first: Assigned | None) -> Assigned:
-        """Returns the cheapest assignment whose conversions are measured, and whose candidates
-        were checked where the restriction asks for it."""
+        """Returns the cheapest assignment with measured conversions. Its candidates are checked
+        where the restriction asks for the check."""
         while True:
             assigned, first = first or self.assigned(restriction), None
             # an estimate is a lower bound: once the cheapest assignment has no estimated

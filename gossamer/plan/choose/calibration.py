@@ -113,9 +113,9 @@ class Calibration:
         return program, self.accuracy(program, program_error, faster)
 
     def accuracy(self, program: Program, error: float, faster: Sequence[str] = ()) -> Accuracy:
-        """Returns the accuracy of a program with the given error. faster: the names of all layers
-        that would be faster in less than float32; empty where none of them had to be computed in
-        float32 for the tolerance."""
+        """Returns the accuracy of a program with the given error. faster: the names of layers that
+        would be faster in less than float32. If the program computes some of them in float32, these
+        layers are held back."""
         less_precise = tuple(step.layer.name for step in _less_precise(program))
         return Accuracy(error, self.images, self.tolerance, less_precise,
                         tuple(name for name in faster if name not in less_precise))

@@ -112,8 +112,8 @@ class FirstChoices:
         return None
 
     def _unpacking(self, layer: Layer, variant: Variant) -> int:
-        """Returns 0 where a variant writes packed outputs that all readers take packed, 1 where it
-        writes no packed output, and 2 where a packed output would have to be unpacked."""
+        """Returns 0 where all readers of a variant's packed outputs take them packed, 1 where the
+        variant has no packed output, and 2 where a packed output would have to be unpacked."""
         packed = [(name, spec.format) for name, spec in zip(
             layer.outputs, variant.outputs, strict=True) if spec.format.is_packed]
         if not packed:

@@ -1,13 +1,12 @@
 """The cheapest plan assignment of a network: the exact choice of one option for every node and of
 the formats of every value.
 
-A node option costs a time, needs a format of every input and gives a format of every output. A
-value that some reader needs in another format than its writer gives is converted once for that
-format, and all readers that need this format share the copy. This is the layout selection of
-Anderson and Gregg ("Optimal DNN primitive selection with partitioned boolean quadratic
-programming", CGO 2018), with conversions shared by readers, solved exactly by Dechter's bucket
-elimination ("Bucket elimination: a unifying framework for reasoning", Artificial Intelligence,
-1999).
+A node option costs a time, needs a format of every input and gives a format of every output. Where
+readers need a value in another format than its writer gives, the value is converted once for this
+format, and these readers share the copy. This is the layout selection of Anderson and Gregg
+("Optimal DNN primitive selection with partitioned boolean quadratic programming", CGO 2018), with
+conversions shared by readers, solved exactly by Dechter's bucket elimination ("Bucket elimination:
+a unifying framework for reasoning", Artificial Intelligence, 1999).
 
 - Options of one node with equal formats have the same effect on other nodes. Such options are one
   state of the node.

@@ -46,8 +46,8 @@ _CLEARLY_SLOWER = 1.25
 sum of the measured choice: caches and gaps between layers change the time of a whole plan by
 less."""
 _SMALL_SHARE = 0.05
-"""Share of the cheapest assignment's time. The plan that takes an algorithm wherever it can is not
-made where the layers that the algorithm can compute take less than this share."""
+"""Share of the cheapest assignment's time. If the layers that an algorithm can compute take less
+than this share, the plan that takes the algorithm wherever it can is not made."""
 _NEIGHBOURS_US = 1.0
 """Microseconds by which the time of a step may change with the steps beside it. On an H200 the
 difference between two candidates' times was up to 1.4 us lower in a network than alone."""

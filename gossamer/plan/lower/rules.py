@@ -265,8 +265,8 @@ _RULES: dict[str, Callable[[LowerState, Node], Any]] = {
 
 
 def check_rules(opset: Mapping[str, OpDef], rules: Collection[str]) -> None:
-    """Raises TypeError where an op that a static graph may have has no rule, or where a rule is for
-    an op that no static graph has. The error names these ops."""
+    """Raises TypeError where a static graph may have an op without a rule, or where no static graph
+    has the op of a rule. The error names these ops."""
     remaining = {name for name, definition in opset.items() if definition.remains}
     problems = [f"{text}: {', '.join(sorted(names))}" for text, names in (
         ("ops without a rule that lowers them", remaining.difference(rules)),

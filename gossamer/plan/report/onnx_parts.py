@@ -11,6 +11,7 @@ from gossamer.model.opset.onnx_part import nodes_of
 from gossamer.plan.measurement import counted
 
 _MOST_NAMED = 3
+"""The most nodes that a sentence names."""
 
 
 def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str]:

@@ -18,6 +18,7 @@ _MOST_BATCHES = 8
 _AT_ONCE = 4
 """The number of calls of one batch size that run at once by default."""
 _MOST_KNOWN = 64
+"""The most checked calls that are kept."""
 
 
 class _Group:

@@ -71,9 +71,9 @@ class DeviceGraphs:
 
     def in_place(self, inputs: Mapping[str, Buffer],
                  outputs: Mapping[str, Buffer]) -> Callable[..., None]:
-        """Returns a graph of all steps that reads these inputs and writes these outputs in place
-        where the alignment of their memory allows that and they share no memory with other values.
-        The graph copies all other inputs and outputs."""
+        """Returns a graph of all steps. The graph reads inputs and writes outputs in place where
+        their memory is aligned and, for an output, where no other value shares its memory. The
+        graph copies all other inputs and outputs."""
         program, own = self._program, self._buffers
         callers: dict[str, Buffer] = {}
         read: list[tuple[Buffer, Buffer, int]] = []

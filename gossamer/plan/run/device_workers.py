@@ -71,8 +71,8 @@ class SharedWork:
     """The tasks of several devices.
 
     A task that fails with a DeviceError is tried on each of the other devices, until one succeeds.
-    A device is left out where it is lost, and where another device succeeded with a task on which
-    it had failed. A device with too little memory for a task is not left out.
+    A device is left out in two cases: it is lost, or another device succeeded with a task at which
+    the first device had failed. A device with too little memory for a task is not left out.
 
     members: the devices.
     next_task: returns the next task for a device, or None where no task waits; `changed` is held

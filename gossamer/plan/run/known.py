@@ -11,6 +11,7 @@ from typing import Any
 from gossamer.plan.run.context import Context, NewOutputs
 
 _MOST_REPLAYS = 8
+"""The most combinations of input addresses for which a call keeps functions that replay a graph."""
 
 
 def form_of(arrays: Sequence[Any]) -> Hashable | None:

@@ -18,10 +18,13 @@ from gossamer.tensor import TensorSpec
 _KERNELS = tuple(KernelSource.of(Path(__file__).with_name("check.cl"), name)
                  for name in ("compare", "fill_with_guards"))
 _ITEMS = 256
+"""Work-items of a work-group, as in check.cl."""
 _MOST_GROUPS = 1024
+"""The most work-groups of a launch that fills memory or searches it for guard bytes."""
 _BLOCKS = 64
 """Number of work-groups that compare a large image; more where few images are compared."""
 _RANK = 4
+"""The number of dimensions of a tensor in check.cl."""
 _LEAST_SQUARES = 1e-24
 """Sum of squares of an image below which single squares may be too small for float32."""
 
