@@ -36,13 +36,14 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         OpenCL GPU, else the host. The devices of a list share the work; a list may name a device
         twice. "cuda:all" stands for all devices of an API, and "cuda:0,cuda:2" for a list.
     shapes : mapping of str to sequence of int, optional
-        Shapes, without the batch, by the inputs' names, of inputs that have open dimensions besides
-        the batch. Dimensions that stay open are set by the arrays of each call.
+        The shape, without the batch, of each input that has open dimensions besides the batch, by
+        the input's name. Dimensions that stay open are set by the arrays of each call.
     outputs : sequence of str, optional
-        Names of the outputs that are wanted, in this order; by default all. Layers that only other
-        outputs need are not computed.
+        Names of the outputs that are wanted, in this order; by default all outputs. Layers that
+        only other outputs need are not computed.
     strict : bool, default False
-        Whether a layer that the device cannot run is an error instead of running on the host.
+        Whether a layer that the device cannot run is an error. Otherwise the layer runs on the
+        host.
     effort : {"quick", "normal", "max"}, optional
         How many candidates are measured for the layers when a batch size is first used; the fastest
         plan is taken. Times are stored on disk and not measured again. By default algorithms are
@@ -50,10 +51,10 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     precision : {"fp32", "tf32", "fp16"}, optional
         The least precise arithmetic that layers may use where it is measured to be faster; by
         default fp32. The dtypes of the network's inputs and outputs stay the same, with one
-        exception: where a precision is given, float64 in a file becomes float32. Where none is
-        given, ONNX Runtime, if it is installed, computes float64 on the host.
+        exception: where a precision is given, float64 in a file becomes float32. Where no precision
+        is given, ONNX Runtime, if it is installed, computes float64 on the host.
     calibration : array or tuple of array, optional
-        Inputs like those of `plan(x)`, with any number of images. The report contains the largest
+        Inputs as for `plan(x)`, with any number of images. The report contains the largest
         normalised error of the outputs on these inputs against float64. Where a node mixes the
         images of a batch, plans are made for exactly this number of images.
     tolerance : float, optional
@@ -65,36 +66,38 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     sparse_threshold : float, optional
         A sparsity between 0 and 1, such as 0.6, that decides in place of measured times. Layers
         with a larger share of zeros take an algorithm that skips zeros, other layers a dense
-        algorithm. Of several such algorithms the fastest is taken with an effort, else the first in
-        a fixed order.
+        algorithm. Where several algorithms may compute a layer, the fastest is taken with an
+        effort, else the first in a fixed order.
     budget : float, optional
-        Seconds that measuring may take for a batch size. The plan is then the best that is known.
-        It is never slower than the plan without an effort: the candidates of that plan are measured
-        first, even where measuring them takes longer than the budget.
+        Seconds that measuring may take for a batch size. When these seconds are over, the plan is
+        chosen by the times measured so far. This plan is never slower than the plan without an
+        effort: the candidates of that plan are measured first, even where measuring them takes
+        longer than the budget.
     force : mapping of str to str, optional
-        The name of the algorithm that a layer takes, by the layer's name. Where it cannot compute
-        the layer, calling the plan raises an InputError that says why.
+        The name of the algorithm that a layer takes, by the layer's name. Where the algorithm
+        cannot compute the layer, calling the plan raises an InputError that says why.
     threads : {1, "all"}, default "all"
         Threads of BLAS and of ONNX Runtime for a layer on the host. "all" means one thread for each
-        processor that the process may use, but no more than OMP_NUM_THREADS says. 1 is faster where
-        other programs keep a processor busy.
+        processor that the process may use, but no more than OMP_NUM_THREADS says. One thread is
+        faster where other programs keep a processor busy.
     vendors : bool, default True
         Whether layers may take algorithms of vendors' libraries, such as ONNX Runtime on the host
         and cuDNN on CUDA, where gossamer's own algorithms compute them too.
     inputs : InputFormat, mapping of str to InputFormat, or "photos", optional
-        The form in which the plan takes the network's input, or the forms of several inputs by
-        their names. A form has a dtype, an order of the axes, and a normalisation that the device
-        computes. "photos" stands for bytes in NHWC, normalised as the network's metadata says. By
-        default the plan takes inputs as the network's file declares them.
+        The input format in which the plan takes the network's input, or the input formats of
+        several inputs by their names. An input format has a dtype, an order of the axes, and a
+        normalisation that the device computes. "photos" stands for bytes in NHWC, normalised as the
+        network's metadata says. By default the plan takes inputs as the network's file declares
+        them.
     output_dtype : {"float32", "float16"}, optional
-        The dtype in which float32 outputs are returned, by default that of the file.
+        The dtype in which float32 outputs are returned, by default the dtype that the file states.
 
     Returns
     -------
     Plan, PlanGroup or OpenPlan
         The plan, a group of plans where several devices are named, or a plan that takes inputs of
-        any size where sizes besides the batch stay open. What computes a layer is chosen when a
-        batch size is first used, once for each kind of device.
+        any size where sizes besides the batch stay open. The algorithms of the layers are chosen
+        when a batch size is first used, once for each kind of device.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Batcher: requests of many callers, in batches of sizes that the plan's times decide."""
+"""Batcher: computes requests of many callers in batches, with sizes chosen by the plan's times."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class Batcher:
     """Dynamic batching of the requests of threads and of asyncio tasks.
 
     The plan's times at batch sizes 1, 2, 4, ... are measured when the batcher is made. When a
-    device is free, the batch that goes next is chosen by these times, and by when the results of
-    the waiting requests are due. No request waits while a device is free. Each request is computed
-    alone where an input has no free batch size, or where the outputs for an image depend on the
-    other images of its batch.
+    device is free, the batch that goes next is chosen by these times, and by the times at which the
+    results of the waiting requests are due. No request waits while a device is free. Each request
+    is computed alone where an input has no free batch size, or where the outputs for an image
+    depend on the other images of its batch.
 
     Parameters
     ----------
     plan : Plan or PlanGroup
         The network, on one device or several.
     latency : float, optional
-        Seconds after which results are wanted, such as 0.005. Batches for which the plan takes
-        longer than this are not used. By default the batcher only maximises the images per second.
+        Seconds after which results are wanted, such as 0.005. Batch sizes for which the plan takes
+        longer are not used. By default the batcher only maximises the images per second.
     most : int, default 64
-        The largest batch.
+        The largest number of images in a batch.
     queue : int, default 1024
         How many images may wait. A request for which the queue has no room is refused.
 
@@ -113,20 +113,21 @@ class Batcher:
             One array in host memory for each input of the network, of one or several images, as for
             `plan(x)`. The arrays must not be changed before the result is there.
         deadline : float, optional
-            Seconds after which the result is of no use; the request is not begun later.
+            Seconds after which the result is of no use. A request that still waits then is not
+            computed.
         **named : array
             The inputs by name, in place of `inputs`.
 
         Returns
         -------
         concurrent.futures.Future
-            Its `result()` is what `plan(x)` returns, and its `cancel()` gives up a request that is
-            not being computed yet.
+            The future's `result()` is what `plan(x)` returns, and its `cancel()` gives up a request
+            that is not being computed yet.
 
         Raises
         ------
         InputError
-            If the inputs do not fit the network, are more images than the queue holds, or the
+            If the inputs do not fit the network or hold more images than the queue, or if the
             batcher is closed.
         QueueFullError
             If there is no room in the queue.
@@ -148,8 +149,8 @@ class Batcher:
                    ) -> list[Future[Any]]:
         """Have several requests computed, and return at once.
 
-        For many requests this is faster than a call of `submit` for each, and they can go in one
-        batch.
+        One call of `submit_all` is faster than many calls of `submit`, and its requests can go in
+        one batch.
 
         Parameters
         ----------
@@ -159,15 +160,16 @@ class Batcher:
         Returns
         -------
         list of concurrent.futures.Future
-            What `submit` returns for each request, or a future with the error that it raises.
+            For each request the future that `submit` would return. Where `submit` would raise an
+            error, the future holds this error.
         """
         made: list[Request | Exception] = []
         for named, deadline in requests:
             try:
                 made.append(self._request((), named, deadline))
             except Exception as problem:
-                # only this request fails; the frames of the traceback would hold `made`, which
-                # holds the error
+                # only this request fails; its error is kept without the traceback, whose frames
+                # hold `made`: `made` and the error would hold each other
                 made.append(problem.with_traceback(None))
         futures: list[Future[Any]] = []
         with self._work.changed:
@@ -201,7 +203,8 @@ class Batcher:
         return request
 
     def _refusal(self, request: Request) -> GossamerError | None:
-        """Return why a request cannot be taken now; None where it can. `changed` is held."""
+        """Return why a request cannot be taken now; None where it can. The caller holds
+        `changed`."""
         if self._is_closed:
             return InputError(f"{self._graph.name}: the batcher is closed; make another one")
         if self._waiting.rows + request.rows > self._queue:
@@ -212,7 +215,7 @@ class Batcher:
         return None
 
     def _add(self, request: Request) -> None:
-        """Have a request wait for a device, unless it is done already. `changed` is held."""
+        """Have a request wait for a device, unless it is done. The caller holds `changed`."""
         if not request.result.done():
             self._waiting.add(request)
 
@@ -307,7 +310,8 @@ def _end_all() -> None:
 
 def _times(members: Members, sizes: list[int],
            most_s: float) -> Mapping[Member, dict[int, float]]:
-    """Return the seconds of each batch size for each device, measured once for each kind."""
+    """Return the seconds of each batch size on each device, measured once for each kind of
+    device."""
     times: dict[tuple[str, str, int], dict[int, float]] = {}
     for member in members.usable:
         kind = member.plan.device.kind

@@ -20,14 +20,14 @@ from gossamer.plan.run.stream import ResultStream
 
 
 class CallablePlan(abc.ABC):
-    """The calls of a network on one device; `Plan` decides what computes each layer.
+    """The calls of a network on one device; `Plan` chooses the algorithm of each layer.
 
     Attributes
     ----------
     graph : Graph
         The network.
     device : Device
-        The device that runs it.
+        The device that runs the network.
     """
 
     graph: Graph
@@ -45,13 +45,14 @@ class CallablePlan(abc.ABC):
         ----------
         *inputs : array
             One array for each input of the network, in the order and shape that the plan's `inputs`
-            states, with any batch size from 0 up. Their dtype is the one that `inputs` states, or
-            one that converts to it without loss, such as float16, bfloat16 or uint8 to float32;
-            they may have any strides. They are NumPy arrays, or arrays of torch, cupy or jax.
+            states, with any batch size from 0 up. Their dtype is the dtype that `inputs` states, or
+            a dtype that converts to it without loss, as float16, bfloat16 and uint8 do to float32;
+            they may have any strides. The arrays are NumPy arrays, or arrays of torch, cupy or jax.
             Arrays on the plan's CUDA device stay there. A mapping of names to arrays may be given
             in place of all arrays.
         out : array or tuple of array, optional
-            Arrays that receive the outputs instead of new ones, of the outputs' shapes and dtypes.
+            Arrays of the outputs' shapes and dtypes that receive the outputs, instead of new
+            arrays.
         stream : optional
             The CUDA stream on which a call with arrays on the device works; by default the current
             stream of the arrays' library.
@@ -61,7 +62,7 @@ class CallablePlan(abc.ABC):
         Returns
         -------
         array or tuple of array
-            The output, or a tuple where there are several, in the shape and dtype of `outputs`, as
+            The output, or a tuple of several outputs, in the shape and dtype of `outputs`, as
             arrays of the library of the first input.
 
         Raises
@@ -87,7 +88,7 @@ class CallablePlan(abc.ABC):
         *inputs : array
             One array for each input of the network, as for `plan(x)`.
         out : array or tuple of array, optional
-            Arrays that receive the outputs instead of new ones.
+            Arrays that receive the outputs, instead of new arrays.
         stream : optional
             The CUDA stream on which a call with arrays on the device works; by default the current
             stream of the arrays' library in the calling thread.
@@ -111,15 +112,15 @@ class CallablePlan(abc.ABC):
         """Check a call once, and return it as a function that is called again and again.
 
         Each bound call reads the present contents of its input arrays, and writes its output
-        arrays; on a CUDA device it is one graph that reads and writes these arrays in place.
+        arrays; on a CUDA device the call is one graph that reads and writes these arrays in place.
 
         Parameters
         ----------
         *inputs : array
             One array for each input of the network, as for `plan(x)`.
         out : array or tuple of array, optional
-            Arrays that receive the outputs instead of new ones: contiguous, of the outputs' shapes
-            and dtypes, and on the plan's device where the inputs are.
+            Arrays that receive the outputs, instead of new arrays. They are contiguous, of the
+            outputs' shapes and dtypes, and on the plan's device if the inputs are on it.
         stream : optional
             The CUDA stream on which the bound call works; by default the current stream of the
             inputs' library.
@@ -146,8 +147,8 @@ class CallablePlan(abc.ABC):
     def pinned(self, batch: int) -> Any:
         """Return page-locked arrays for inputs, which a GPU reads at the full rate of its bus.
 
-        Fill them in place, and call `plan(x)` or `plan.bind(x)` with them: no copy is made on the
-        processor. On a device without page-locked memory they are ordinary arrays.
+        Fill the arrays in place, and call `plan(x)` or `plan.bind(x)` with them: no copy is made on
+        the processor. On a device without page-locked memory the arrays are ordinary NumPy arrays.
 
         Parameters
         ----------
@@ -157,12 +158,12 @@ class CallablePlan(abc.ABC):
         Returns
         -------
         numpy.ndarray or tuple of numpy.ndarray
-            The uninitialised array of the input, or a tuple where there are several.
+            The uninitialised array of the input, or a tuple of arrays for several inputs.
 
         Raises
         ------
         InputError
-            If the batch size is less than 1, or one that the network cannot have.
+            If the batch size is less than 1, or is a size that the network cannot have.
         OutOfMemoryError
             If the memory of the arrays cannot be page-locked.
         """
@@ -179,7 +180,7 @@ class CallablePlan(abc.ABC):
         Returns
         -------
         int
-            The number, 4 where it was not set.
+            The number of calls, 4 where it was not set.
         """
         return self._calls.contexts.most
 
@@ -205,19 +206,19 @@ class CallablePlan(abc.ABC):
             of arrays by position, or a mapping of names to arrays, as for `plan(x)`. The arrays of
             a batch must not be changed before its result was taken.
         depth : int, default 3
-            How many batches the device has at once, each with memory of its own. On processors
-            one batch is computed at a time.
+            How many batches the device has at once, each with memory of its own. A device that is a
+            processor computes one batch at a time.
         errors : {"raise", "return"}, default "raise"
-            What happens where a batch fails. With "raise" its error is raised in place of its
-            result, and iteration may go on with the next batch. With "return" the error is returned
-            in place of the result.
+            What happens where a batch fails. With "raise" the batch's error is raised in place of
+            the batch's result, and iteration may go on with the next batch. With "return" the error
+            is returned in place of the result.
 
         Returns
         -------
         ResultStream
             An iterator of the results, each as `plan(x)` returns it, in the order of the batches.
-            An error of a batch names its number from 0. An error that the iterator of the batches
-            raises comes after the results of all batches before, and ends the stream.
+            The error of a batch names the number of the batch, counted from 0. An error that
+            `batches` raises comes after the results of all earlier batches, and ends the stream.
 
         Raises
         ------

@@ -63,14 +63,13 @@ class Candidate:
 
 
 def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
-    """Returns why a candidate was not taken for a layer. why: as in Comparison, where the plan is
-    not the measured choice."""
+    """Returns why a candidate was not taken for a layer. why: as in Comparison."""
     return candidate.measured.failure or compared(candidate.cost, taken.cost, why)
 
 
 def compared(cost: float, taken: float, why: str = "") -> str:
-    """Returns the words that compare the time of a choice that was not taken with the time of the
-    choice that was. cost, taken: these times in microseconds. why: as for why_not()."""
+    """Returns words that compare the time of a choice that was not taken, `cost`, with the time of
+    the choice that was taken, `taken`, in microseconds. why: as in Comparison."""
     text = f"{cost:.1f} us against {taken:.1f} us"
     if cost >= taken:
         return text
@@ -83,8 +82,8 @@ def compared(cost: float, taken: float, why: str = "") -> str:
 
 def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
                    why: str = "") -> dict[str, str]:
-    """Returns for each algorithm that was not taken for a layer the reason: why its best candidate
-    was not taken. why: as in why_not()."""
+    """Returns, for each algorithm that was not taken for a layer, why the algorithm's best
+    candidate was not taken. why: as in Comparison."""
     best: dict[str, Candidate] = {}
     for candidate in candidates:
         name = candidate.algorithm.name

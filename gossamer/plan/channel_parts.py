@@ -1,8 +1,8 @@
 """Concatenations and slices of channels that copy nothing in NHWC.
 
-A tensor that is a part of the channels of a larger tensor lies in the memory of the larger one. The
-step that makes the part writes only some channels of each pixel, and the steps that use the part
-read only these channels.
+A tensor that is a part of the channels of a larger tensor lies in the memory of the larger tensor.
+The step that makes the part writes only some channels of each pixel, and the steps that use the
+part read only these channels.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Use:
 
 @dataclass(frozen=True)
 class _Part:
-    """Where a value that is a part of the channels of a larger value lies.
+    """The place of a value that is a part of the channels of a larger value.
 
     whole: the name of the larger value.
     first: the first channel of the part in the larger value.
@@ -48,8 +48,8 @@ class _Part:
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
     """Returns the channel of a concatenation's output at which each input begins, or the channel
     of a copy's input at which its output begins. Returns None where the problem neither joins nor
-    takes channels in NHWC, or where one of these parts does not begin at a multiple of
-    PART_BYTES."""
+    takes channels in NHWC, or where a part does not begin at a multiple of PART_BYTES in every
+    pixel."""
     if isinstance(problem, ConcatProblem):
         (whole,), parts = variant.outputs, variant.inputs
         if problem.axis != 1:
@@ -118,7 +118,7 @@ class ChannelParts:
             *program.aliases, *program.inputs.values(), *program.outputs.values(),
             *program.places, *(place.whole for place in program.places.values()))}
         """Values that cannot be parts: inputs and outputs of the network, values that are also read
-        under another shape, and values that share memory with another one."""
+        under another shape, and values that share memory with another value."""
 
     def add(self, step: Step) -> bool:
         """Makes the values that a concatenation joins, or the value that a copy takes, parts of the
@@ -142,7 +142,7 @@ class ChannelParts:
         return True
 
     def _within(self, roots: Iterable[str]) -> set[str]:
-        """Returns the roots and all values that are parts of them."""
+        """Returns the roots and all values that are parts of these roots."""
         found = set(roots)
         while more := {name for name, part in self._parts.items() if part.whole in found} - found:
             found |= more

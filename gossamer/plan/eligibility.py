@@ -16,6 +16,8 @@ from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
 
 Refusal = Callable[[Algorithm, Problem, Device], str | None]
+"""A function that returns why an algorithm may not compute a problem on a device; None where it
+may."""
 
 
 ANY = Policy()
@@ -28,8 +30,8 @@ variants that are expected to take longer are left out."""
 
 def refusal_reason(algorithm: Algorithm, problem: Problem, layer_device: Device) -> str | None:
     """Returns why an algorithm has no variant that computes a problem in strict float32 and is
-    built within UNMEASURED_SECONDS; None where it has one. Where is_change_of_precision() holds for
-    the problem, variants of any precision count."""
+    built within UNMEASURED_SECONDS; None where it has such a variant. Where
+    is_change_of_precision() holds for the problem, variants of any precision count."""
     if (reason := algorithm.supports(problem, layer_device)) is not None:
         return reason
     is_asked_for = is_change_of_precision(problem)
@@ -47,7 +49,7 @@ def is_change_of_precision(problem: Problem) -> bool:
 
 
 def reason_not_allowed(variants: Iterable[Variant], seconds: float, why: str) -> str | None:
-    """Returns why none of the variants may be taken; None where one may.
+    """Returns why none of the variants may be taken; None where one of them may be taken.
 
     variants: variants in precisions that are allowed.
     seconds: processor seconds that building may take.
@@ -83,7 +85,7 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
     and None where the algorithm may compute the problem.
 
     Raises UnsupportedError where no algorithm can compute the layer, and InputError where the
-    forced algorithm cannot.
+    policy forces an algorithm that cannot compute the layer.
     """
     assert layer.problem is not None
     reasons: dict[str, str] = {}
@@ -104,19 +106,19 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
 
 def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
             reasons: dict[str, str]) -> list[Algorithm]:
-    """Returns the algorithms that a policy lets compute a layer, and adds to `reasons` why each of
-    the others may not.
+    """Returns the algorithms that a policy lets compute a layer, and adds to `reasons` why each
+    other algorithm may not.
 
-    A layer that `force` names takes the algorithm that is given there, and no other. For all other
-    layers these rules apply, one after another:
+    A layer that the policy's `force` names takes the algorithm that `force` states, and no other.
+    For all other layers these rules apply, one after another:
     - Algorithms with by_name_only are left out, unless `only` names them.
     - Without `vendors`, algorithms of vendors' libraries are left out.
     - The algorithm that `only` names is taken alone.
     - ZeroWeights, which supports a layer whose weights are all zero, is taken alone.
     - With `sparse_threshold`, algorithms that skip zeros are taken where the layer's sparsity is
-      above it, else dense ones. Direct sparse convolution was published with this rule (X. Chen,
-      "Escoin: efficient sparse convolutional neural network inference on GPUs", arXiv 1802.10280,
-      2018).
+      above this threshold, else dense algorithms. Direct sparse convolution was published with this
+      rule (X. Chen, "Escoin: efficient sparse convolutional neural network inference on GPUs",
+      arXiv 1802.10280, 2018).
     A rule other than the first is skipped where it would leave no algorithm.
 
     able: the algorithms that can compute the layer.
@@ -149,7 +151,8 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
 
 
 def is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:
-    """Returns whether a policy lets an algorithm compute a layer that it can compute."""
+    """Returns whether a policy takes an algorithm at all. An algorithm with by_name_only is taken
+    only where the policy's `only` names it."""
     return not algorithm.by_name_only or algorithm.name == policy.only
 
 
@@ -178,13 +181,13 @@ def is_above(sparsity: float, threshold: float) -> bool:
 
 def first_in_order(layer: Layer, algorithms: Iterable[Algorithm], layer_device: Device,
                    threads: Threads = ALL) -> tuple[Algorithm, list[Variant]]:
-    """Returns the first algorithm with a variant in strict float32 that is built within
-    UNMEASURED_SECONDS, and all such variants of the algorithm with the config of the first variant,
-    which differ only in their formats. For a layer that the plan inserted, such as a change of
-    layout or precision, variants of all precisions count.
+    """Returns the first algorithm with a suitable variant, and its suitable variants with the
+    config of the first suitable variant, which differ only in their formats. A suitable variant
+    computes in strict float32 and is built within UNMEASURED_SECONDS. For a layer that the plan
+    inserted, such as a change of layout or precision, variants of all precisions are suitable.
 
     threads: BLAS threads of a layer on the host.
-    Raises UnsupportedError where no algorithm has such a variant.
+    Raises UnsupportedError where no algorithm has a suitable variant.
     """
     assert layer.problem is not None
     for algorithm in algorithms:

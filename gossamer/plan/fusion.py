@@ -21,8 +21,8 @@ def fusion_algorithms() -> list[FusionAlgorithm]:
 
 def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Layer]:
     """Returns the fusions of a network, each as one layer. The ops of a fusion's layers are a
-    pattern of an algorithm that recognises the fusion. Layers that match several patterns are one
-    fusion.
+    pattern of an algorithm that recognises the fusion. Layers that match several patterns count as
+    one fusion.
 
     outputs: the names of the network's outputs.
     """
@@ -63,9 +63,10 @@ def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
 
 
 def _place(layers: Sequence[Layer]) -> int:
-    """Returns the number, within a fusion, of the layer whose place in the network the fusion
-    takes: the last layer that is the first to read a value from outside. All values that the fusion
-    reads are computed before this place."""
+    """Returns the number, within a fusion, of the layer at whose place in the network the fusion is
+    computed: for each value from outside, one layer of the fusion reads the value first, and the
+    last of these layers is returned. All values that the fusion reads are computed before this
+    place."""
     known = {name for layer in layers for name in layer.outputs}
     place = 0
     for index, layer in enumerate(layers):
@@ -77,7 +78,7 @@ def _place(layers: Sequence[Layer]) -> int:
 
 def _chains(layers: Sequence[Layer], readers: dict[str, list[int]], pattern: Sequence[str],
             chain: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yields the indices of each chain of layers whose ops are a pattern. A chain begins with the
+    """Yields the indices of each chain of layers whose ops match a pattern. A chain begins with the
     layers of `chain`, and each of its layers reads an output of the layer before."""
     last = layers[chain[-1]]
     if last.problem is None or last.op != pattern[len(chain) - 1]:
@@ -98,8 +99,8 @@ def _read_elsewhere(layers: Sequence[Layer], readers: dict[str, list[int]],
 
 
 def fusion_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer | None:
-    """Returns layers as one layer with a FusionProblem; None where they read no value from outside,
-    or where no value that they write is read outside.
+    """Returns layers as one layer with a FusionProblem; None where the layers read no value from
+    outside, or where no value that they write is read outside.
 
     read_elsewhere: the values that other layers, or the network's user, read.
     """
@@ -136,7 +137,7 @@ def links_of(layers: Sequence[Layer], read_elsewhere: Collection[str]
 
 
 def _density(layers: Sequence[Layer]) -> float | None:
-    """Returns the share of nonzero weights of all layers; None where none has weights."""
+    """Returns the share of nonzero weights of all layers; None where no layer has weights."""
     sizes = [(layer.density, layer.weights["weight"].size) for layer in layers
              if layer.density is not None and "weight" in layer.weights]
     total = sum(size for _, size in sizes)

@@ -17,10 +17,10 @@ from gossamer.tensor import Format, TensorSpec
 
 
 def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
-    """Returns the names of the layers that copy nothing where the formats allow that. These are
-    conversions of the network's inputs from the format of the callers' arrays, and concatenations
-    and slices of values that layers compute. A value lies within one other value at most: the
-    second of two concatenations of the same value copies."""
+    """Returns the names of the layers that copy nothing where the formats allow that. Such layers
+    are conversions of the network's inputs from the format of the callers' arrays, and
+    concatenations and slices of values that layers compute. A value lies within one other value at
+    most: the second of two concatenations of the same value copies."""
     roots: dict[str, str] = {}
     within: set[str] = set()
     names = []
@@ -52,9 +52,10 @@ def is_conversion(problem: Problem | None) -> bool:
 
 
 def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int] | None:
-    """Returns at which byte of a concatenation's output each input lies, or at which byte of a
-    copy's input its output lies. Returns None where a part alone would have another layout in
-    memory than within the whole, or where a part does not begin at a multiple of the alignment."""
+    """Returns the byte of a concatenation's output at which each input begins, or the byte of a
+    copy's input at which its output begins. Returns None where a part alone would have another
+    layout in memory than within the whole, or where a part does not begin at a multiple of the
+    alignment."""
     if isinstance(problem, ConcatProblem):
         (whole,), parts = variant.outputs, variant.inputs
         starts, position = [], 0
@@ -77,8 +78,8 @@ def part_offsets(problem: Problem, variant: Variant, alignment: int) -> list[int
 
 def _offset(whole: TensorSpec, start: Mapping[int, int], part: TensorSpec,
             dims: Sequence[int | None], steps: Sequence[int]) -> int | None:
-    """Returns at which byte of a tensor a part of it begins; None where the part alone has another
-    layout in memory than within the tensor.
+    """Returns the byte of a tensor at which a part of the tensor begins; None where the part alone
+    has another layout in memory than within the tensor.
 
     start: where the part begins along the tensor's dimensions.
     dims, steps: as in CopyProblem.
@@ -98,8 +99,8 @@ def _is_dense(spec: TensorSpec) -> bool:
 
 
 def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> Program:
-    """Returns the program, changed so that the layers of layers_in_place() copy nothing where their
-    formats, and the steps that write or read their values, allow that."""
+    """Returns the program, changed so that layers of layers_in_place() copy nothing. This is done
+    where their formats allow it, and also the steps that write or read their values."""
     names = layers_in_place(layers)
     steps = [step for step in program.steps if step.layer.name in names]
     for step in steps:
@@ -120,7 +121,7 @@ def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> 
     channel_parts = ChannelParts(program, device)
     for step in steps:
         step.in_place = step.in_place or channel_parts.add(step)
-        # in_place_candidates() could only guess whether the steps beside this one take parts
+        # in_place_candidates() could only guess whether other steps write or read parts
         step.candidates = [_as_found(candidate, step) for candidate in step.candidates]
     channel_parts.finish()
     return program
@@ -132,8 +133,8 @@ def _is_unchanged(variant: Variant) -> bool:
 
 
 def _as_found(candidate: Candidate, step: Step) -> Candidate:
-    """Returns a candidate of a step with the time that it takes: zero for the candidate that was
-    taken where the step copies nothing."""
+    """Returns a candidate of a step with the time that it takes: zero for the taken candidate of a
+    step that copies nothing."""
     if not step.in_place:
         return candidate.in_its_time()
     is_taken = (candidate.algorithm, candidate.variant) == (step.algorithm, step.variant)
@@ -146,9 +147,9 @@ def in_place_candidates(node: MeasuredLayer, names: Collection[str],
     that have nothing to copy.
 
     A conversion of an input has nothing to copy where it leaves memory as it is. A concatenation or
-    slice has nothing to copy where part_offsets() finds its parts, or where it joins or takes
-    channels in NHWC and each layer that writes or reads a part is likely to do so in place: where
-    the fastest candidate in NHWC of that layer can.
+    slice has nothing to copy in two cases: part_offsets() finds its parts, or it joins or takes
+    channels in NHWC and each layer that writes or reads a part is likely to do so in place. A layer
+    is likely to do so where its fastest candidate in NHWC can.
 
     names: the names that layers_in_place() returns.
     nodes: all layers.
@@ -180,8 +181,8 @@ def _layer(node: MeasuredLayer | Layer) -> Layer:
 
 def _takes_part(node: MeasuredLayer | Layer, value: str, dtype: str, names: Collection[str], *,
                 is_output: bool) -> bool:
-    """Whether a layer is likely to write or read a value as a part of the channels of another one:
-    whether the fastest of its candidates that take the value in NHWC can."""
+    """Whether a layer is likely to write or read a value as a part of the channels of another
+    value: whether the layer's fastest candidate that takes the value in NHWC can do so."""
     if isinstance(node, Layer) or node.layer.problem is None:
         return False
     index = (node.layer.outputs if is_output else node.layer.inputs).index(value)

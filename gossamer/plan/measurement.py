@@ -15,6 +15,7 @@ from gossamer.tensor import TensorSpec
 TIMES = ("median_us", "p25_us", "p75_us", "cold_us", "build_s")
 """Fields of a measurement that are times."""
 _DIGITS = 4
+"""Number of significant digits of a stored number."""
 
 CandidateKey = tuple[str, str, tuple[str, ...], tuple[str, ...], str]
 """Algorithm, config, formats of the inputs, formats of the outputs, and precision."""
@@ -33,21 +34,22 @@ def _formats(specs: Sequence[TensorSpec]) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class Measurement:
     """The times of one candidate and its error against the reference, or why it is excluded.
-    Numbers are rounded to four digits, so that a measurement that is read back equals the one that
-    was written. Raises ValueError where there is neither a time nor a failure, and for times that
+    Numbers are rounded to four digits, so that a measurement is the same after it was stored and
+    read again. Raises ValueError where there is neither a time nor a failure, and for times that
     are negative or not finite.
 
     algorithm, config, precision: as in CandidateKey.
     inputs, outputs: formats.
     median_us, p25_us, p75_us: median and quartiles with warm caches, in microseconds.
-    cold_us: the median with cold caches.
+    cold_us: the median with cold caches, in microseconds.
     error: the normalised error against the reference.
     samples: the number of samples.
     failure: why the candidate is excluded.
     not_tried: whether the candidate was not built, since it was expected to be of no use.
-    search: the identifier of the search that left the candidate out; empty for one that was tried.
-    wrong_numbers: whether the candidate computed wrong numbers; with other weights they may be
-    right.
+    search: the identifier of the search that left the candidate out; empty for a candidate that was
+    tried.
+    wrong_numbers: whether the candidate computed wrong numbers; with other weights its numbers may
+    be right.
     weights: a digest of the constants with which the candidate was checked.
     build_s, build_cached, device_bytes: the cost of preparing the candidate, as in BuildCost's
     fields seconds, from_cache and nbytes; None if unknown.
@@ -113,5 +115,5 @@ def _rounded(value: float) -> float:
 
 
 def counted(number: int, word: str) -> str:
-    """Returns a number with a noun in the right form, such as '1 layer' and '2 layers'."""
+    """Returns a number with a noun in the singular or plural, such as '1 layer' and '2 layers'."""
     return f"{number} {word}" + "s" * (number != 1)

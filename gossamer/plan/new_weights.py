@@ -1,4 +1,4 @@
-"""Plans that take other weights, and keep the choices of what computes each layer."""
+"""Plans that take other weights, and keep the chosen algorithm of each layer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def with_weights(plan: Plan, graph: Graph) -> Plan:
     graph: the network with its new weights, as `gossamer.load` returns it.
 
     Raises InputError where a layer differs in more than its weights, or where its algorithm was
-    chosen for the zeros and values of the old weights and the new weights have others.
+    chosen for the zeros and values of the old weights, and the new weights have other zeros or
+    values.
     """
     graph = optimise(graph, channels_first=plan.device.compiles)
     batches = plan.planned_batches or [1]

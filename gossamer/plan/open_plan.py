@@ -28,17 +28,18 @@ _MOST_PLANS = 16
 """The most sizes for which plans are kept."""
 
 Sizes = tuple[tuple[int, ...], ...]
-"""The shape of each input without the batch, as the network has it."""
+"""The shape of each input without the batch, with the axes in the network's order."""
 
 
 class OpenPlan:
     """A network whose inputs leave sizes open, on one device.
 
-    `gossamer.compile` makes it of a file that leaves other dimensions than the batch open, such as
-    the height and the width of pictures, where `shapes` does not set them. A size is planned when
-    it is first used. With an effort, candidates are measured for the first size, and other sizes
-    take the choices of the first size as far as these fit. The plans of the 16 sizes that were used
-    last are kept; `plan.at(x)` gives one of them, which can be saved, profiled and streamed.
+    `gossamer.compile` makes an OpenPlan where a file leaves other dimensions than the batch open,
+    such as the height and the width of pictures, and `shapes` does not set them. A size is planned
+    when it is first used. With an effort, candidates are measured for the first size, and other
+    sizes take the choices of the first size, wherever a choice fits the layer. The plans of the 16
+    sizes that were used last are kept; `plan.at(x)` returns the plan for the size of x, which can
+    be saved, profiled and streamed.
 
     Parameters
     ----------
@@ -84,13 +85,13 @@ class OpenPlan:
         Returns
         -------
         array or tuple of array
-            The output, or a tuple where there are several.
+            The output, or a tuple of several outputs.
 
         Raises
         ------
         InputError
-            If the network cannot take inputs of these sizes (the message names the node), and where
-            `Plan.__call__` raises it.
+            If the network cannot take inputs of these sizes (the message names the node), or where
+            `Plan.__call__` raises an InputError.
         """
         return self._plan_of(inputs, options)(*inputs, **options)
 
@@ -129,7 +130,7 @@ class OpenPlan:
         return self._plan_of(inputs, options).bind(*inputs, **options)
 
     def at(self, *inputs: Any, **named: Any) -> Plan:
-        """Return the plan for inputs of the same sizes as the given ones.
+        """Return the plan for inputs of the same sizes as the given inputs.
 
         Parameters
         ----------
@@ -173,7 +174,7 @@ class OpenPlan:
         return self._called.network_outputs
 
     def report(self, batch: int | None = None) -> Report:
-        """Return what computes each layer for inputs of the size that was used last.
+        """Return the report of the layers for inputs of the size that was used last.
 
         Parameters
         ----------

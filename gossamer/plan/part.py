@@ -33,7 +33,7 @@ def is_part(layer: Layer) -> bool:
 
 
 def is_one_part(program: Program) -> bool:
-    """Returns whether one part of the network is all that a program computes."""
+    """Returns whether the only step of a program is a part of the network."""
     return len(program.steps) == 1 and is_part(program.steps[0].layer)
 
 
@@ -54,8 +54,9 @@ def has_library(device: Device) -> bool:
 
 def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device,
                left_out: Collection[str] = ()) -> list[Layer]:
-    """Returns the parts of a network, as few and as large as possible. They consist of the layers
-    that an algorithm for parts can compute on the device, without the layers that are left out.
+    """Returns the parts of a network, as few and as large as possible. The parts consist of the
+    layers that an algorithm for parts can compute on the device, without the layers that are left
+    out.
 
     outputs: the names of the network's outputs.
     left_out: names of layers that are in no part.
@@ -75,9 +76,9 @@ def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device
 
 def part_of(layers: Sequence[Layer], members: Sequence[Layer],
             outputs: Collection[str]) -> Layer | None:
-    """Returns some of a network's layers as one layer with a PartProblem; None where they read no
-    value from outside, where no value that they write is read outside, or where all are
-    reshapes."""
+    """Returns some of a network's layers as one layer with a PartProblem; None where these layers
+    read no value from outside, where no value that they write is read outside, or where all of them
+    are reshapes."""
     inside = {layer.name for layer in members}
     read = {name for layer in layers if layer.name not in inside for name in layer.inputs}
     entries, exits, sources = links_of(members, read.union(outputs))
@@ -101,7 +102,7 @@ def part_of(layers: Sequence[Layer], members: Sequence[Layer],
 
 def source_of(layer: Layer, error: InputError) -> str:
     """Returns the op and the name in the file of the layer that fails to compute its inputs. For a
-    part this is one of its members where the error tells which member fails."""
+    part, this layer is one of its members where the error tells which member fails."""
     number = part_of_node(error.node) if isinstance(error, ComputingError) else None
     if number is not None and number < len(layer.members):
         layer = layer.members[number]
@@ -109,8 +110,9 @@ def source_of(layer: Layer, error: InputError) -> str:
 
 
 def check_library_layers(graph: Graph, layers: Callable[[int], Sequence[Layer]]) -> None:
-    """Raises UnsupportedError, which names the nodes, where ONNX Runtime refuses a part of a
-    network that it has to compute. The user then has the error before the first call of the plan.
+    """Raises UnsupportedError where ONNX Runtime refuses a part of a network that only ONNX Runtime
+    can compute. The error names the nodes. The user then has the error before the first call of the
+    plan.
 
     layers: returns the layers at a batch size. An error that it raises is left to the calls of the
     plan, which raise it again.
@@ -150,7 +152,7 @@ def _problem_of(layer: Layer) -> Problem:
 
 
 def _refusal(part: Layer, device: Device) -> str | None:
-    """Returns why no algorithm computes a part; None where one does."""
+    """Returns why no algorithm computes a part; None where an algorithm does."""
     reasons = [algorithm.supports(part.problem, device)
                for algorithm in OPS[PartProblem.op].algorithms]
     return None if None in reasons else next(iter(reasons), "nothing computes parts")
@@ -163,8 +165,8 @@ def _refusal_alone(layers: Sequence[Layer], member: Layer, outputs: Collection[s
 
 
 def _groups(layers: Sequence[Layer], left_out: Collection[str]) -> Iterator[list[int]]:
-    """Yields the numbers of the layers of each part: they are connected, and no path leads from
-    them through other layers back to them."""
+    """Yields the numbers of the layers of each part. The layers of a part are connected, and no
+    path leads from them through other layers back to them."""
     if not left_out and _are_connected(layers):
         yield list(range(len(layers)))
         return
@@ -177,7 +179,7 @@ def _groups(layers: Sequence[Layer], left_out: Collection[str]) -> Iterator[list
 
 
 def _are_connected(layers: Sequence[Layer]) -> bool:
-    """Returns whether values that layers write and read connect all of them."""
+    """Returns whether the values that layers write and read connect all layers."""
     neighbours: dict[str, list[int]] = {}
     for index, layer in enumerate(layers):
         for name in layer.outputs:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gossamer.plan.tune.tuner import Tuner
 
 _MOST_PROGRAMS = 64
+"""The most batch sizes whose programs are kept."""
 
 
 class Plan(CallablePlan):
@@ -51,14 +52,14 @@ class Plan(CallablePlan):
     graph : Graph
         The network, as `gossamer.load` returns it.
     device : Device
-        The device that runs it.
+        The device that runs the network.
     policy : Policy, optional
         What the user decided about the choice of algorithms.
     tuner : Tuner, optional
-        Measures the candidates of every layer; by default a tuner with the policy's effort, or none
-        where the policy has no effort.
+        Measures the candidates of every layer; by default a tuner with the policy's effort, or no
+        tuner where the policy has no effort.
     choices : StoredChoices, optional
-        The choices of a saved plan, which are taken instead of new ones.
+        The choices of a saved plan, which are taken instead of new choices.
     note : callable, optional
         Called with a line of text for each layer and each plan that is about to be measured.
 
@@ -118,7 +119,7 @@ class Plan(CallablePlan):
         Parameters
         ----------
         other : Plan
-            A plan of the same network. Neither has chosen anything yet.
+            A plan of the same network. Neither plan has chosen anything yet.
         """
         self._lock = other._lock
 
@@ -126,7 +127,7 @@ class Plan(CallablePlan):
         """Write the plan to a file, which is replaced as a whole or left as it was.
 
         The file holds the optimised network with its weights, and the choices of every batch size
-        that was planned so far (batch 1 where none was).
+        that was planned so far (batch 1 where none was planned).
 
         Parameters
         ----------
@@ -145,12 +146,12 @@ class Plan(CallablePlan):
             plan_file.write(Path(path), head, self.graph, choices)
 
     def choices(self) -> Mapping[str, Any]:
-        """Return what computes the layers of every batch size that was planned so far.
+        """Return the algorithms of the layers of every batch size that was planned so far.
 
         Returns
         -------
         mapping of str to mapping
-            The choices by batch size, of batch 1 where none was planned, as JSON has them.
+            The choices by batch size as JSON values; the choices of batch 1 where none was planned.
         """
         with self._lock:
             if self._choices is not None:
@@ -174,7 +175,7 @@ class Plan(CallablePlan):
         path : str or Path
             The file to read.
         device : str or Device, optional
-            A device like the one that the plan was made for; by default the device of the same
+            A device like the device that the plan was made for; by default the device of the same
             name.
         strict : bool, default False
             Whether a layer that the device cannot run is an error, as for `gossamer.compile`, even
@@ -277,7 +278,7 @@ class Plan(CallablePlan):
         return Context(self.graph.name, program, self.device, stream)
 
     def program(self, batch: int) -> Program:
-        """Return the layers of a batch size with what computes them.
+        """Return the layers of a batch size, each with the algorithm that computes it.
 
         Parameters
         ----------
@@ -287,14 +288,14 @@ class Plan(CallablePlan):
         Returns
         -------
         Program
-            The steps in order. They are chosen when the batch size is first used.
+            The steps in order. The steps are chosen when the batch size is first used.
 
         Raises
         ------
         UnsupportedError
             If the plan is strict and a layer falls back to the host.
         InputError
-            If the outputs at that batch size cannot be compared with the calibration's.
+            If the calibration inputs do not suit this batch size.
         """
         return self._plan(batch).program
 
@@ -345,7 +346,7 @@ class Plan(CallablePlan):
         -------
         Report
             The report with these times in microseconds. The device's events measure steps and
-            executions; the clock measures calls, with NumPy arrays.
+            executions; the host's clock measures calls, with NumPy arrays.
         """
         batch = self._batch_or_last(batch)
         context = self._default_context(batch)
@@ -399,7 +400,7 @@ class Plan(CallablePlan):
         return result.timing
 
     def report(self, batch: int | None = None) -> Report:
-        """Return what computes each layer, and on which device.
+        """Return the algorithm and the device of each layer.
 
         Parameters
         ----------
@@ -443,7 +444,7 @@ class Plan(CallablePlan):
         """Free the memory on the device that calls of the plan have taken.
 
         Later calls are errors. Bound calls and contexts from `context` keep their memory and go
-        on. `with plan:` closes it at the end.
+        on. `with plan:` closes the plan at the end.
 
         Raises
         ------
@@ -474,7 +475,7 @@ class Plan(CallablePlan):
         dict of str to int
             Bytes of "weights", "activations" and "workspace". Weights count in all their packed
             forms, with the constants of contexts; on the host only layers computed on bits have
-            packed forms, while others use the arrays of the file as they are. Activations and
+            packed forms, while other layers use the arrays of the file as they are. Activations and
             workspace are summed over the contexts that plan(x) made.
         """
         contexts = self._calls.contexts.all()

@@ -25,7 +25,7 @@ class PlanGroup:
 
     A call, or a batch of a stream, goes to a worker that is free. A device that fails is left out
     with a warning, and another device computes the call or batch again. `gossamer.compile` makes a
-    group where it is given several devices, and `PlanGroup.load` from a saved plan.
+    group where it is given several devices; `PlanGroup.load` makes a group from a saved plan.
 
     Parameters
     ----------
@@ -40,7 +40,8 @@ class PlanGroup:
     Raises
     ------
     InputError
-        If there are no plans, if one is closed, or if ONNX Runtime computes the end of the network.
+        If there are no plans, if a plan is closed, or if ONNX Runtime computes the end of the
+        network.
     """
 
     def __init__(self, plans: Sequence[Plan]) -> None:
@@ -59,7 +60,7 @@ class PlanGroup:
         Parameters
         ----------
         devices : sequence of Device
-            The devices; one that is named twice has one plan.
+            The devices; a device that is named twice has one plan.
         make : callable
             Makes the plan of a device.
 
@@ -181,7 +182,7 @@ class PlanGroup:
         raise next(iter(failed.values()))
 
     def _taken(self, failed: dict[Member, DeviceError]) -> Member | None:
-        """Return the device that makes the next call, or None where all have failed at it."""
+        """Return the device that makes the next call, or None where all devices have failed."""
         with self._lock:
             left = [member for member in self.members.usable if member not in failed]
             member = min(left, key=self._calls.__getitem__, default=None)
@@ -243,7 +244,7 @@ class PlanGroup:
         return ResultStream(self.members, batches, depth, errors)
 
     def report(self, batch: int | None = None) -> Report:
-        """Return what computes each layer on the first device, with a note on all devices.
+        """Return the report of the first device, with a note on all devices.
 
         Parameters
         ----------

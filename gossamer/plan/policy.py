@@ -21,22 +21,25 @@ from gossamer.tensor import Format
 class Effort:
     """How much is measured.
 
-    configs: number of configs that are measured of each algorithm of gossamer's own; None for all.
-    vendor_configs: number of configs that are measured of each algorithm of a vendor's library,
-    which compiles little and orders its configs poorly; None for all.
+    configs: number of configs that are measured for each algorithm of gossamer's own; None for all.
+    vendor_configs: number of configs that are measured for each algorithm of a vendor's library;
+    None for all. The number is larger, because libraries compile little and order their configs
+    poorly.
     samples: number of samples of each time.
-    build_seconds: processor seconds that building one candidate may be expected to take.
+    build_seconds: processor seconds; a candidate whose build is expected to take longer is left
+    out.
     doubt: share of candidates whose time may be below the least time that is expected of them.
     worth: share of the network's time that a second of measuring must be expected to save.
     plans_s: seconds after which whole plans are no longer sampled, even where none is clearly
     fastest.
     replacements: number of candidates that are tried in the whole plan, each in place of another
-    one.
-    replacement_gain: share of the network's time that such a candidate must be able to save.
-    everything: whether all candidates are measured, also those that are expected to be slow.
-    more_configs: number of configs that are measured of an algorithm where configs beyond the first
-    ones are expected to save enough time.
-    more_gain: share of the network's time that is enough for more_configs.
+    candidate.
+    replacement_gain: share of the network's time that a candidate of `replacements` must be able to
+    save.
+    everything: whether all candidates are measured, also candidates that are expected to be slow.
+    more_configs: number of configs that are measured for an algorithm where configs beyond the
+    first configs are expected to save enough time.
+    more_gain: share of the network's time that the further configs must be expected to save.
     """
 
     configs: int | None
@@ -59,8 +62,8 @@ class Effort:
 
     def most_configs_of(self, algorithm: Algorithm) -> int | None:
         """Returns the number of configs of an algorithm that are measured at most; None for all.
-        Only dense algorithms of gossamer's own may have more than the first ones: a config of an
-        algorithm that skips zeros would be compiled for one layer only."""
+        The number is larger than the result of configs_of() only for dense algorithms of gossamer's
+        own: a config of an algorithm that skips zeros would be compiled for one layer only."""
         is_more = self.more_configs is not None and algorithm.dense and not algorithm.vendor
         return self.more_configs if is_more else self.configs_of(algorithm)
 
@@ -78,15 +81,17 @@ EFFORTS = {
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """The decisions of a user about the choice of algorithms; `gossamer.compile` describes each.
+    """The decisions of a user about the choice of algorithms. `gossamer.compile` describes the
+    fields that are not described here.
 
-    unfused: whether no layers are computed together, as a fusion or a part.
+    unfused: whether each layer is computed alone, without fusions and parts.
     force: the names of the algorithms that certain layers must take, by the layers' names.
     threads: threads of a layer on the host, ONE or ALL.
     vendors: whether algorithms of vendors' libraries may compute layers that gossamer's own
     algorithms compute too.
-    boundary: the format of the network's inputs and outputs that are images of floats; None means
-    NCHW and float32. A piece of a network is measured in the format of the layers around it.
+    boundary: the format of the network's inputs and outputs of rank 4 in float32; None means NCHW
+    and float32. Benchmarks measure a section of a network in the format that the layers around it
+    take.
 
     Raises InputError for a field that is wrong, and for fields that do not go together.
     """
@@ -146,12 +151,12 @@ class Policy:
 
 
 def _algorithms() -> set[str]:
-    """Returns the names of all algorithms; their code is imported for this."""
+    """Returns the names of all algorithms, and imports their code."""
     return {algorithm.name for op in OPS.values() for algorithm in op.algorithms}
 
 
 def _no_algorithm(name: str, names: Collection[str]) -> str:
-    """Returns the words of a message which say that no algorithm has a name, with similar names."""
+    """Returns words for a message: that no algorithm has this name, and which names are similar."""
     close = difflib.get_close_matches(name, sorted(names), 5, 0.4)
     return "there is no such algorithm; " + (
         f"close to it: {', '.join(close)}" if close else

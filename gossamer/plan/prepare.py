@@ -67,7 +67,8 @@ class BuiltElsewhere:
     kernels: Mapping[str, bytes | None]
 
 
-# weights may be huge or not finite; the comparison of outputs finds wrong results
+# without warnings of NumPy, because weights may be huge or not finite; the check of a candidate's
+# outputs finds wrong results
 @np.errstate(all="ignore")
 def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Variant,
           device: Device, built: BuiltElsewhere | None = None) -> tuple[State, BuildCost]:
@@ -102,11 +103,11 @@ _Made = TypeVar("_Made")
 
 def side_by_side(device: Device,
                  makers: Sequence[Callable[[], _Made]]) -> Sequence[Callable[[], _Made]]:
-    """Returns for each maker a function that returns what the maker makes, or raises its error.
+    """Returns for each maker a function that returns the maker's result or raises its error.
 
     Where the device does not build side by side, the makers themselves are returned, not yet
-    called. Else all makers have been called on return, in one thread for each processor that the
-    process may use.
+    called. Otherwise all makers have been called on return, in one thread for each processor that
+    the process may use.
     """
     if not device.builds_side_by_side:
         return makers
@@ -142,7 +143,7 @@ class _RecordingWeights(Weights):
 
     @property
     def digest(self) -> str:  # type: ignore[override]
-        """Hash of the constants, which is taken once for all candidates."""
+        """Hash of the constants, which is computed once for all candidates."""
         return self._weights.digest
 
     def form(self, key: str, pack: Pack) -> Packed:

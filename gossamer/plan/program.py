@@ -34,7 +34,7 @@ class Layer:
     shape.
     weights: the problem's constants by name.
     density: the share of nonzero weights, None without weights.
-    source: the node as messages name it.
+    source: the name of the node in messages.
     """
 
     name: str
@@ -61,8 +61,7 @@ class Layer:
 
     @property
     def computes(self) -> tuple[str, ...]:
-        """The names of the layers that this one computes: those that a fusion covers, else its
-        own."""
+        """For a fusion the names of the layers that it covers; for another layer its own name."""
         return self.covers or (self.name,)
 
     @cached_property
@@ -81,7 +80,7 @@ class MeasuredLayer:
 
     device: the device on which the layer may run.
     candidates: all candidates that were measured.
-    reasons: for each algorithm without a candidate the reason.
+    reasons: for each algorithm without a candidate, the reason why it has none.
     """
 
     layer: Layer
@@ -91,7 +90,7 @@ class MeasuredLayer:
 
     @property
     def least_cost(self) -> float:
-        """The time of the fastest candidate; infinite where none can be used."""
+        """The time of the fastest candidate; infinite where no candidate can be used."""
         return min((candidate.cost for candidate in self.candidates), default=math.inf)
 
 
@@ -112,13 +111,13 @@ class Step:
     outputs: list[str]
     rejected: dict[str, str] = field(default_factory=dict)
     candidates: Sequence[Candidate] = ()
-    """Every candidate that was measured for the layer; none where nothing was measured."""
+    """Every candidate that was measured for the layer; empty where nothing was measured."""
     in_place: bool = False
-    """Whether the step has nothing to do, since the value that it would copy is already in
+    """Whether the step has nothing to do, because the value that it would copy already lies at its
     place."""
     placed_variant: Variant | None = None
-    """The variant with the formats of those inputs and outputs that are parts of the channels of
-    other tensors; None where no input or output is such a part."""
+    """The variant, where inputs and outputs that are parts of the channels of other tensors have
+    the formats of these parts; None where no input or output is such a part."""
     part: str = ""
     """The name of the part whose layer the step shows in a report; empty for a step of a
     program."""
@@ -137,8 +136,8 @@ class Step:
 
     @property
     def shown(self) -> list[Step]:
-        """The steps that reports show for this step: for a part one step for each of its layers but
-        reshapes, else the step itself."""
+        """The steps that reports show for this step: for a part, one step for each of its layers
+        except reshapes; else the step itself."""
         return [Step(layer, self.algorithm,
                      Variant(self.variant.config, layer.problem.inputs, layer.problem.outputs),
                      self.device, layer.inputs, layer.outputs, self.rejected,
@@ -146,7 +145,7 @@ class Step:
                 for layer in self.layer.members if layer.problem is not None] or [self]
 
     def candidate_of(self, candidates: Iterable[Candidate]) -> Candidate:
-        """Returns which of the layer's candidates computes the step."""
+        """Returns the candidate that computes the step, out of the layer's candidates."""
         (taken,) = [candidate for candidate in candidates
                     if (candidate.algorithm, candidate.variant) == (self.algorithm, self.variant)]
         return taken
@@ -154,8 +153,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value lies within the memory of another value. A part of the channels in NHWC has the
-    whole buffer of the other value, and its format says which channels of each pixel it has.
+    """The place of a value within the memory of another value. A value that is a part of the
+    channels of another value in NHWC has the whole buffer of the other value; its format says which
+    channels of each pixel belong to the value.
 
     whole: the name of the other value.
     offset: the byte of the other value's memory at which the buffer of the value begins.
@@ -174,12 +174,12 @@ class Program:
     constants: the arrays of values that are constants.
     inputs, outputs: names of values by the names of the graph's inputs and outputs.
     measured: all layers and fusions that were measured to choose the steps.
-    places: for each value that lies within the memory of another value, its place there.
+    places: for each value that lies within the memory of another value, its place in that memory.
     cost_us: the sum of the steps' times as the plan assignment states it; None where nothing was
     measured.
     reshapes: the formats in which reshapes read their inputs, as the plan assignment has them, by
     the names of the layers.
-    prepared: returns the PreparedSteps that were made last, or None where they are gone.
+    prepared: returns the PreparedSteps that were made last, or None where they no longer exist.
     """
 
     batch: int
@@ -207,8 +207,8 @@ class Program:
         return [step for step in self.steps if step.device is not device and not step.in_place]
 
     def root(self, value: str) -> str:
-        """Returns the name of the value whose memory a value has by `aliases`, or the value's own
-        name."""
+        """Returns the name of the value whose memory a value has according to `aliases`, or the
+        value's own name where it has no alias."""
         while value in self.aliases:
             value = self.aliases[value]
         return value

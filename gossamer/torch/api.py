@@ -21,7 +21,8 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
              threads: int | str = "all", follow: bool = False) -> OptimizedModule:
     """Make a fast module of a module of PyTorch, for inference.
 
-    Before the fast module is returned, its outputs on the example are compared with the module's.
+    Before the fast module is returned, its outputs on the example are compared with the outputs of
+    `module`.
 
     Parameters
     ----------
@@ -30,22 +31,24 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
         bfloat16.
     example_inputs : torch.Tensor, tuple or dict, optional
         Arguments of the module: one tensor, a tuple of all arguments, or a dict of arguments by
-        their names. A tensor whose first axis is as long as the first tensor's is a batch; later
-        calls may have other batch sizes. By default the example of an ExportedProgram.
+        their names. A tensor whose first axis is as long as the first axis of the first tensor is a
+        batch; later calls may have other batch sizes. By default the example of an ExportedProgram.
     device : str or Device, optional
         The device; by default the module's device: its GPU, or "host" for the processor.
     precision : {"fp32", "tf32", "fp16"}, optional
         The least precise arithmetic that layers may use where it is measured to be faster. With an
-        effort it is by default "fp16" for a module in float16 or bfloat16; else it is "fp32".
+        effort the default is "fp16" for a module in float16 or bfloat16; otherwise the default is
+        "fp32".
     effort, budget, strict, threads : optional
         As for `gossamer.compile`.
     inputs : InputFormat or mapping of str to InputFormat, optional
         Formats of inputs that the optimised module takes in another format than the module, such as
         bytes in NHWC. `example_inputs` are then in these formats.
     tolerance : float, optional
-        The largest normalised error that is accepted on the example. By default it is 1e-4; 1e-2
-        where the module or the precision is shorter than float32; 2e-2 where the module is
-        quantised; or, where this is larger, twice the error of torch against float64.
+        The largest normalised error that is accepted on the example. By default it is 1e-4, or 1e-2
+        where the module or the precision is shorter than float32, or 2e-2 where the module is
+        quantised. Where twice the error of torch against float64 is larger, the default is that
+        number.
     follow : bool, default False
         Whether the fast module takes changed weights of the module, within 100 calls; by default
         such a change is an error. With True the module is kept alive.
@@ -63,7 +66,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
         argument is wrong.
     UnsupportedError
         If the module cannot be exported or computed, or if its outputs on the example differ from
-        torch's by more than is allowed.
+        torch's outputs by more than the tolerance.
     DeviceError
         If the device does not exist or fails.
     """

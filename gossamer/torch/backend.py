@@ -24,7 +24,7 @@ _OPTIONS = {"precision", "effort", "budget", "tolerance", "threads"}
 LEAST_OPERATORS = 3
 """The fewest operators of a part: calling a part costs about as much as three launches of torch."""
 _MOST_FORMS = 8
-"""The most forms of inputs, see _CompiledGraph, for which gossamer computes one graph."""
+"""The most combinations of shapes and dtypes of inputs for which gossamer computes one graph."""
 _MOST_REPORTS = 64
 """The most reports that are kept."""
 
@@ -89,8 +89,8 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
 
 
 class _CompiledGraph:
-    """A graph of Dynamo, with one function for each form of its inputs: their shapes without the
-    batch size, and their dtypes."""
+    """A graph of Dynamo, with one function for each combination of its inputs' shapes, without the
+    batch size, and dtypes."""
 
     def __init__(self, original: fx.GraphModule, graph: TensorGraph, options: Mapping[str, Any],
                  least_operators: int) -> None:
@@ -100,7 +100,8 @@ class _CompiledGraph:
         self._least_operators = least_operators
         self._functions: dict[Any, Callable[..., Any]] = {}
         self._calls = 0
-        # Dynamo gives the same graph again for another batch size: its functions are used again
+        # Dynamo passes the same graph again for another batch size: the functions of the first
+        # graph are used again
         key = (graph.module.code, tuple(id(getattr(graph.module, name))
                                         for name in graph.weights.values()),
                repr((sorted(options.items()), least_operators)))
@@ -129,13 +130,13 @@ class _CompiledGraph:
         try:
             return function(*tensors)
         except InputError as error:
-            # the function computes only the batch size for which it was made
+            # some functions compute only the batch size for which they were made
             debug.logger.info("a call is left to torch: %s", error)
             return self._original(*arguments)
 
     def _take_weights(self, arguments: Sequence[Any]) -> None:
-        """Takes the weights among the arguments of a call. Where one is another tensor than before,
-        the functions are made again."""
+        """Takes the weights among the arguments of a call. Where a weight is another tensor than
+        before, the functions are made again."""
         changed = False
         for index, name in self._graph.weights.items():
             if getattr(self._graph.module, name) is not arguments[index]:

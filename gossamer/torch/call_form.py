@@ -1,4 +1,4 @@
-"""The form of a module's calls: which arguments and outputs are tensors, and how they nest."""
+"""The structure of a module's calls: which arguments and outputs are tensors, and how they nest."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class InputForm:
         self._count = len(args)
 
     def of_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Returns the tensors of a call. Raises InputError where the call has another form."""
+        """Returns the tensors of a call. Raises InputError where the call has another structure."""
         if self._takes_tensors_only and not kwargs and len(args) == self._count and all(
                 [isinstance(arg, torch.Tensor) for arg in args]):
             return args
@@ -118,7 +118,7 @@ class OutputForm:
                            for leaf in pytree.tree_leaves(result)]
 
     def distinct(self, result: Any) -> tuple[Any, ...]:
-        """Returns the tensors of a result of this form that are outputs of the network."""
+        """Returns the tensors of a result of this structure that are outputs of the network."""
         tensors = [leaf for leaf, is_tensor in zip(
             pytree.tree_leaves(result), self._is_tensor, strict=True) if is_tensor]
         return tuple(tensors[self.places.index(place)] for place in range(self.count))
@@ -139,7 +139,7 @@ def _position(tensor: Any, tensors: Sequence[Any]) -> int | None:
 
 
 def _register_dataclasses(value: Any) -> None:
-    """Tells torch.export how to take apart the instances of dataclasses within a value."""
+    """Tells torch.export how to flatten the instances of dataclasses within a value."""
     while True:
         unknown = {type(leaf) for leaf in pytree.tree_leaves(value)
                    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)}

@@ -33,7 +33,7 @@ class Captured:
     original: the module that the caller gave.
     module: the module with folded weights, in float32 where the original is in bfloat16.
     network: the network of the module.
-    inputs, outputs: the forms of the module's arguments and outputs.
+    inputs, outputs: how the module's arguments and outputs hold tensors.
     given: the tensors of the example.
     tensors: the tensors of the example in the formats that `module` takes.
     eager: the distinct tensors that the module returned for the example.
@@ -53,7 +53,8 @@ class Captured:
     explicit: bool
 
     def call(self, module: nn.Module, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Returns the distinct output tensors of a module of this form for some input tensors."""
+        """Returns the distinct output tensors of a module with such arguments and outputs for some
+        input tensors."""
         return self.outputs.distinct(called(module, self.inputs, tensors))
 
     @property
@@ -94,8 +95,8 @@ def captured(module: Any, example: Any, formats: Formats) -> Captured:
 
 
 def module_of(program: Any) -> Any:
-    """Returns an exported program as a module that takes other sizes than its own example's. Any
-    other object is returned as it is."""
+    """Returns an exported program as a module that also takes other sizes than the sizes of its
+    example. Any other object is returned as it is."""
     if not isinstance(program, torch.export.ExportedProgram):
         return program
     options = {"check_guards": False}

@@ -1,4 +1,4 @@
-"""Modules and tensors that cannot be optimised, each with a message that says what to do."""
+"""Checks for modules and tensors that cannot be optimised; each error says what to do."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _check_kind(name: str, tensor: Any) -> None:
 
 
 def _is_random(part: nn.Module) -> bool:
-    """Whether a module computes something else in training mode."""
+    """Whether a module computes something else in training mode than in evaluation mode."""
     if isinstance(part, nn.modules.dropout._DropoutNd):
         return part.p > 0
     if isinstance(part, nn.RNNBase | nn.MultiheadAttention):

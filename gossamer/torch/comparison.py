@@ -1,4 +1,5 @@
-"""Compares the outputs of an optimised module with the module's, and names a layer that differs."""
+"""Compares the outputs of an optimised module with the outputs of the original module, and names a
+layer that differs."""
 
 from __future__ import annotations
 
@@ -21,10 +22,11 @@ from gossamer.torch.quantised import QuantisedInFloat64
 
 LEAST_ALLOWED = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 1e-2, "int8": 2e-2}
 """The normalised error that is allowed in each precision, even where torch is more exact. int8 is
-for quantised modules: in float32 a number halfway between two integers may be rounded to either,
-and in an output of few numbers a single one that is off by one step is an error of about 1e-2."""
+for quantised modules: in float32 a number halfway between two integers may be rounded to either of
+them, and in an output of few numbers a single number that is off by one step is an error of about
+1e-2."""
 _WORSE_THAN_TORCH = 2
-"""How many times as large as torch's error an error may be, both against float64."""
+"""The largest ratio of an error to torch's error that is allowed, both against float64."""
 
 
 def in_float64(module: nn.Module, call: Callable[[nn.Module], Sequence[Any]]) -> Sequence[Any]:
@@ -44,7 +46,7 @@ def check_outputs(results: Sequence[Any], eager: Sequence[Any], exact: Sequence[
 
     results, eager, exact: the outputs of gossamer, of torch, and of torch in float64; `exact` is ()
     where float64 failed.
-    tolerance: the error that is allowed instead of these two; None where these two count.
+    tolerance: the error that is allowed in place of both limits; None where both limits count.
     first_difference: function of an allowed error; returns a sentence that names the first layer
     with a larger error.
     """
@@ -65,7 +67,7 @@ def check_outputs(results: Sequence[Any], eager: Sequence[Any], exact: Sequence[
 def first_difference(network: Exported, tensors: Sequence[Any], device: Device,
                      allowed: float) -> str:
     """Returns a sentence that names the first layer, in the module's order, whose result differs
-    from torch's by more than is allowed. The result of every layer is compared."""
+    from torch's result by more than is allowed. The result of every layer is compared."""
     model = onnx.ModelProto()
     model.CopyFrom(network.model)
     values = {info.name: info for info in model.graph.value_info}
@@ -90,7 +92,7 @@ def first_difference(network: Exported, tensors: Sequence[Any], device: Device,
 
 
 def layer_text(node: Any) -> str:
-    """Returns how a message names a node of torch's graph: its operator and its module."""
+    """Returns the words for a node of torch's graph in messages: its operator and its module."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(stack[-1][0]).removeprefix("module").lstrip(".") if stack else ""
     operator = str(getattr(node.target, "overloadpacket", node.target)).removeprefix("aten.")

@@ -17,7 +17,8 @@ from gossamer.errors import UnsupportedError, quoted
 class TensorGraph:
     """A graph whose weights are attributes of its module.
 
-    Arguments that are none of the following are sizes, which the module takes from its tensors.
+    Arguments that are no weights, numbers or inputs are sizes, which the module takes from its
+    inputs.
 
     module: a function of the tensors that are no weights.
     weights: the attribute's name for each argument that is a weight, by the argument's index.
@@ -34,10 +35,10 @@ class TensorGraph:
 def tensor_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> TensorGraph:
     """Returns a graph of Dynamo as a function of the tensors that are no weights.
 
-    Since torch 2.5 Dynamo passes weights as arguments; they become attributes of the module, since
-    only weights that are known in advance can be packed. Where Dynamo passes a size as an argument,
-    the size of a tensor replaces the argument. Raises UnsupportedError where no tensor has the
-    size.
+    From torch 2.5 on, Dynamo passes weights as arguments. They become attributes of the module,
+    because only weights that are known in advance can be packed. Where Dynamo passes a size as an
+    argument, the size of a tensor replaces the argument. Raises UnsupportedError where no tensor
+    has the size.
     """
     module = copy.copy(graph_module)
     module.graph = copy.deepcopy(graph_module.graph)
@@ -76,7 +77,8 @@ def bake(module: fx.GraphModule, node: fx.Node, value: Any) -> None:
 
 
 def set_weight(module: fx.GraphModule, name: str, value: Any) -> None:
-    """Sets a module's parameter or buffer of a name, in place of an old one of this name."""
+    """Sets the parameter or buffer of a module that has the given name, in place of its old
+    value."""
     module._parameters.pop(name, None)
     module._buffers.pop(name, None)
     if isinstance(value, torch.nn.Parameter):
@@ -99,7 +101,8 @@ def _is_weight(node: fx.Node, value: Any) -> bool:
 
 
 def _number_readers(node: fx.Node, value: Any) -> list[fx.Node]:
-    """Returns the nodes that read a tensor's one number; empty where it has other readers."""
+    """Returns the nodes that read a tensor's one number; an empty list where the tensor has other
+    readers."""
     readers = list(node.users)
     of_number = all(reader.op == "call_method" and reader.target == "item" for reader in readers)
     return readers if value.dim() == 0 and readers and of_number else []

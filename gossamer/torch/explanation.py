@@ -28,9 +28,10 @@ class ExplainedLayer:
     layer: name of the layer.
     op: name of its op.
     problem: its problem as text.
-    device: name of the device where it would run.
-    algorithm: the first algorithm that can compute it; measuring may find a faster one.
-    density: the share of weights that are no zeros; None without weights.
+    device: name of the device where the layer would run.
+    algorithm: the first algorithm that can compute the layer; measuring may find a faster
+    algorithm.
+    density: the share of nonzero weights; None without weights.
     thin: "depthwise", "zeros", "signs", or "" for none of these.
     expected_us: microseconds that a cost model expects.
     """
@@ -97,7 +98,7 @@ def explain(module: Any, example_inputs: Any, device: str | Device | None) -> Ex
     """Returns how a module would be computed; see `gossamer.explain`."""
     found = captured(module, example_inputs, None)
     where = place(found, device)
-    # without vendors, whose libraries would take the network as a whole
+    # without the libraries of vendors, which would take the network as a whole
     plan = Plan(found.network.graph(), where, Policy(vendors=False))
     batch = next((len(tensor) for tensor in found.tensors if tensor.dim()), 1)
     steps = [step for step in plan.program(batch).steps if not step.layer.inserted]

@@ -79,8 +79,8 @@ class Exported:
                                                    data_type=constant.data_type))
 
     def set_weights(self, module: nn.Module) -> None:
-        """Writes the weights of a module of the same form into the model. Raises InputError where
-        the module has other weights, or weights of other shapes or dtypes."""
+        """Writes the weights of a module with the same layers into the model. Raises InputError
+        where the module has other weights, or weights of other shapes or dtypes."""
         weights = {name: tensor for name, tensor in (
             *module.named_parameters(remove_duplicate=False),
             *module.named_buffers(remove_duplicate=False))}
@@ -124,7 +124,7 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
              tensors: Sequence[Any]) -> Exported:
     """Returns a module as a network.
 
-    inputs, outputs: the forms of the module's arguments and outputs.
+    inputs, outputs: how the module's arguments and outputs hold tensors.
     tensors: the tensors of an example.
 
     Raises UnsupportedError where forward depends on the data, writes buffers or draws random
@@ -151,8 +151,8 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
         except Exception as error:
             if not any(sizes_are_free):
                 raise
-            # ONNX has no form of some ops for a free batch size, as of grouped convolutions whose
-            # number of groups depends on it
+            # ONNX cannot express some ops for a free batch size, such as a grouped convolution
+            # whose number of groups depends on the batch size
             fixed = _cause(error)
             all_fixed = [False] * len(tensors)
             model, program = network(_export(wrapped, tensors, all_fixed), all_fixed)
@@ -233,8 +233,8 @@ def _check_training(program: Any) -> None:
 
 def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
                   output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
-    """Returns the network of a program, and the program in functional form, without writes in
-    place. The values of the network have the names of the nodes of this program."""
+    """Returns the network of a program, and the functional program, which writes nothing in place.
+    The values of the network have the names of the nodes of the functional program."""
     # unoptimised: gossamer folds constants more exactly, and weights keep the module's names
     result = torch.onnx.export(program, dynamo=True, verbose=False, optimize=False,
                                input_names=names, output_names=output_names)
@@ -246,7 +246,7 @@ def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], name
 def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
                  output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
     """Returns the network as torch's older exporter writes it, where torch cannot turn programs
-    into ONNX, and the program in functional form, without writes in place."""
+    into ONNX, and the functional program, which writes nothing in place."""
     content = io.BytesIO()
     axes = {name: {0: "batch"} for name, is_free in zip(names, free, strict=True) if is_free}
     axes |= {name: {0: "batch"} for name in output_names if axes}
@@ -271,7 +271,7 @@ def _cause(error: BaseException) -> str:
 
 def line_of(text: str) -> str:
     """Returns the last line of the user's code that a text of torch names, with " at " before it;
-    "" where there is none."""
+    "" where the text names no such line."""
     frames = [(file, line) for file, line in _FRAME.findall(text)
               if not file.startswith(_NOT_THE_USERS)]
     return f" at {frames[-1][0]}:{frames[-1][1]}" if frames else ""

@@ -1,4 +1,4 @@
-"""Makes constants of weights that modules compute, such as pruned and normalised weights."""
+"""Turns weights that modules compute, such as pruned and normalised weights, into constants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOOKS = (prune.BasePruningMethod, WeightNorm, SpectralNorm)
 
 
 def folded(module: nn.Module) -> nn.Module:
-    """Returns the module itself where it computes no weights. Else returns a copy in which the
+    """Returns the module itself where it computes no weights. Otherwise returns a copy in which the
     results of torch.nn.utils.prune, weight_norm, spectral_norm and parametrisations are plain
     weights."""
     if not any(_computes_weights(part) for part in module.modules()):
@@ -58,7 +58,8 @@ def _computes_weights(part: nn.Module) -> bool:
 
 
 def _recompute(module: nn.Module) -> None:
-    """Has the hooks compute their weights without gradients: deepcopy copies only such tensors."""
+    """Has the hooks compute their weights without gradients: deepcopy copies only tensors without
+    them."""
     inputs: Any = ()
     for part in module.modules():
         for hook in part._forward_pre_hooks.values():

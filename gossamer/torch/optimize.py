@@ -42,7 +42,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
 
 
 class _PlanMaker:
-    """Makes the plans of one module: the first plan, and later ones with other weights."""
+    """Makes the plans of one module: the first plan, and later plans with other weights."""
 
     def __init__(self, found: Captured, device: Device, policy: Policy) -> None:
         self._network: Exported = found.network
@@ -80,7 +80,8 @@ def _permuted(found: Captured) -> tuple[bool, ...]:
 
 def _check(found: Captured, fast: OptimizedModule, device: Device, precision: str,
            tolerance: float | None) -> None:
-    """Raises UnsupportedError where the outputs on the example differ too much from torch's."""
+    """Raises UnsupportedError where the outputs on the example differ too much from torch's
+    outputs."""
     results = found.call(fast, found.given)
     exact = in_float64(found.module, lambda module: found.call(
         module, [tensor.double() if tensor.is_floating_point() else tensor

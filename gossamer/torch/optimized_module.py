@@ -24,9 +24,9 @@ _NHWC = (0, 2, 3, 1)
 class OptimizedModule(nn.Module):
     """A module that computes another module by a plan; `gossamer.optimize` makes it.
 
-    It is called like the other module, with tensors on the same device, runs on torch's current
-    stream, and computes no gradients. It has no parameters: the weights are packed in the plan, and
-    `update` takes new weights.
+    The module is called like the other module, with tensors on the same device, runs on torch's
+    current stream, and computes no gradients. It has no parameters: the weights are packed in the
+    plan, and `update` takes new weights.
 
     Parameters
     ----------
@@ -156,14 +156,14 @@ class OptimizedModule(nn.Module):
         Parameters
         ----------
         module : torch.nn.Module or torch.export.ExportedProgram
-            The module that was optimised, or a module of the same form. From now on the weights of
-            this module are checked for changes.
+            The module that was optimised, or a module with the same layers. From now on the weights
+            of this module are checked for changes.
 
         Raises
         ------
         InputError
-            If the module has other weights or shapes, or if a layer is computed by code that was
-            generated for the zeros of its weights, and the new weights have other zeros.
+            If the module has other weights or shapes, or if the algorithm of a layer was chosen for
+            the zeros and values of the old weights, and the new weights have other zeros or values.
         """
         module = module_of(module)
         with self._lock:

@@ -65,11 +65,12 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
 
     optimize: function that makes the optimised module of a part.
     try_alone: function that optimises one operator, to find out whether gossamer computes it.
-    least_operators: a part with fewer operators is left to torch, since a call of it costs more.
+    least_operators: a part with fewer operators is left to torch, which takes less time than a call
+    of the part.
     """
     record = _Record(module)
     for _ in range(2):
-        # the second run counts: torch sets itself up in the first one
+        # the times of the second run count: in the first run torch initialises itself
         record.run(*arguments)
     support = _Support(record, try_alone)
     partitions = CapabilityBasedPartitioner(
@@ -113,7 +114,7 @@ def _optimize_part(result: Parts, node: fx.Node, values: Mapping[str, Any],
         bake_all(part, weights)
         fast = optimize(part, tuple(values[argument.name] for argument in arguments))
     except GossamerError as error:
-        # torch computes the part, whose weights are now attributes of it
+        # torch computes the part; its weights are attributes of its module by now
         reasons.update(dict.fromkeys(inner, _reason(error)))
     else:
         result.module.add_submodule(str(node.target), fast)
@@ -144,10 +145,10 @@ class _Record(fx.Interpreter):
 
 
 class _Support(OperatorSupportBase):
-    """Finds out whether gossamer computes a node, by optimising the node alone. Of nodes that are
-    alike only one is tried.
+    """Finds out whether gossamer computes a node, by optimising the node alone. Among nodes that
+    are alike, only one is tried.
 
-    reasons: why a node is left to torch, by its name.
+    reasons: why a node is left to torch, by the node's name.
     """
 
     def __init__(self, record: _Record, optimize: Optimize) -> None:
@@ -210,7 +211,8 @@ def _text(value: Any) -> Any:
 
 
 def _is_operator(node: fx.Node) -> bool:
-    """Whether a node computes, and does not only read a size or take one of several results."""
+    """Whether a node computes; nodes that only read a size or take one of several results do
+    not."""
     return (node.op in ("call_function", "call_method", "call_module")
             and node.target is not operator.getitem and _name(node) not in _SIZES)
 

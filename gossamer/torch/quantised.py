@@ -1,4 +1,4 @@
-"""Quantisation by operators that torch's exporter writes correctly, and in float64."""
+"""Quantisation for exports, by operators that torch's exporter writes correctly, and in float64."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FAKE_QUANTIZE = {"fake_quantize_per_tensor_affine": _TENSOR,
 """The names that gossamer gives to the first arguments of torch's functions; a dtype may follow."""
 _NAMES = {"input": "x", "scales": "scale", "zero_points": "zero_point", "quant_min": "low",
           "quant_max": "high"}
-"""Gossamer's names of the arguments that torch names differently, by torch's names."""
+"""By torch's name of an argument, gossamer's name, where the two differ."""
 _OPERATORS = "torch.ao.quantization.fx._decomposed"
-"""The module of torch that defines quantize_per_tensor and its like."""
+"""The module of torch that defines quantize_per_tensor and similar operators."""
 
 
 class WithPlainQuantisation(TorchFunctionMode):
@@ -28,7 +28,8 @@ class WithPlainQuantisation(TorchFunctionMode):
 
     Where integers have a narrower range than their dtype, such as 0 to 127, numbers are clamped
     before quantisation, since the exporter writes the range of the dtype. Fake quantisation becomes
-    quantisation and its inverse, since torch exports its own operator for one batch size only.
+    quantisation and its inverse, because torch exports its operator of fake quantisation for one
+    batch size only.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (),
@@ -99,7 +100,8 @@ def _limited(given: Mapping[str, Any], dtype: torch.dtype) -> Any:
 
 
 def _along_axis(given: Mapping[str, Any], *values: Any) -> Sequence[Any]:
-    """Returns values of channels in a shape that broadcasts to the input, others as they are."""
+    """Returns values of channels in a shape that broadcasts to the input; other values are returned
+    as they are."""
     if "axis" not in given:
         return values
     rank = given["x"].dim()
@@ -108,7 +110,7 @@ def _along_axis(given: Mapping[str, Any], *values: Any) -> Sequence[Any]:
 
 
 def _dtype(low: int, high: int) -> torch.dtype | None:
-    """Returns the 8-bit dtype that contains both integers; None where there is none."""
+    """Returns the 8-bit dtype that contains both integers; None where no 8-bit dtype does."""
     return next((dtype for dtype in (torch.int8, torch.uint8)
                  if torch.iinfo(dtype).min <= low and high <= torch.iinfo(dtype).max), None)
 

@@ -1,5 +1,5 @@
-"""The candidates with which a whole network costs least, of the candidates that were measured for
-its layers and fusions."""
+"""The choice of the candidates with which a whole network costs least, among the candidates that
+were measured for its layers and fusions."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ _LEFT_OUT_FIRST: tuple[Callable[[Format], bool], ...] = (
     lambda format_: format_.dtype == "float16",
     lambda format_: format_.layout == "NHWC",
 )
-"""Tests that tell which formats are left out, one test after another, where a graph is too
-entangled for an exact choice among all formats."""
+"""Tests of formats. Where a graph is too entangled for an exact choice among all formats, the
+formats for which the first test is true are left out, then also the formats of the second test, and
+so on."""
 _ENTANGLED = "the network's graph is too entangled for so many formats"
 
 _Option = tuple[NodeOption, MeasuredLayer | None, Candidate | None]
@@ -55,7 +56,8 @@ class Assigned:
 
     taken: the layers and fusions, each with its candidate.
     reshapes: the formats in which reshapes read their inputs, by the names of the layers.
-    cost_us: the cost of all candidates and conversions; for some conversions it may be an estimate.
+    cost_us: the cost of all candidates and conversions; the cost of some conversions may be an
+    estimate.
     conversions: the conversions of values between the candidates.
     """
 
@@ -67,14 +69,16 @@ class Assigned:
 
 class Assigner:
     """Makes the programs of a network by its cheapest plan assignments (see plan_assignment.py).
-    These take measured candidates that compute right numbers with the layers' own constants.
+    Their candidates are measured, and are checked with the layers' own constants where the
+    restriction asks for the check.
 
     policy: three of its fields restrict the candidates. `only` names an algorithm that is taken
-    wherever it can be used; other layers take other algorithms. Above the sparsity
-    `sparse_threshold` layers take algorithms that skip zeros, else dense ones, where both kinds can
-    compute the layer; times of the two kinds are not compared. With `unfused` there are no fusions.
+    wherever it can be used; other layers take other algorithms. Where algorithms that skip zeros
+    and dense algorithms can compute a layer, the layer takes an algorithm that skips zeros if its
+    sparsity is above `sparse_threshold`, else a dense algorithm; times of the two kinds are not
+    compared. With `unfused` there are no fusions.
     less_precise: the names of the layers and fusions that may be less precise than float32 where
-    the tuner allows that; None allows all.
+    the tuner allows lower precision; None stands for all layers and fusions.
     """
 
     def __init__(self, network: Network, device: Device, tuner: Tuner, policy: Policy,
@@ -121,7 +125,7 @@ class Assigner:
             self._device, decide, [node.layer for node, _ in assigned.taken if node.layer.covers],
             assigned.reshapes)
         program.measured = self.measured
-        # only now is it sure which concatenations and slices copy nothing
+        # which concatenations and slices copy nothing is known only of the whole program
         program.cost_us = assigned.cost_us + sum(
             step.candidate_of(step.candidates).cost
             - step.candidate_of(chosen[step.layer.name].candidates).cost
@@ -129,7 +133,7 @@ class Assigner:
         return program
 
     def _conversion(self, layer: Layer) -> LayerChoice:
-        """Returns the fastest candidate of a change of format."""
+        """Returns the choice of the fastest candidate for a change of format."""
         able, layer_device, reasons = eligibility(layer, self._device)
         candidates = self._tuner.measure(layer, able, layer_device)
         fastest = min(usable(layer, candidates, layer_device),
@@ -137,12 +141,12 @@ class Assigner:
         return _choice(fastest, candidates, layer_device, reasons)
 
     def _right(self, restriction: Restriction, first: Assigned | None) -> Assigned:
-        """Returns the cheapest assignment whose conversions are measured, and whose candidates
-        were checked where the restriction asks for it."""
+        """Returns the cheapest assignment with measured conversions. Its candidates are checked
+        where the restriction asks for the check."""
         while True:
             assigned, first = first or self.assigned(restriction), None
-            # an estimate is the least that a conversion can cost: once the cheapest assignment has
-            # none, measuring cannot make another one cheaper
+            # an estimate is a lower bound: once the cheapest assignment has no estimated
+            # conversions, no measurement can make another assignment cheaper
             if self._conversion_cost.measure_estimated(assigned.conversions):
                 continue
             if not restriction.is_checked or not self._excluded(assigned):
@@ -150,7 +154,7 @@ class Assigner:
 
     def _excluded(self, assigned: Assigned) -> bool:
         """Excludes the candidates of an assignment that compute wrong numbers with the constants of
-        their layers; returns whether there are any."""
+        their layers. Returns whether any candidate was excluded."""
         checked = self._tuner.verified((node.layer, candidate, node.device)
                                        for node, candidate in assigned.taken)
         wrong = False
@@ -162,9 +166,10 @@ class Assigner:
 
     def assigned(self, restriction: Restriction) -> Assigned:
         """Returns the cheapest assignment: the whole network as one part, or the layers and fusions
-        where they are faster by more than SLACK. In a network these take longer than the sum of
-        their times alone, since threads of several libraries share the processors. Conversions that
-        were not measured count with the least time that they can take."""
+        where they are faster by more than SLACK. SLACK is needed because in a network the layers
+        and fusions take longer than the sum of their times alone: threads of several libraries
+        share the processors. Conversions that were not measured count with the least time that they
+        can take."""
         whole = self._as_a_whole(restriction)
         if whole is None:
             return self._of_layers(restriction)
@@ -179,8 +184,8 @@ class Assigner:
         return several if several.cost_us * (1 + SLACK) < whole.cost_us else whole
 
     def _as_a_whole(self, restriction: Restriction) -> Assigned | None:
-        """Returns the cheapest assignment of the whole network as one part; None where nothing
-        computes it so."""
+        """Returns the cheapest assignment of the whole network as one part; None where no candidate
+        computes the whole network."""
         if self._whole is None:
             return None
         by_name = {node.layer.name: node for node in self._nodes if isinstance(node, MeasuredLayer)}
@@ -191,7 +196,7 @@ class Assigner:
 
     def _of_layers(self, restriction: Restriction) -> Assigned:
         """Returns the cheapest assignment of layers and fusions; where the graph is too entangled,
-        the cheapest one without fusions, and if need be with fewer formats."""
+        the cheapest assignment without fusions, and if need be with fewer formats."""
         try:
             return self._minimised(restriction)
         except GraphTooWideError as error:
@@ -220,8 +225,8 @@ class Assigner:
                 node.candidates = simpler
 
     def _minimised(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment. Raises GraphTooWideError, and UnsupportedError where no
-        formats fit together."""
+        """Returns the cheapest assignment. Raises GraphTooWideError where the graph is too
+        entangled, and UnsupportedError where no formats fit together."""
         options = self._options(restriction)
         nodes = []
         for node, node_options in zip(self._nodes, options, strict=True):
@@ -287,7 +292,7 @@ class Assigner:
     def _usable(node: MeasuredLayer, of_fusions: Mapping[str, Sequence[_Option]]
                 ) -> list[Candidate]:
         """Returns the candidates of a layer that are not excluded. Raises GossamerError with the
-        reasons where there are none and no fusion covers the layer."""
+        reasons where all candidates are excluded and no fusion has an option for the layer."""
         if node.least_cost == math.inf and of_fusions.get(node.layer.name):
             return []
         return usable(node.layer, node.candidates, node.device)

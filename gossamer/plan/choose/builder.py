@@ -1,4 +1,4 @@
-"""A program that is built layer by layer, with the changes of layout that the choices force."""
+"""A program that is built layer by layer, with the conversions between the chosen formats."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class ProgramBuilder:
 
     inputs: the specs of the network's inputs by the names of the values that hold the callers'
     arrays.
-    decide: called with this builder and a layer, returns the choice for the layer.
-    reshapes: the formats in which reshapes read their inputs, by the names of the layers; a reshape
-    without a format leaves its input in its dtype.
+    decide: a function of this builder and a layer, which returns the choice for the layer.
+    reshapes: the formats in which reshapes read their inputs, by the names of the layers; for a
+    reshape that is not listed, _kept() returns the format.
     names: the names of inputs by the names of their values, where the two names differ.
     """
 
@@ -94,8 +94,8 @@ class ProgramBuilder:
         itself, or a copy that is made once for all readers."""
         if self.has(name, spec):
             return self.copies.get((name, _canonical(spec)), name)
-        # readers may name one layout in memory by several formats; they share one conversion, which
-        # is the conversion that the plan assignment has priced
+        # several formats may describe the same memory: their readers share one conversion, to the
+        # format for which the plan assignment has counted a cost
         present, spec = _canonical(self.specs[name]), _canonical(spec)
         changes = spec.format.differences(present.format) or [spec.layout]
         target = f"{name} as {' '.join(changes)}"
@@ -119,8 +119,8 @@ class ProgramBuilder:
 
 def _kept(source: TensorSpec, target: TensorSpec) -> Format:
     """Returns the format in which a reshape reads a value: row-major in the value's dtype, or
-    packed as it is where both shapes are packed alike. Another packed value is read in the dtype of
-    the reshaped tensor."""
+    packed as it is where both shapes are packed alike. A packed value whose two shapes are not
+    packed alike is read in the dtype of the reshaped tensor."""
     if not source.format.is_packed:
         return default_format(source.shape, source.dtype)
     if is_packed_alike(source.shape, target.shape):
@@ -129,7 +129,8 @@ def _kept(source: TensorSpec, target: TensorSpec) -> Format:
 
 
 def _canonical(spec: TensorSpec) -> TensorSpec:
-    """Returns the spec with the one format that stands for all formats that lie in memory alike."""
+    """Returns the spec with its memory_format(), which is equal for all formats that describe the
+    same memory."""
     return replace(spec, format=memory_format(spec))
 
 

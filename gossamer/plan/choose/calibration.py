@@ -87,10 +87,10 @@ class Calibration:
         """Returns a program within the tolerance, and its accuracy.
 
         chosen: makes the fastest program in which only the named layers may be less precise than
-        float32; with None all layers may be. Where that program exceeds the tolerance, as many
-        layers as possible keep their lower precision, first those that save the most time. The
-        number of these layers is found by bisection, under the assumption that each makes the error
-        larger.
+        float32; with None all layers may be less precise. Where the program for None exceeds the
+        tolerance, as many layers as possible keep their lower precision, first the layers that save
+        the most time. The number of layers is found by bisection, under the assumption that each
+        further layer of lower precision makes the error larger.
         error: returns the error of a program.
         """
         program = chosen(None)
@@ -113,8 +113,9 @@ class Calibration:
         return program, self.accuracy(program, program_error, faster)
 
     def accuracy(self, program: Program, error: float, faster: Sequence[str] = ()) -> Accuracy:
-        """Returns the accuracy of a program with the given error. faster: the names of the layers
-        that would be faster in less than float32, where some had to be held back."""
+        """Returns the accuracy of a program with the given error. faster: the names of layers that
+        would be faster in less than float32. If the program computes some of them in float32, these
+        layers are held back."""
         less_precise = tuple(step.layer.name for step in _less_precise(program))
         return Accuracy(error, self.images, self.tolerance, less_precise,
                         tuple(name for name in faster if name not in less_precise))
@@ -127,7 +128,8 @@ def _less_precise(program: Program) -> list[Step]:
 
 
 def _saved(step: Step) -> float:
-    """Returns the microseconds that the lower precision saves over the best float32 candidate."""
+    """Returns the microseconds that a step's lower precision saves over the best float32
+    candidate."""
     cost = min((candidate.cost for candidate in step.candidates
                 if candidate.variant == step.variant), default=0.0)
     return min((candidate.cost for candidate in step.candidates

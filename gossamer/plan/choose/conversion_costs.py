@@ -39,7 +39,7 @@ class ConversionCosts:
 
     def __call__(self, value: str, source_format: Hashable, target_format: Hashable) -> float:
         """Returns the cost of copying a value from one format to another, in microseconds; infinite
-        where there is no such copy."""
+        where no algorithm makes this copy."""
         if isinstance(source_format, FusionFormat):
             source_format = source_format.written
             if source_format == target_format:
@@ -92,7 +92,7 @@ class ConversionCosts:
             request.layer, request.algorithms, request.device)), default=math.inf)
 
     def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
-        """Measures the conversions whose cost is an estimate; returns whether there were any."""
+        """Measures the conversions whose cost is an estimate. Returns whether any was measured."""
         requests: dict[_Key, MeasurementRequest] = {}
         for value, source, target in conversions:
             written = source.written if isinstance(source, FusionFormat) else source

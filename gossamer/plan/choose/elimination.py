@@ -1,10 +1,10 @@
 """Bucket elimination: the least sum of tables of costs over variables with few states.
 
-The method is that of R. Dechter, "Bucket elimination: a unifying framework for reasoning"
-(Artificial Intelligence, 1999). Variables are eliminated one after another, the one with the
-smallest table first, which gives a tree of buckets; messages along the tree carry least costs.
-The messages are stored: where one variable is fixed and another is asked for next, only the
-messages on the path between the two are computed.
+Source: R. Dechter, "Bucket elimination: a unifying framework for reasoning" (Artificial
+Intelligence, 1999). Variables are eliminated one after another, the variable with the smallest
+table first. This order gives a tree of buckets; messages along the tree hold least costs. The
+messages are stored: where one variable was fixed and the costs of another variable are wanted next,
+only the messages on the path between these two variables are computed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ LARGEST_TABLE = 1 << 22
 """Number of entries of the largest table that may be made (32 MiB of float64)."""
 
 Table = tuple[tuple[int, ...], np.ndarray]
-"""Variables, and the cost of each combination of their states, with one axis a variable."""
+"""Variables, and an array of the cost of each combination of their states, with one axis for each
+variable."""
 
 
 class GraphTooWideError(ValueError):
-    """Raised for a graph whose layouts cannot be chosen exactly, as a table would be too large."""
+    """Raised for a graph whose formats cannot be chosen exactly, because a table would be too
+    large."""
 
 
 def check_size(entries: int, width: int) -> None:
@@ -38,14 +40,15 @@ def check_size(entries: int, width: int) -> None:
 class BucketTree:
     """An order of elimination, as a tree with a bucket for each variable.
 
-    bucket: the bucket of each variable.
+    bucket: the number of each variable's bucket.
     members: the variables of each bucket, its own variable first, each as the number of its bucket.
     above: the parent of each bucket.
     neighbours: the buckets next to each bucket in the tree.
 
     Buckets are numbered in the order of elimination, so a parent has a higher number than its
-    children. A bucket shares with its parent all its variables but its own. The last buckets of
-    separate components have the last bucket of all as their parent, and share no variable with it.
+    children. A bucket shares with its parent all its variables except its own one. The last bucket
+    of a component that is not connected to the rest of the graph has the last bucket of all as its
+    parent, and shares no variable with it.
     """
 
     def __init__(self, sizes: Sequence[int], scopes: Iterable[tuple[int, ...]]) -> None:
@@ -96,7 +99,7 @@ class Elimination:
     """The costs of the buckets of a tree, and the messages that lead towards the bucket `root`.
 
     floors: the cost of each state of each variable alone.
-    tables: the costs of combinations.
+    tables: the costs of combinations of states.
     """
 
     def __init__(self, tree: BucketTree, floors: Sequence[np.ndarray],
@@ -131,7 +134,7 @@ class Elimination:
         return total.min(axis=tuple(range(1, total.ndim)))
 
     def fix(self, state: int, cost: float) -> None:
-        """Restricts the variable that others() was last called for to one state, at that cost."""
+        """Restricts the variable of the last call of others() to one state, with the given cost."""
         self.floors[self.root] = np.full(len(self.floors[self.root]), np.inf)
         self.floors[self.root][state] = cost
 
@@ -143,8 +146,8 @@ class Elimination:
         self.messages[start, end] = (self._sum(start, end) + floors).min(axis=axes)
 
     def _sum(self, bucket: int, receiver: int | None) -> np.ndarray:
-        """Returns the sum of a bucket's tables and of the messages to it, other than the
-        receiver's, with one axis for each member of the bucket."""
+        """Returns the sum of a bucket's tables and of the messages to it, with one axis for each
+        member of the bucket. The message from the bucket `receiver` is left out."""
         members = self.tree.members[bucket]
         parts = list(self.tables[bucket])
         parts += [(self.tree.members[min(bucket, other)][1:], self.messages[other, bucket])

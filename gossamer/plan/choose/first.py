@@ -1,5 +1,5 @@
 """The choice where nothing is measured: first algorithms in their first configs, in the formats
-that move the fewest bytes. Values stay packed between layers that read and write words."""
+that move the fewest bytes. Values stay packed between layers that read and write packed dtypes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from gossamer.tensor import Format
 
 
 class FirstChoices:
-    """The choices for a network of which nothing is measured: each layer takes the first algorithm
-    that supports the problem, in its first config, with the formats that move the fewest bytes. A
-    layer that no algorithm of the device supports runs on the host.
+    """The choices for a network without measurements: each layer takes the first algorithm that
+    supports the problem, in its first config, with the formats that move the fewest bytes. A layer
+    that no algorithm of the device supports runs on the host.
 
     fusions: the fusions that the policy's `only` forces, or else the parts that a library for whole
     networks computes; all other layers are computed alone.
@@ -53,8 +53,9 @@ class FirstChoices:
 
     def _parts(self, layers: Sequence[Layer]) -> list[Layer]:
         """Returns the parts of a network. Layers whose algorithm the policy decides are left out.
-        Layers without any weight left, which multiply nothing, are left out too, unless `only`
-        names an algorithm for parts."""
+        Layers whose weights are all zero are left out too, because gossamer computes only their
+        epilogues. Where `only` names an algorithm for parts, just the layers of the policy's
+        `force` are left out."""
         if not may_have_parts(self._policy):
             return []
         if self._policy.only in {algorithm.name for algorithm in OPS[PartProblem.op].algorithms}:
@@ -86,8 +87,8 @@ class FirstChoices:
         return LayerChoice(algorithm, min(variants, key=order), layer_device, reasons)
 
     def _able(self, layer: Layer) -> tuple[list[Algorithm], Device, dict[str, str]]:
-        """Returns the algorithms that may compute a layer in order, their device, and the reason
-        for each other algorithm."""
+        """Returns the algorithms that may compute a layer, in their order, with their device, and
+        for each other algorithm the reason why it may not."""
         if layer.name in self._forced:
             algorithm, reasons = self._forced[layer.name]
             return [algorithm], self._device, dict(reasons)
@@ -111,8 +112,8 @@ class FirstChoices:
         return None
 
     def _unpacking(self, layer: Layer, variant: Variant) -> int:
-        """Returns 0 where a variant writes packed outputs that all readers take packed, 1 where it
-        writes no packed output, and 2 where a packed output would have to be unpacked."""
+        """Returns 0 where all readers of a variant's packed outputs take them packed, 1 where the
+        variant has no packed output, and 2 where a packed output would have to be unpacked."""
         packed = [(name, spec.format) for name, spec in zip(
             layer.outputs, variant.outputs, strict=True) if spec.format.is_packed]
         if not packed:
@@ -120,7 +121,8 @@ class FirstChoices:
         return 0 if all(self._all_read(name, format_) for name, format_ in packed) else 2
 
     def _all_read(self, name: str, format_: Format) -> bool:
-        """Returns whether a value has readers, all of which can read it in a packed format."""
+        """Returns whether a value has readers and all of its readers can read it in a packed
+        format."""
         key = name, format_
         if key not in self._read_packed:
             readers = self._readers[name]

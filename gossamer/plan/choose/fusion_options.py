@@ -1,5 +1,5 @@
-"""The options with which the plan assignment computes several layers in one step. All layers of a
-fusion take such options together."""
+"""The options with which the plan assignment computes several layers in one step. Either all layers
+of a fusion take their options for one candidate, or none does."""
 
 from __future__ import annotations
 
@@ -118,11 +118,11 @@ def _fastest(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def forced_fusions(fusions: Sequence[Layer], usable: Mapping[str, Collection[str]],
                    only: str | None) -> list[Layer]:
-    """Returns the fusions that a forced algorithm computes: in the order of the network, all that
-    the algorithm can compute and that share no layer with an earlier one.
+    """Returns the fusions that a forced algorithm computes. Among the fusions that it can compute,
+    in the order of the network, a fusion is left out where it shares a layer with an earlier one.
 
-    usable: the names of the algorithms that can compute each fusion, by its name. only: the name of
-    the algorithm; None where none is forced.
+    usable: the names of the algorithms that can compute each fusion, by the fusion's name. only:
+    the name of the forced algorithm; None where no algorithm is forced.
     """
     if only is None or only not in {algorithm.name for algorithm in (
             *fusion_algorithms(), *OPS[PartProblem.op].algorithms)}:

@@ -51,7 +51,7 @@ class Network:
         """Returns the program with the choices that decide() makes. Its concatenations and slices
         copy nothing where the formats allow that.
 
-        decide, reshapes: as in ProgramBuilder. fusions: the fusions that are computed as one.
+        decide, reshapes: as in ProgramBuilder. fusions: the fusions that are computed in one step.
         """
         builder = ProgramBuilder(self.batch, self.inputs, self.constants, decide, reshapes,
                                  self.names)

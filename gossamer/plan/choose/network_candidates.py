@@ -1,4 +1,4 @@
-"""The candidates of a network's layers and fusions, measured in one queue where that is of use."""
+"""The candidates of a network's layers and fusions. Most candidates are measured together."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from gossamer.plan.tune.tuner import Tuner
 
 
 class NetworkCandidates:
-    """The candidates of a network's layers and of those fusions that may be computed as one.
+    """The candidates of a network's layers, and of the fusions that one algorithm may compute in
+    one step.
 
-    The arguments are those of Assigner.
-    of_layers: the layers in their order; all but reshapes have their candidates.
+    For the arguments see Assigner.
+    of_layers: the layers in order, each with its candidates; a reshape has none.
     of_fusions: the fusions, and the parts that a library for whole networks may compute, with their
     candidates.
     whole: the part that is the whole network; None where the whole network cannot be a part.
@@ -72,8 +73,8 @@ class NetworkCandidates:
         left_out: set[str] = set()
         parts = measured(left_out)
         if not any(math.isfinite(part.least_cost) for part in parts):
-            # behind some ops results that jump cannot be checked: parts without such layers are
-            # tried
+            # results that jump cannot be checked behind some ops: parts without the layers that
+            # have jumps are tried
             left_out = {layer.name for layer in network.layers
                         if layer.problem is not None and has_jumps(layer.problem)}
             parts += measured(left_out) if left_out else []
@@ -90,7 +91,7 @@ class NetworkCandidates:
         """Measures the candidates of all layers and fusions together, since the time that a fusion
         saves decides whether candidates of its layers are worth measuring. Candidates of fusions
         and of gossamer's own dense algorithms are built while the vendors' libraries are asked for
-        theirs."""
+        their variants."""
         policy, tuner = self._policy, self._tuner
         problems = [problem_key(layer.problem) for layer in (*layers, *fusions)
                     if layer.problem is not None]
@@ -165,7 +166,8 @@ class NetworkCandidates:
 
 
 def _times_within(part: MeasuredLayer) -> dict[str, float]:
-    """Returns the microseconds that a library takes for the layers of a part within it."""
+    """Returns the microseconds that a library takes for each layer of a part while it computes the
+    whole part."""
     layer = part.layer
     assert isinstance(layer.problem, PartProblem)
     fastest = min(part.candidates, key=lambda candidate: candidate.cost)

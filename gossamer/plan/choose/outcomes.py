@@ -1,5 +1,6 @@
 """The time and accuracy of a program that was chosen, and its comparison with other programs.
-Reports import this module also where nothing was measured, and it imports no code that measures."""
+The module imports no code that measures, because reports import it also where nothing was
+measured."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ MEASURED = "measured choice"
 DENSE_ONLY = "dense algorithms only"
 """The name of the plan without algorithms that skip zeros."""
 WHEREVER = " wherever it can"
-"""The words after the algorithm's name in the name of a plan that takes it wherever it can."""
+"""The end of the name of a plan that takes one algorithm wherever it can; the algorithm's name
+comes before it."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +63,14 @@ class EndToEnd:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outcome of comparing the cheapest assignment's program with others.
+    """The outcome of comparing the program of the cheapest assignment with other programs.
 
     program: the program to use.
     end_to_end: the time of the program.
     why: the reason, for reports, why layers take slower candidates than in the cheapest assignment;
-    "" where the program is the cheapest assignment's.
+    "" where the program is the program of the cheapest assignment.
     plans: one dict for each plan with the keys plan, median_us, p25_us, p75_us, outcome and
-    is_taken, the cheapest assignment's first.
+    is_taken. The first dict is about the plan of the cheapest assignment.
     """
 
     program: Program

@@ -1,15 +1,15 @@
 """The cheapest plan assignment of a network: the exact choice of one option for every node and of
 the formats of every value.
 
-A node option costs a time, needs a format of every input and gives a format of every output. A
-value that some reader needs in another format than its writer gives is converted once for that
-format, and all readers that need it share the copy. This is the layout selection of Anderson and
-Gregg ("Optimal DNN primitive selection with partitioned boolean quadratic programming", CGO
-2018), with conversions shared by readers, solved exactly by Dechter's bucket elimination ("Bucket
-elimination: a unifying framework for reasoning", Artificial Intelligence, 1999).
+A node option costs a time, needs a format of every input and gives a format of every output. Where
+readers need a value in another format than its writer gives, the value is converted once for this
+format, and these readers share the copy. This is the layout selection of Anderson and Gregg
+("Optimal DNN primitive selection with partitioned boolean quadratic programming", CGO 2018), with
+conversions shared by readers, solved exactly by Dechter's bucket elimination ("Bucket elimination:
+a unifying framework for reasoning", Artificial Intelligence, 1999).
 
-- Options of one node with equal formats have the same effect on other nodes. They are one state
-  of the node.
+- Options of one node with equal formats have the same effect on other nodes. Such options are one
+  state of the node.
 - The formats in which a value is needed are a set. Extra variables gather this set reader by
   reader, the last reader first, so that a value with many readers makes no large table. Values
   that the same nodes read (all inputs of a concatenation) share these variables.
@@ -17,13 +17,13 @@ elimination: a unifying framework for reasoning", Artificial Intelligence, 1999)
   node is fixed.
 
 Time and memory grow with the largest table, which has as many entries as the product of the numbers
-of states in a bucket. They are exponential in the graph's width alone, and linear in its length.
-Chains, residual, inception and dense blocks have widths of 2 to 4.
+of states in a bucket. Time and memory grow exponentially with the graph's width, but only linearly
+with its length. Chains, residual, inception and dense blocks have widths of 2 to 4.
 
 An algorithm that computes several nodes in one step is an option of each of them. The values
-between these nodes have a format that only this option knows, and conversions to and from it cost
-infinity. So all of the nodes take the option, or none does. The cost of the algorithm is the cost
-of the first node's option; the other nodes' options cost nothing.
+between these nodes have a format that only this option knows, and conversions to and from this
+format cost infinity. So all of the nodes take the option, or none does. The cost of the algorithm
+is the cost of the first node's option; the other nodes' options cost nothing.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class NodeOption:
     """One way to compute a node.
 
     cost: a time in any unit, 0 or more; infinity where the option cannot be used.
-    needs: the format in which it reads each input.
-    gives: the format of each output that it writes.
+    needs: the format in which the option reads each input.
+    gives: the format in which the option writes each output.
     of_fusion: whether the option belongs to an algorithm that computes several nodes; the option of
     one of these nodes has the cost of all.
     """
@@ -85,25 +85,27 @@ class PlanAssignment:
 def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
              conversion: Callable[[str, Hashable, Hashable], float], *,
              required: Mapping[str, Hashable], slack: float = SLACK) -> PlanAssignment:
-    """Returns the cheapest plan assignment, where costs that differ by little count as equal. Of
-    several cheapest ones it is the first in lexicographic order of the options' indices.
+    """Returns the cheapest plan assignment, where costs that differ by little count as equal. Among
+    several cheapest plan assignments, the first in the lexicographic order of the options' indices
+    is returned.
 
     An option that costs at most (1 + slack) times the cheapest option of its node counts with the
-    cost of the cheapest. Any other option that costs at most (1 + slack) times the cheapest option
-    of its node with the same formats counts with the cost of that option. So the total is at most
-    (1 + slack) times the least total, and a node has no option that is cheaper by more than the
-    slack, in the same formats, than the option that it takes.
+    cost of the cheapest. Any other option is compared with the cheapest option of its node that has
+    the same formats: where it costs at most (1 + slack) times as much, it counts with the cost of
+    that cheapest option. So the total is at most (1 + slack) times the least total, and a node has
+    no option that is cheaper by more than the slack, in the same formats, than the option that it
+    takes.
 
-    An option of a fusion is not compared with the options that compute its node alone. It counts
-    with (1 + slack) times its cost, so that a fusion is taken only where its nodes one by one cost
-    more than (1 + slack) times as much. The total is then at most (1 + slack)^2 times the least
-    total.
+    An option of a fusion is not compared with the options that compute its node alone. Such an
+    option counts with (1 + slack) times its cost. So a fusion is taken only where its nodes one by
+    one cost more than that product. The total is then at most (1 + slack)^2 times the least total.
 
     fixed: the formats of the values that no node writes.
     required: the formats in which the network's outputs must be.
     conversion: a function of a value and two unequal formats. It returns the cost of copying the
-    value from the first format to the second, 0 or more, infinity where no copy is possible. It is
-    called once for each pair of formats that can meet. Formats are told apart by equality.
+    value from the first format to the second: 0 or more, and infinity where no copy is possible.
+    The function is called once for each pair of formats that can meet. Formats are told apart by
+    equality.
 
     Raises NoAssignmentError when every plan assignment costs infinity, and GraphTooWideError when
     the graph is too entangled (a table would exceed LARGEST_TABLE entries; the message tells the
@@ -158,9 +160,10 @@ def _counted(costs: np.ndarray, least_costs: np.ndarray, of_fusion: np.ndarray,
 class _Model:
     """The network as variables and tables of costs.
 
-    Variables are the nodes (whose states are their options of distinct formats), one more node with
-    a single state that stands for everything outside the network, and the sets of needed formats. A
-    table consists of some variables and the cost of each combination of their states.
+    There are three kinds of variables: the nodes, each with a state for each combination of formats
+    of its options; one more node with a single state, which stands for everything outside the
+    network; and the sets of formats in which a value is needed. A table consists of some variables
+    and the cost of each combination of their states.
     """
 
     def __init__(self, nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
@@ -220,8 +223,8 @@ class _Model:
         self.states_of_fusions.append(np.array([option.of_fusion for option in distinct]))
 
     def _add_value(self, value: str, writer: int, port: int, readers: list[int]) -> None:
-        """Adds the table of a value's conversions, over the states of its writer and the sets of
-        formats in which it is needed."""
+        """Adds the table of a value's conversions, over the states of the value's writer and the
+        sets of formats in which the value is needed."""
         numbers: dict[Hashable, int] = {}
         variable = len(self.nodes) - 1
         masks: tuple[int, ...] = (0,)
@@ -242,8 +245,9 @@ class _Model:
 
     def _add_needs(self, variable: int, masks: tuple[int, ...], reader: int,
                    needs: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        """Returns the variable whose states are the unions of the sets `masks` with the formats
-        that one more reader needs, and these unions. A set of formats is a mask of bits."""
+        """Returns a variable, and the sets of formats that are its states: each set of `masks`
+        joined with each set of formats that one more reader may need. A set of formats is a mask of
+        bits."""
         if len(set(needs)) == 1:
             return variable, tuple(mask | needs[0] for mask in masks)
         if len(masks) == 1:
@@ -268,8 +272,8 @@ class _Model:
         self._values.append(value)
 
     def conflict(self) -> str:
-        """Returns the reason why no plan assignment is possible, with the value that causes it
-        where a single value does."""
+        """Returns the reason why no plan assignment is possible; it names a value where this value
+        alone is the cause."""
         for value, (_, table) in zip(self._values, self.tables, strict=True):
             if np.isinf(table).all():
                 return (f"value {value!r} can be converted from no format that is given to those "

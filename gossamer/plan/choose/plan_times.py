@@ -1,4 +1,4 @@
-"""The times of whole programs, from end to end: as they run, or read from the cache."""
+"""The times of whole programs from end to end, measured or read from the cache."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from gossamer.plan.tune.profile import COMPARING
 from gossamer.plan.tune.tuner import Tuner
 
 _BUDGET_US = 5e5
-"""The most time in microseconds that the samples of one program may take."""
+"""The most time in microseconds that the usual number of samples of one program may take."""
 _MOST_SAMPLES = 4
-"""Largest multiple of the usual number of samples that is taken while it is not clear which program
-is the fastest."""
+"""The most samples that are taken while it is not clear which program is the fastest, as a multiple
+of the usual number."""
 _ABOUT_EQUAL = 1.01
 """Ratio of two medians up to which it does not matter which one is smaller."""
 _BRIEF_SAMPLES = 3
-"""Number of samples of a program where a few are enough."""
+"""Number of samples of a program where a few samples are enough."""
 _SAMPLE_US, _BRIEF_SAMPLE_US = 1e4, 5e3
-"""Microseconds of one sample, and of one sample where a few are enough."""
+"""Microseconds of one sample, and of one sample where a few samples are enough."""
 
 
 def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
@@ -45,12 +45,14 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
                brief: bool = False) -> list[EndToEnd]:
     """Returns the time of each of a network's programs; equal programs are timed once.
 
-    The times are read from the cache where it has all of them. Else all programs are timed
-    together, with their samples interleaved, and the times are stored; stored times are kept where
-    no program without a stored time runs. More samples are taken of the programs that may be the
-    fastest. Programs that do not fit the memory together with the others are timed after them.
+    The times are read from the cache where the cache has all of them. Otherwise all programs are
+    timed together, with their samples interleaved, and the times are stored. Where no program
+    without a stored time runs, the other programs are not timed again. More samples are taken of
+    the programs that may be the fastest. Programs that do not fit the memory together with the
+    others are timed after them.
 
-    brief: whether a few samples of each are enough. Times of few samples have keys of their own.
+    brief: whether a few samples of each program are enough. Times of a few samples are stored under
+    keys of their own.
     """
     keys = [_brief_key(program, device) if brief else program_key(program, device)
             for program in programs]
@@ -103,7 +105,8 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
                     ) -> dict[str, EndToEnd]:
     """Returns the times of the programs that fit the memory together, and the reasons why other
     programs do not run. A program that finds too little memory beside the others is left out.
-    Programs whose times are missing come first; where none of them runs, no other program is timed.
+    Programs whose times are missing come first; where none of these programs runs, no other program
+    is timed.
     take: returns the times of tasks."""
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}
@@ -128,8 +131,8 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
 def _timed(tasks: Mapping[str, Task], samples: int, most_s: float,
            sample_us: float = _SAMPLE_US) -> dict[str, Timing]:
     """Returns the time of each task. Tasks that may be the fastest are timed again, with twice as
-    many samples each time, until it is clear which is the fastest, or until `most_s` seconds are
-    over."""
+    many samples each time, until it is clear which task is the fastest, or until `most_s` seconds
+    are over."""
     timings: dict[str, Timing] = {}
     pending, factor, start = list(tasks), 1, time.monotonic()
     while pending and factor <= _MOST_SAMPLES:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Planned:
     """A program for one batch size, and how it was chosen.
 
-    comparison: the comparison with baseline plans; None where none was made.
+    comparison: the comparison with baseline plans; None where no comparison was made.
     accuracy: the error on the calibration inputs; None without such inputs.
     notes: sentences for the user about the choice.
     end_to_end: the time of one execution; None where it was not measured.
@@ -80,8 +80,8 @@ class Planner:
 
     def planned(self, batch: int) -> Planned:
         """Returns the program of a batch size. Measurements are written to disk, even where an
-        error or Ctrl-C ends the measuring. Raises InputError where the program's outputs cannot be
-        compared with those of the calibration."""
+        error or Ctrl-C ends the measuring. Raises InputError where the calibration inputs do not
+        suit the batch size."""
         if self._tuner is None:
             return self._plan(batch)
         with self._tuner.profile.whole():
@@ -117,7 +117,7 @@ class Planner:
 
     def _chosen(self, network: Network) -> tuple[Planned, Assigner | None]:
         """Returns the cheapest plan, within the tolerance if there is one, and the assigner that
-        made it, which is None where nothing is measured."""
+        made the plan. The assigner is None where nothing is measured."""
         made: list[tuple[Program, Assigner | None]] = []
 
         def make(less_precise: frozenset[str] | None) -> Program:
@@ -129,12 +129,13 @@ class Planner:
         else:
             program, accuracy = self._calibration.choose(make, self._error)
             planned = Planned(program, accuracy=accuracy)
-        # with a tolerance, this assigner knows which candidates layers may take in further programs
+        # each set of less precise layers has had an assigner of its own: further programs are made
+        # by the assigner of the program that was taken
         return planned, next(maker for program, maker in made if program is planned.program)
 
     def _made(self, network: Network,
               less_precise: frozenset[str] | None) -> tuple[Program, Assigner | None]:
-        """Returns the cheapest program and the assigner that made it, which is None where nothing
+        """Returns the cheapest program and the assigner that made the program, None where nothing
         is measured. less_precise: as in Assigner."""
         if self._tuner is None:
             return FirstChoices(network, self._device, self._policy).program(), None
@@ -148,8 +149,8 @@ class Planner:
             self._tuner.release()
 
     def _refined(self, planned: Planned, assigner: Assigner, tuner: Tuner) -> Planned:
-        """Returns the plan that is the fastest from end to end: the cheapest assignment's, or
-        another one."""
+        """Returns the plan that is the fastest from end to end: the plan of the cheapest
+        assignment, or another plan."""
         from gossamer.plan.choose.refine import refined
 
         try:
@@ -183,7 +184,7 @@ class Planner:
 
 
 def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:
-    """Raises InputError where the policy forces the algorithm of a layer that does not exist."""
+    """Raises InputError where the policy's `force` names a layer that does not exist."""
     names = [layer.name for layer in layers if layer.problem is not None]
     for name in policy.force:
         if name not in names:

@@ -9,8 +9,8 @@ from gossamer.plan.candidate import Candidate, compared
 from gossamer.plan.program import Layer, MeasuredLayer
 
 LAYER_BY_LAYER = "layer by layer"
-"""The name, beside those of algorithms, of the reason why a fusion is not computed layer by
-layer."""
+"""The key of the reason why a fusion is not computed layer by layer; the other keys of reasons are
+names of algorithms."""
 
 
 def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candidate], *,
@@ -21,8 +21,7 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
     computes the fusion.
 
     measured: all layers and fusions. taken: the candidate of each step, by the name of its layer or
-    fusion. forced: the algorithm that the user forces. why: as in Comparison, where the plan is not
-    the measured choice.
+    fusion. forced: the algorithm that the user forces. why: as in Comparison.
     """
     known = {node.layer.name: node for node in measured}
     fusions = [node for node in known.values() if node.layer.covers]
@@ -41,7 +40,7 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
         row = reasons.setdefault(step, {})
         for algorithm, reason in fusion.reasons.items():
             row.setdefault(algorithm, reason)
-        # the reason of an algorithm's fastest candidate comes last and stays
+        # the fastest candidate of an algorithm comes last, so that its reason replaces the others
         for candidate in sorted(fusion.candidates, key=lambda candidate: -candidate.cost):
             row[candidate.algorithm.name] = candidate.measured.failure or (
                 f"{name}: {_why_not_at_once(fusion.layer, candidate, taken, fusion_of, why)}")

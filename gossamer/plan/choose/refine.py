@@ -1,11 +1,12 @@
-"""The refinement of a whole plan: other assignments beside the cheapest one, timed as they run.
+"""The refinement of a whole plan: other assignments beside the cheapest one are timed as whole
+programs.
 
 The cheapest assignment is made from the times of layers that ran alone. These times do not show
 which data a layer leaves in the cache for the next layer, how early the next layer can begin, and
-the gaps between layers. So other assignments are tried: some options are fixed, the rest is
-assigned as before, and the program is built as before and timed. First the whole network is
-restricted, such as to one algorithm wherever it can be used. Then single candidates of the fastest
-plan are exchanged for others that took about as long alone.
+the gaps between layers. So other assignments are tried: some options are fixed, all other options
+are assigned as before, and the program of the assignment is built and timed. First the whole
+network is restricted, such as to one algorithm wherever it can be used. Then single candidates of
+the fastest plan are exchanged for other candidates that took about as long alone.
 """
 
 from __future__ import annotations
@@ -38,13 +39,15 @@ from gossamer.plan.tune.tuner import Tuner
 _FLOATS_ONLY = "floats only"
 _FIRST_CONFIGS = "the first configs of each algorithm"
 _FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFORTS["normal"]}
-"""The effort that says how many configs of an algorithm are first ones, by the effort of a plan."""
+"""For each effort of a plan, the effort whose number of configs is the number of an algorithm's
+first configs."""
 _CLEARLY_SLOWER = 1.25
-"""A plan is not timed as a whole where the sum of its layers' times is this many times the sum of
-the measured choice: caches and gaps between layers change the time of a whole plan by less."""
+"""A plan is not timed as a whole where the sum of its layers' times is at least this many times the
+sum of the measured choice: caches and gaps between layers change the time of a whole plan by
+less."""
 _SMALL_SHARE = 0.05
-"""Share of the cheapest assignment's time. An algorithm has no plan of its own where the layers
-that it can compute take less than this share."""
+"""Share of the cheapest assignment's time. If the layers that an algorithm can compute take less
+than this share, the plan that takes the algorithm wherever it can is not made."""
 _NEIGHBOURS_US = 1.0
 """Microseconds by which the time of a step may change with the steps beside it. On an H200 the
 difference between two candidates' times was up to 1.4 us lower in a network than alone."""
@@ -60,9 +63,10 @@ def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tune
     another program that is clearly faster as a whole.
 
     These plans are compared with the cheapest assignment:
-    - For each algorithm, the plan that takes it wherever it can, if another algorithm could compute
-    one of its layers too.
-    - The plan of dense algorithms only, if a layer has candidates that skip zeros and dense ones.
+    - For each algorithm, the plan that takes this algorithm wherever it can, if other algorithms
+    can also compute one of its layers.
+    - The plan of dense algorithms only, if a layer has both candidates that skip zeros and dense
+    candidates.
     - The plan without algorithms on bits, if a layer has candidates on bits and on floats.
     - The plan of the first configs of each algorithm. Among more candidates, more times happen to
     be measured too low, so that the choice among all candidates may be slower as a whole.
@@ -89,7 +93,7 @@ def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tune
 
 class _Plans:
     """The plans of one network that are compared: their programs and times, and the reasons why
-    other plans have none."""
+    other plans have no program or no time."""
 
     def __init__(self, name: str, chosen: Program, assigner: Assigner, device: Device, tuner: Tuner,
                  accurate: Callable[[Program], Program], note: Callable[[str], None]) -> None:
@@ -104,13 +108,13 @@ class _Plans:
 
     def add(self, plan: str, restriction: Restriction, *, always: bool = False) -> None:
         """Makes a plan's program, unless the sum of its layers' times is clearly larger than the
-        measured choice's."""
-        # on processors bits and floats take nearly as long, so that sums do not tell which is
-        # faster
+        sum of the measured choice."""
+        # on processors, bits and floats take nearly the same time, so that the sums of layers'
+        # times do not tell which plan is faster
         always = always or (restriction is FLOATS and self._device.on_processors)
         try:
             assigned = self._assigner.assigned(restriction)
-            # where the network is one part, its time alone may be far off
+            # the time of a part that is the whole network may be far from the time of the plan
             always = always or len(assigned.taken) == 1
             if not always and (reason := self._reason_not_tried(restriction, assigned)):
                 self._failures[plan] = EndToEnd(failure=f"not tried: {reason}")
@@ -143,12 +147,13 @@ class _Plans:
         return ""
 
     def fastest(self, among: Collection[str] | None = None) -> str:
-        """Times plans together, by default all, and returns the plan to use: the fastest where it
-        is clearly faster than the plan to beat or that one does not run, else the plan to beat.
-        The plan to beat is the network as one part where there is such a plan. Unless everything is
-        tried, only plans that skip zeros or count bits may beat it: a library's threads take two to
-        three times as long while another program uses one of their processors, so that plans of
-        dense layers would win in such a state, and lose afterwards."""
+        """Times plans together, by default all, and returns the plan to use. The plan to beat is
+        the network as one part, or the first plan where no plan is one part. The fastest plan is
+        used where it is clearly faster than the plan to beat or the plan to beat does not run.
+        Otherwise the plan to beat is used. Unless the effort tries everything, only plans that skip
+        zeros or count bits may beat the network as one part: while another program uses a
+        processor, a library's threads take two to three times as long. A plan of dense layers would
+        win at such a time, and be slower afterwards."""
         plans = list(self.programs if among is None else among)
         if among is not None or self._failures or len(set(self._keys.values())) > 1:
             timed = end_to_end(self._name, [self.programs[plan] for plan in plans], self._device,
@@ -167,9 +172,9 @@ class _Plans:
         return fastest
 
     def _may_beat(self, plan: str, other: str) -> bool:
-        """Returns whether a plan is taken in place of another one where it is clearly faster.
-        Layers without a weight, as in networks that were not trained, do not count as skipped
-        zeros."""
+        """Returns whether a plan that is clearly faster than another plan is taken in its place.
+        Layers whose weights are all zero, as in networks that were not trained, do not count as
+        layers that skip zeros."""
         return (self._tuner.limits.everything or not is_one_part(self.programs[other])
                 or any(step.algorithm.exact or (not step.algorithm.dense and step.layer.density)
                        for step in self.programs[plan].steps))
@@ -227,15 +232,15 @@ def _restrictions(chosen: Program, device: Device, tuner: Tuner
 
 def _better(name: str, program: Program, assigner: Assigner, device: Device, tuner: Tuner,
             note: Callable[[str], None]) -> Exchange:
-    """Returns candidates that make a program faster as a whole. Each is tried alone: all steps that
-    compute the same problem take it, and nothing else changes.
+    """Returns candidates that make a program faster as a whole. Each candidate is tried alone: all
+    steps that compute the same problem take the candidate, and no other step changes.
 
     The time of a layer alone does not show which data it leaves in the cache, and how early the
-    next layer can begin: kernels of a CUDA graph overlap where the first leaves room on the
+    next layer can begin: kernels of a CUDA graph overlap where the first kernel leaves room on the
     multiprocessors. So of two candidates that take about as long alone, the slower one may be
-    better in the network. The effort says how many candidates are tried; those that may save most,
-    by their times alone, come first. On processors none is tried, since steps take too long there
-    for such effects to matter.
+    better in the network. The effort says how many candidates are tried; the candidates that may
+    save most, by their times alone, come first. On processors no candidate is tried, because steps
+    take too long there for such effects to matter.
     """
     if device.on_processors or program.host_steps(device) or tuner.is_over:
         return {}
@@ -263,8 +268,8 @@ def _better(name: str, program: Program, assigner: Assigner, device: Device, tun
 
 
 def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]:
-    """Returns as many exchanges of candidates as the effort says, first those that may save most.
-    Steps that compute the same problem in the same way are exchanged together."""
+    """Returns as many exchanges of candidates as the effort says, first the exchanges that may save
+    most. Steps that compute the same problem in the same way are exchanged together."""
     measured = {known.layer.name: known.candidates for known in program.measured}
     alike: dict[object, list[Step]] = {}
     for step in program.steps:
@@ -284,7 +289,7 @@ def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]
 def _of_steps(steps: Sequence[Step], taken: Mapping[str, Candidate],
               measured: Mapping[str, Iterable[Candidate]]) -> Iterator[tuple[float, Exchange]]:
     """Yields, for each candidate that all these steps could take in their present formats, the most
-    microseconds that it may save and its exchange."""
+    microseconds that the candidate may save in all these steps together, and its exchange."""
     before = [taken[step.layer.name] for step in steps]
     others = [{candidate_key(candidate.algorithm, candidate.variant): candidate
                for candidate in measured[step.layer.name]

@@ -32,7 +32,8 @@ class Restriction:
     is_checked: bool = True
 
     def of_layer(self, node: MeasuredLayer, usable: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Returns the usable candidates that a layer may take where no fusion computes it."""
+        """Returns the usable candidates that a layer may take where no fusion computes the
+        layer."""
         if self.fixed is not None:
             return self._fixed(node, usable)
         return [each for each in usable if self.admits(node, each)] or usable
@@ -57,7 +58,7 @@ class Restriction:
 
 
 FREE = Restriction()
-"""The restriction that leaves everything free."""
+"""The restriction that admits all candidates."""
 
 
 def wherever(algorithm: str) -> Restriction:
@@ -72,8 +73,8 @@ FLOATS = Restriction(lambda node, candidate: not candidate.algorithm.exact)
 
 
 def first_configs(measured: Sequence[MeasuredLayer], effort: Effort) -> Restriction:
-    """Returns the restriction to the first configs that work of each algorithm. effort: tells how
-    many configs of an algorithm are first ones."""
+    """Returns the restriction to the first configs of each algorithm, among the configs that work.
+    effort: says how many first configs an algorithm has."""
     admitted: set[tuple[str, str, str]] = set()
     for node in measured:
         first: dict[str, set[str]] = {}

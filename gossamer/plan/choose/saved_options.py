@@ -52,8 +52,8 @@ def _stored(step: Step, device: Device) -> dict[str, Any]:
 
 def used_algorithms(plain: StoredPrograms, device: Device) -> dict[str, Any]:
     """Returns, by op and name, the source hash of each algorithm that stored choices take, and the
-    versions of the libraries that it calls on the device. Algorithms that do not exist are left
-    out."""
+    versions of the libraries that the algorithm calls on the device. Names of algorithms that
+    gossamer does not have are left out."""
     used = {(step["op"], step["algorithm"]) for program in plain.values()
             for step in program["steps"]}
     return {f"{op} {algorithm.name}": {"source": source_hash(algorithm),
@@ -66,9 +66,10 @@ class StoredChoices:
     """The choices of a plan, by batch size.
 
     path: the file that holds the choices; None where they were made in this process.
-    notices: sentences for the user on how this machine differs from the one that made the choices.
-    made_for: the input sizes that the choices were made for, where the network now has other sizes
-    and the choices need not fit; "" where the sizes are the same.
+    notices: sentences for the user on how this machine differs from the machine that made the
+    choices.
+    made_for: the input sizes for which the choices were made, where the network now has other
+    sizes, so that a choice need not fit its layer; "" where the sizes are the same.
     """
 
     def __init__(self, path: Path | None, plain: StoredPrograms, notices: Sequence[str] = (),
@@ -96,10 +97,10 @@ class StoredChoices:
     def program(self, network: Network, device: Device) -> tuple[Program, list[str]]:
         """Returns the program of a network, and sentences for the user about it.
 
-        A batch size that was not planned gets the choices of the nearest planned one (by ratio).
-        Where a choice does not fit the layer, another config of its algorithm is taken, else the
-        first algorithm that supports the layer. Raises InputError where the choices of a planned
-        batch size cannot be used.
+        A batch size that was not planned gets the choices of the planned batch size that is nearest
+        by ratio. Where a choice does not fit the layer, another config of its algorithm is taken,
+        else the first algorithm that supports the layer. Raises InputError where the choices of a
+        planned batch size cannot be used.
         """
         batch, layers, outputs = network.batch, network.layers, network.outputs
         planned = batch in self._choices and not self._made_for
@@ -169,8 +170,8 @@ def _ratio(a: int, b: int) -> float:
 
 
 def _restored(step: Stored, layer: Layer, device: Device, *, exact: bool) -> LayerChoice | str:
-    """Returns the stored choice of a layer, or the reason why it cannot be used. exact: whether the
-    choice may be used for an equal problem only."""
+    """Returns the stored choice of a layer, or the reason why this choice cannot be used. exact:
+    whether the choice may be used for an equal problem only."""
     assert layer.problem is not None
     if exact and step["problem"] != problem_key(layer.problem):
         return f"it is {layer.problem.describe()}, which is not what was planned"
@@ -191,15 +192,15 @@ def _restored(step: Stored, layer: Layer, device: Device, *, exact: bool) -> Lay
 def _variants(algorithm: Algorithm, layer: Layer, device: Device,
               precision: str) -> Iterator[Variant]:
     """Yields the variants of a precision, then the variants of all precisions: libraries take long
-    to list those of other precisions."""
+    to list the variants of other precisions."""
     yield from algorithm.variants_in(layer.problem, device, (precision,))
     yield from algorithm.variants(layer.problem, device)
 
 
 def _matches(step: Stored, algorithm: Algorithm, variant: Variant, *, exact: bool) -> bool:
     """Whether a variant is the stored choice. Unless the match has to be exact, a stored layout
-    that was the same memory as the default layout counts as the default: for one image CHWN is the
-    same memory as NCHW."""
+    that described the same memory as the default layout counts as the default layout, such as CHWN
+    for a single image."""
     name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
     if (name, config, precision) != (step["algorithm"], step["config"], step["precision"]):
         return False
@@ -213,7 +214,7 @@ def _matches(step: Stored, algorithm: Algorithm, variant: Variant, *, exact: boo
 
 def _first(layer: Layer, device: Device, preferred: str) -> LayerChoice:
     """Returns the first variant of the preferred algorithm, else of the first algorithm that
-    supports the layer; on the host where no algorithm of the device supports it."""
+    supports the layer. The layer runs on the host where no algorithm of the device supports it."""
     able, layer_device, reasons = eligibility(
         layer, device, refusal_reason=lambda algorithm, problem, device: algorithm.supports(
             problem, device))

@@ -21,7 +21,7 @@ class GivenInputs:
     """The inputs of a network at one batch size as callers give them.
 
     layers: the layer that computes an input from the caller's tensor, for each input that needs
-    one.
+    such a layer.
     specs: the specs of the values that hold callers' tensors, by their names.
     names: the names of the inputs with such a layer, by the names of the values that hold callers'
     tensors.

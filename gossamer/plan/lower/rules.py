@@ -53,7 +53,8 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
 
 def _needed(state: LowerState) -> list[Layer]:
     """Returns the layers without needless reshapes. A reshape is needless where all its readers
-    take the value before the reshape, such as a product that takes the rows of another product."""
+    take the value before the reshape, as a product does that reads the matrix of another product's
+    rows."""
     by_layers = {name for layer in state.layers for name in layer.inputs}
     by_layers |= {info.name for info in state.static.graph.outputs}
     return [layer for layer in state.layers if layer.problem is not None
@@ -74,7 +75,7 @@ def flops_by_node(static: StaticGraph) -> dict[str, int]:
 
 
 def _lower_node(state: LowerState, node: Node) -> None:
-    """Adds the layers of a node. Raises UnsupportedError that names it."""
+    """Adds the layers of a node. Raises UnsupportedError that names the node."""
     graph = state.static.graph
     try:
         _RULES[node.op](state, node)
@@ -138,7 +139,7 @@ def _split(state: LowerState, node: Node) -> None:
 def _slice(state: LowerState, node: Node) -> None:
     a = node.attributes
     source = state.spec(node.inputs[0])
-    # in a graph an end of -1 is before the first element; slice_ would count it from the last
+    # in a graph an end of -1 is before the first element; slice_() counts -1 from the end
     ends = [-source.shape[axis] - 1 if end < 0 else end
             for end, axis in zip(a["ends"], a["axes"], strict=True)]
     state.copy(node, copy_problem.slice_(source, a["starts"], ends, a["axes"], a["steps"]))
@@ -264,8 +265,8 @@ _RULES: dict[str, Callable[[LowerState, Node], Any]] = {
 
 
 def check_rules(opset: Mapping[str, OpDef], rules: Collection[str]) -> None:
-    """Raises TypeError that names the ops that a static graph may have and no rule lowers, and the
-    rules of ops that no static graph has."""
+    """Raises TypeError where a static graph may have an op without a rule, or where no static graph
+    has the op of a rule. The error names these ops."""
     remaining = {name for name, definition in opset.items() if definition.remains}
     problems = [f"{text}: {', '.join(sorted(names))}" for text, names in (
         ("ops without a rule that lowers them", remaining.difference(rules)),

@@ -27,7 +27,7 @@ from gossamer.tensor import TensorSpec, default_spec
 class LowerState:
     """The graph that the rules lower, and the layers and constants that they add.
 
-    store: facts and packed forms of the layers' weights; missing ones are added.
+    store: facts and packed forms of the layers' weights; facts that are missing are added.
     facts: value facts of values and constants, by name.
     """
 
@@ -48,7 +48,8 @@ class LowerState:
 
     def weight(self, name: str) -> np.ndarray | None:
         """Returns the array of a constant that is the same at every batch size, so that its packed
-        forms can be shared; None for other values and for constants of this batch size alone."""
+        forms can be shared; None for other values, and for constants that only this batch size
+        has."""
         return self.static.graph.constants.get(name)
 
     def spec(self, name: str) -> TensorSpec:

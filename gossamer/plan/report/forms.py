@@ -1,4 +1,5 @@
-"""Says in which form a layer with weights is computed: on bits, on trits, or on floats and why."""
+"""Says whether a layer with weights is computed on bits, on trits or on floats, and why on
+floats."""
 
 from __future__ import annotations
 
@@ -18,15 +19,16 @@ FLOATS = "floats"
 
 @dataclass(frozen=True)
 class LayerForm:
-    """The form of a layer with weights, or of several that are computed in one step.
+    """Whether a layer with weights, or several layers of one step, are computed on bits, trits or
+    floats.
 
     form: "bits", "trits" or "floats".
-    reason: why the form is not a packed one; "" for a packed one.
+    reason: why the layer is computed on floats; "" for bits and trits.
     could_be_packed: whether bits or trits can compute the layer.
-    weights: the number of weights of the layer, or of all these layers.
+    weights: the number of weights of all layers of the step.
     layers: the number of layers that are computed in the step.
-    has_signs: whether all inputs are -1, 0 or 1, or the weights of each channel are plus and minus
-    one number.
+    has_signs: whether all inputs are -1, 0 or 1, or the weights of each output channel are plus or
+    minus one number.
     """
 
     layer: str
@@ -39,8 +41,8 @@ class LayerForm:
 
 
 def form_of(layer: str, problem: Problem, taken: bool | None = None) -> LayerForm | None:
-    """Returns the form of a convolution or a product with a matrix, or of the first one of a
-    fusion; None for other problems.
+    """Returns the LayerForm of a convolution or of a product with a matrix. For a fusion, returns
+    the LayerForm of its first convolution or product; for other problems None.
 
     taken: whether an algorithm on bits was taken; None where nothing was chosen yet.
     """
@@ -86,8 +88,8 @@ def weights_line(forms: Iterable[LayerForm]) -> str:
 
 
 def _convolutions(problem: Problem) -> list[Conv2dProblem]:
-    """Returns the convolutions that a problem is, or is made of; a product with a matrix counts as
-    a convolution of images of one pixel."""
+    """Returns the convolutions of a problem: the problem itself, or the convolutions of a fusion. A
+    product with a matrix counts as a convolution of images of one pixel."""
     parts = problem.parts if isinstance(problem, FusionProblem) else (problem,)
     found = (pointwise(part) if isinstance(part, GemmProblem) else part for part in parts)
     return [part for part in found if isinstance(part, Conv2dProblem)]

@@ -18,8 +18,8 @@ class Tile:
 
 
 def headline(report: Report) -> list[Tile]:
-    """Returns the time of the whole network, and how many times as long the best dense plan and the
-    best plan of one library take, as far as these times are known."""
+    """Returns the time of the whole network, and the times of the best dense plan and of the best
+    plan of one library as multiples of the network's time, as far as these times are known."""
     time = report.end_to_end_us
     if not time:
         return []

@@ -23,7 +23,7 @@ def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
 
     facts: a mapping with the keys model, device, description, effort, precision, measured and
     reused (numbers of candidates), version (of gossamer), date, parameters (numbers in the
-    network's constants) and model_bytes (of the model's file; None where it has none).
+    network's constants) and model_bytes (of the model's file; None without a file).
     """
     title = Path(facts["model"]).name
     size = "" if facts["model_bytes"] is None else f", file of {bytes_text(facts['model_bytes'])}"
@@ -41,14 +41,14 @@ def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
 
 
 def by_time(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns a row's candidates, the fastest first and those without a time last."""
+    """Returns a row's candidates, the fastest first and candidates without a time last."""
     return sorted(row.get("candidates", []),
                   key=lambda candidate: (candidate["median_us"] is None,
                                          candidate["median_us"] or 0.0))
 
 
 def with_precision(row: Mapping[str, Any]) -> str:
-    """Returns the algorithm's name, with its precision where that is not float32."""
+    """Returns the algorithm's name, with its precision where the precision is not float32."""
     return row["algorithm"] + ("" if row["precision"] == "fp32" else f" {row['precision']}")
 
 
@@ -58,7 +58,7 @@ def time_text(value: float | None) -> str:
 
 
 def quartiles_text(times: Mapping[str, Any]) -> str:
-    """Returns the quartiles of a row or a candidate as text; "" where there are none."""
+    """Returns the quartiles of a row or a candidate as text; "" where they are not known."""
     low, high = times.get("p25_us"), times.get("p75_us")
     return "" if low is None or high is None else f"{low:.1f} to {high:.1f}"
 
@@ -174,13 +174,13 @@ def _numbers(row: Mapping[str, Any], anchor: str, with_reason: bool,
 
 
 def _density(row: Mapping[str, Any]) -> str:
-    """Returns the share of a layer's nonzero weights as text; "" where it has no weights."""
+    """Returns the share of a layer's nonzero weights as text; "" where the layer has no weights."""
     return "" if row["density"] is None else share_text(row["density"])
 
 
 def _candidates(row: Mapping[str, Any]) -> str:
-    """Returns the bars and the table of a layer's candidates, with the reason why each was taken or
-    was not."""
+    """Returns the bars and the table of a layer's candidates, with the reason why each candidate
+    was taken or was not taken."""
     candidates = by_time(row)
     longest = max((candidate["median_us"] or 0.0 for candidate in candidates), default=0.0)
     bars, lines = [], []
@@ -253,7 +253,7 @@ def _value(name: str) -> str:
 
 def _bar(name: str, value: float | None, longest: float, taken: bool, more: str = "") -> str:
     """Returns a name, a time and its bar, whose length is the time's share of the longest time; ""
-    where there is no time."""
+    where the time is not known."""
     if value is None:
         return ""
     width = 100 * value / longest if longest else 0.0

@@ -7,7 +7,7 @@ from gossamer.plan.program import Program
 
 
 def run_notes(program: Program) -> list[str]:
-    """Returns one sentence on the parts of a program, or none where it has no parts."""
+    """Returns one sentence on the parts of a program, or an empty list where it has no parts."""
     parts = [step for step in program.steps if step.layer.members]
     if len(parts) == 1:
         (step,) = parts

@@ -27,11 +27,11 @@ class MemoryUse:
     float_weights_fp32: the same weights in float32.
     packed_activations: packed values that steps write, without bits that only fill up words.
     packed_activations_fp32: the same values in float32.
-    sums: numbers that layers on bits write.
+    sums: values of layers on bits that are not packed.
     float_activations: values that other steps write, changes of format included.
     activations_fp32: all values that the network's layers write, in float32.
     constants: thresholds, scales and tables of all layers.
-    filling: bits that fill up words of weights and activations beyond their channels.
+    filling: bits of words beyond the last channel, in weights and activations.
     """
 
     packed_weights: int
@@ -72,7 +72,8 @@ def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUs
     """Returns the memory of a program's layers; None where no layer is computed on bits.
 
     Every value that a step writes counts in full, even where values that are never alive together
-    share memory. A value that a step in place would copy counts for the step that writes it.
+    share memory. A value that a step in place would copy counts once, for the step that computes
+    it.
 
     builds: the cost of preparing each step, with the bytes of its packed forms.
     """

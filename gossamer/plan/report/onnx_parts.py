@@ -11,14 +11,15 @@ from gossamer.model.opset.onnx_part import nodes_of
 from gossamer.plan.measurement import counted
 
 _MOST_NAMED = 3
+"""The most nodes that a sentence names."""
 
 
 def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str]:
     """Returns a sentence for each part of a network that ONNX Runtime computes, and for the
     network's tail, with the nodes and the reasons why gossamer does not compute them.
 
-    rows: the rows of a report; where these have times, sentences say which share of the time a part
-    takes.
+    rows: the rows of a report; where the rows have times, sentences say which share of the time a
+    part takes.
     """
     times = {row["layer"]: row.get("median_us") for row in rows}
     total = sum(filter(None, times.values()))
@@ -36,7 +37,7 @@ def part_notes(graph: Graph, rows: Iterable[Mapping[str, Any]] = ()) -> list[str
 
 
 def check_parts(graph: Graph) -> None:
-    """Raises UnsupportedError for a network of which ONNX Runtime computes a part."""
+    """Raises UnsupportedError where ONNX Runtime computes a part of a network."""
     if notes := part_notes(graph):
         raise UnsupportedError(f"{graph.file or graph.name}: {notes[0]}, and strict allows "
                                "gossamer's own layers only; leave strict out")

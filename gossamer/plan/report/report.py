@@ -39,13 +39,13 @@ class Report:
     one step. Its keys are:
     - layer, op, problem, density, algorithm, config, layout, device, flops, skips_zeros, and the
     columns of zero_columns().
-    - layers: the names of the layers that a fusion covers, or the one name.
-    - precision: EXACT for exact products of signs.
+    - layers: the names of the layers that a fusion covers, or the name of the one layer.
+    - precision: the precision of the step; EXACT for exact products of signs.
     - form: a LayerForm as a dict; None where the step is no convolution or product with weights.
     - rejected: for each other algorithm why it was not taken.
     - build_s: seconds to pack weights and to generate and compile kernels; None if not known.
-    - build_when: "measured" for seconds from when the candidates were measured, "now" for seconds
-    of this plan; None if not known.
+    - build_when: "measured" where build_s was measured with the candidates, "now" where it was
+    measured for this plan; None if not known.
     - build_cached: whether a kernel was in the disk cache; None if not known.
     - device_bytes: packed weights and code on the device; None if not known.
     - Of a profiled step: median_us, p25_us, p75_us and share.
@@ -60,7 +60,7 @@ class Report:
     or a plan that was made elsewhere.
 
     end_to_end_us: microseconds of one execution, with inputs and outputs on the device.
-    end_to_end_cached: whether that time was read from the cache.
+    end_to_end_cached: whether end_to_end_us was read from the cache.
 
     plans: where the measured choice was compared with baseline plans, one dict for each plan with
     the keys plan, median_us, p25_us, p75_us (from end to end), outcome and is_taken.
@@ -72,7 +72,8 @@ class Report:
     warm caches, over the time from end to end. Where the steps' sum is larger than that time, the
     share is over the sum, and nothing is BETWEEN. A share of 0 is left out.
 
-    call_us: where the plan was profiled, microseconds of a call with NumPy arrays, by the clock.
+    call_us: where the plan was profiled, microseconds of a call with NumPy arrays, by the host's
+    clock.
 
     accuracy: the error on the calibration inputs, where the plan was compared with float64.
 
@@ -99,22 +100,22 @@ class Report:
 
     @property
     def build_s(self) -> float | None:
-        """Seconds that preparing the layers took, summed over the layers for which it is known;
-        None if it is known for no layer."""
+        """Seconds that preparing the layers took, summed over the layers whose seconds are known;
+        None where the seconds of no layer are known."""
         known = [row["build_s"] for row in self.rows if row["build_s"] is not None]
         return sum(known) if known else None
 
     @property
     def device_bytes(self) -> int | None:
-        """Bytes of the layers' packed weights and code, where they are known; memory that layers
-        share counts for each of them."""
+        """Bytes of the layers' packed weights and code, where they are known; memory that several
+        layers share counts for each layer."""
         known = [row["device_bytes"] for row in self.rows if row["device_bytes"] is not None]
         return sum(known) if known else None
 
     @property
     def build_line(self) -> str:
         """A line such as 'built in 3.41 s when measured (slowest: conv1 1.20 s, conv2 0.90 s), 31.4
-        MiB on the device'; "" where nothing is known."""
+        MiB on the device'; "" where no build time is known."""
         if self.build_s is None:
             return ""
         known = [row for row in self.rows if row["build_s"] is not None]
@@ -138,8 +139,7 @@ class Report:
     def zeros_line(self) -> str:
         """A line such as 'zeros are skipped in 34 of 53 layers with weights: alone these take 12.3
         us, with the best dense algorithms 25.4 us; the network takes 40.0 us, with dense algorithms
-        only 52.0 us', in which times that were not measured are left out; "" for a network without
-        zeros."""
+        only 52.0 us', without the times that were not measured; "" for a network without zeros."""
         weighted = [row for row in self.rows if row["density"] is not None]
         sparse = [row for row in weighted if row["skips_zeros"]]
         if not sparse and all(row["density"] > FEW_ZEROS for row in weighted):
@@ -160,8 +160,9 @@ class Report:
 
     @property
     def zeros_lines(self) -> list[str]:
-        """The zeros_line, a line on layers without any weight left, a line with the reason for each
-        kind of layer whose zeros are not skipped, and the meaning of the break-even densities."""
+        """The zeros_line, a line on layers whose weights are all zero, a line with the reason for
+        each kind of layer whose zeros are not skipped, and the meaning of the break-even
+        densities."""
         if not self.zeros_line:
             return []
         empty = sum(row["density"] == 0 and row["skips_zeros"] for row in self.rows)
@@ -172,8 +173,8 @@ class Report:
 
     @property
     def forms_line(self) -> str:
-        """A line that says which layers are computed on bits, and why others are not; "" where no
-        layer has inputs or weights that are signs."""
+        """A line that says which layers are computed on bits, and why other layers are not; ""
+        where no layer has inputs or weights that are signs."""
         return forms_line(LayerForm(**row["form"]) for row in self.rows
                           if row.get("form"))
 
@@ -348,14 +349,15 @@ def _measured(step: Step, why: str) -> dict[str, Any]:
 
 def _alone(candidates: Sequence[Candidate], part: str,
            rejected: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the columns of a layer of a part about the candidates that compute the layer alone.
+    """Returns columns of a row for a layer of a part: about the candidates that compute the layer
+    alone.
     rejected: why other algorithms were not taken."""
     reasons = [candidate.measured.failure
                or f"{candidate.cost:.1f} us alone; computed with others: {part}"
                for candidate in candidates]
     dense = min((candidate.cost for candidate in candidates if candidate.algorithm.dense),
                 default=math.inf)
-    # the reason of an algorithm's fastest candidate comes last and stays
+    # the fastest candidate of an algorithm comes last, so that its reason replaces the others
     slowest_first = sorted(zip(candidates, reasons, strict=True), key=lambda pair: -pair[0].cost)
     return {
         "best_dense_us": dense if math.isfinite(dense) else None,

@@ -52,8 +52,9 @@ def summarise(static: StaticGraph) -> list[SummaryRow]:
 
 
 def forms_of_layers(graph: Graph, batch: int) -> dict[str, LayerForm]:
-    """Returns the forms in which a network's convolutions and products with weights can be
-    computed, by the names of their nodes, as far as the forms are known before a plan is made."""
+    """Returns, by the names of the nodes, whether a network's convolutions and products with
+    weights can be computed on bits, trits or floats, as far as this is known before a plan is
+    made."""
     layers, _ = lower(resolve(optimise(graph), batch))
     forms = [form_of(layer.name, layer.problem) for layer in layers if layer.problem is not None]
     return {form.layer: form for form in forms if form is not None}

@@ -1,5 +1,5 @@
-"""Says what zeros among weights bring to a plan: where they are skipped, why not elsewhere, and
-below which density skipping them would pay."""
+"""Says in which layers of a plan zeros among weights are skipped, why they are not skipped in other
+layers, and below which density skipping them would be faster."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gossamer.plan.measurement import counted
 from gossamer.plan.program import Step
 
 FEW_ZEROS = 0.9
-"""Density up to which a report has a line on a layer's zeros even where none are skipped. It is a
-rule of thumb."""
+"""Density up to which a report has a line on a layer's zeros even where the plan skips none. It is
+a rule of thumb."""
 _NOT_TRIED = "not tried: "
 
 Row = Mapping[str, Any]
@@ -27,7 +27,8 @@ def zero_columns(step: Step) -> dict[str, Any]:
     """Returns the columns of a report's row about the zeros among a layer's weights.
 
     kind: the kind of layer in words.
-    best_sparse_us: the time of the fastest candidate that skips zeros; None where none has a time.
+    best_sparse_us: the time of the fastest candidate that skips zeros; None where no such candidate
+    has a time.
     break_even: the result of break_even().
     zeros_reason: why zeros are not skipped; "" where they are skipped, or where they are few.
     """
@@ -47,11 +48,12 @@ def zero_columns(step: Step) -> dict[str, Any]:
 
 def break_even(density: float | None, sparse_us: float, dense_us: float) -> float | None:
     """Returns the density at which an algorithm that skips zeros would take as long as the dense
-    one, if its time were proportional to the number of nonzeros; None where that is not known.
+    algorithm, if its time were proportional to the number of nonzeros; None where a time is not
+    known.
 
     density: the share of nonzero weights with which the algorithm that skips zeros took sparse_us
-    microseconds. A part of the time does not depend on the number of nonzeros: the true density is
-    lower where sparse_us exceeds dense_us, and else higher.
+    microseconds. Because a part of the time does not depend on the number of nonzeros, the true
+    density is lower than the returned one where sparse_us exceeds dense_us, and higher otherwise.
     """
     if not density or not (0 < sparse_us < math.inf and 0 < dense_us < math.inf):
         return None
@@ -78,8 +80,8 @@ def break_even_line(rows: Sequence[Row]) -> str:
 
 
 def break_even_text(row: Row) -> str:
-    """Returns the density of a row below which zeros would win, as text; "" where it is not
-    known."""
+    """Returns the density of a row below which skipping zeros would be faster, as text; "" where
+    the density is not known."""
     value = row.get("break_even")
     return "" if value is None else share_text(value)
 
@@ -89,7 +91,8 @@ _FASTER = "what skips them is faster alone, but the plan is faster without"
 
 
 def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
-    """Returns why a layer with zeros has a dense algorithm, without numbers of this layer alone."""
+    """Returns why a layer with zeros has a dense algorithm. The text has no numbers of this layer,
+    so that layers with the same reason share one line."""
     if math.isfinite(sparse_us) and math.isfinite(dense_us):
         return _SLOWER if sparse_us >= dense_us else _FASTER
     names = {algorithm.name for algorithm in OPS[step.layer.op].algorithms if not algorithm.dense}
@@ -109,8 +112,8 @@ def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
 
 
 def _comparison(group: Sequence[Row]) -> str:
-    """Returns a text with the ratio of the fastest time that skips zeros to the best dense time; ""
-    where zeros are not skipped for another reason than a longer time."""
+    """Returns a text with the ratios of the fastest time with zeros skipped to the fastest dense
+    time; "" unless a longer time is the reason why zeros are not skipped."""
     if group[0]["zeros_reason"] != _SLOWER:
         return ""
     ratios = [row["best_sparse_us"] / row["best_dense_us"] for row in group]

@@ -28,7 +28,7 @@ def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
 
 def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
     """Returns the inputs in the graph's order. Callers give them by position, by name, or as one
-    mapping of names to arrays. Raises InputError for other names, and where one is missing."""
+    mapping of names to arrays. Raises InputError for other names, and where a name is missing."""
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
         named = {**inputs[0], **named}
         inputs = ()
@@ -45,10 +45,10 @@ def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> t
 
 
 def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the inputs of a call as views in the form that the plan takes. For an input in NHWC,
-    images with axes N, C, H, W, such as torch's tensors in channels_last, become views in NHWC.
-    Arrays of bfloat16 become views of their bits. Raises InputError where an input takes bfloat16
-    and the array has another dtype."""
+    """Returns the inputs of a call as views in the layout and dtype that the plan takes. For an
+    input in NHWC, images with axes N, C, H, W, such as torch's tensors in channels_last, become
+    views in NHWC. Arrays of bfloat16 become views of their bits. Raises InputError where an input
+    takes bfloat16 and the array has another dtype."""
     def viewed(info: ValueInfo, array: Any) -> Any:
         if info.given is not None and info.given.dtype == BFLOAT16:
             array = _bits(info.name, array)
@@ -81,7 +81,8 @@ def _is_of(shape: Sequence[int], expected: Sequence[int | None]) -> bool:
 
 
 def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
-    """Returns the batch size of the inputs. Raises InputError where they do not fit the graph's."""
+    """Returns the batch size of the inputs. Raises InputError where they do not fit the graph's
+    inputs."""
     check_count(graph, inputs)
     batch: int | None = None
     for info, array in zip(graph.inputs, inputs, strict=True):
@@ -109,8 +110,8 @@ def _shape_text(shape: Sequence[int | None]) -> str:
 
 
 def by_name(graph: Graph, arrays: Sequence[Any]) -> dict[str, np.ndarray]:
-    """Returns arrays that batch_of() has checked as contiguous arrays of the graph's dtypes, by the
-    names of its inputs."""
+    """Returns contiguous arrays of the graph's dtypes, by the names of the graph's inputs. arrays:
+    inputs that batch_of() has checked."""
     return {info.name: np.asarray(array, info.dtype, order="C")
             for info, array in zip(graph.inputs, arrays, strict=True)}
 

@@ -22,9 +22,9 @@ from gossamer.plan.run.host_transfers import TransferGraph, page_locked_array
 class BoundCall:
     """A call of a plan with fixed arrays, as `Plan.bind` makes it.
 
-    Each call reads the present contents of the inputs, writes the outputs in place, and returns
-    them. On a CUDA device it queues one graph on its stream and does not wait for it. The arrays,
-    the plan's weights and its memory live as long as this object.
+    Each call reads the present contents of the inputs, writes the outputs in place, and returns the
+    outputs. With arrays on a CUDA device, a call queues one graph on its stream and does not wait
+    for the graph. The arrays, the plan's weights and its memory live as long as this object.
 
     inputs: the bound inputs.
     outputs: the bound output, or a tuple of several outputs.

@@ -47,7 +47,7 @@ class Calls:
                  program: Callable[[int], Program]) -> None:
         self._network = graph
         self._graph = as_called(graph)
-        """The graph with inputs and outputs in the forms of callers' arrays."""
+        """The graph with inputs and outputs in the formats of callers' arrays."""
         self._device = device
         self._program = program
         self.contexts = Contexts(device, make_context)
@@ -88,7 +88,7 @@ class Calls:
         inputs = self._in_order(inputs, named)
         on_device = self._are_on_device(inputs)
         if on_device and stream is None:
-            # each thread has its own current stream of a library
+            # a library may have another current stream in another thread
             stream = callers_stream(inputs[0])
 
         def completed() -> Any:
@@ -134,8 +134,8 @@ class Calls:
         self.contexts.clear()
 
     def _in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Returns the inputs of a call in the order of the graph's inputs. Their axes stay in the
-        caller's order."""
+        """Returns the inputs of a call in the order of the graph's inputs. The axes of each input
+        stay in the caller's order."""
         return as_called_for(self._network, in_order(self._graph, inputs, named))
 
     def _are_on_device(self, inputs: Sequence[Any]) -> bool:
@@ -146,8 +146,8 @@ class Calls:
         return self.contexts.first(batch)
 
     def _staged(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, ...] | None:
-        """Returns the outputs for NumPy arrays of known shapes and dtypes, by the graph that was
-        captured for such calls; None where no graph was captured."""
+        """Returns the outputs for NumPy arrays of known shapes and dtypes, computed by the graph
+        that was captured for such calls; None where no graph was captured."""
         batch = self._batches.get(_form_on_host(inputs))
         if batch is None or debug.logger.isEnabledFor(logging.DEBUG):
             return None

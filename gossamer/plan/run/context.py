@@ -34,7 +34,8 @@ NewOutputs = tuple[tuple[Any, ...], tuple[int, ...]]
 class Context:
     """The memory of one execution: everything that it writes, and its captured graph.
 
-    A context serves one execution at a time, so that each thread, batch size and stream needs one.
+    A context serves one execution at a time, so that each thread, batch size and stream needs a
+    context of its own.
 
     stream: the stream on which run() works.
     """
@@ -88,10 +89,11 @@ class Context:
         return self.program.batch
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs by name for NumPy inputs by name, with one copy each way.
+        """Returns the outputs by name for NumPy inputs by name, with one copy to the device and one
+        copy back.
 
-        Raises InputError for a missing input, or one of another shape or dtype than this
-        context's batch size takes.
+        Raises InputError where an input is missing, or where its shape or dtype is not the shape or
+        dtype that this context's program takes.
         """
         self.device.check_usable()
         self._check(inputs)
@@ -105,7 +107,7 @@ class Context:
         computing: a stream on which several contexts compute one after another, for large inputs
         and outputs: one context then computes while another copies. Contexts that compute at the
         same time would also end at the same time, and the device would wait while all of them copy.
-        None for this context's own stream.
+        None means this context's own stream.
 
         Raises InputError as run() does.
         """
@@ -135,8 +137,8 @@ class Context:
                     bound: TransferGraph | None = None) -> dict[str, np.ndarray]:
         """Returns the outputs as run() does, for arrays that were checked before.
 
-        outputs: contiguous arrays that receive the outputs, by name; by default new ones.
-        bound: the graph of a bound call, which gives the same arrays each time.
+        outputs: contiguous arrays that receive the outputs, by name; by default new arrays.
+        bound: the graph of a bound call, whose arrays are always the same; None for other calls.
         """
         if self._whole is not None and debug.level() < 2:
             computed = dict(zip(self.program.outputs, self._whole(
@@ -175,8 +177,9 @@ class Context:
 
     def run_staged(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
         """Returns the outputs for arrays of shapes and dtypes that run_checked() has computed
-        before. A graph copies them through page-locked memory; a program that is one part takes
-        them as they are. Returns None where neither is possible."""
+        before. A program that is one part takes the arrays as they are; for other programs a
+        captured graph copies the arrays through page-locked memory. Returns None where no graph was
+        captured."""
         if self._whole is not None:
             return self.run_whole(arrays)
         staged = self._transfers.staged
@@ -264,7 +267,7 @@ class Context:
                 try:
                     next_outputs = new_outputs()
                 except RuntimeError:
-                    # memory that is lacking now is asked for again by the next call
+                    # the next call asks again for the memory that is lacking now
                     return outputs
                 graph.copy_to(next_outputs[1])
             return outputs

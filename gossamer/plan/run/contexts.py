@@ -18,16 +18,17 @@ _MOST_BATCHES = 8
 _AT_ONCE = 4
 """The number of calls of one batch size that run at once by default."""
 _MOST_KNOWN = 64
+"""The most checked calls that are kept."""
 
 
 class _Group:
     """The contexts of one batch size.
 
-    contexts: all contexts, the least recently used on a stream first.
+    contexts: all contexts; the context that on_stream() or first() returned last stands last.
     free: contexts that no thread has taken. None in the queue says that no context could be made;
-    each thread that takes None puts it back.
+    each thread that takes None puts None back.
     making: a lock for the thread that makes a further context.
-    most: how many contexts fit into the device's memory; None while that is not known.
+    most: how many contexts fit into the device's memory; None while the number is not known.
     """
 
     def __init__(self) -> None:
@@ -58,7 +59,7 @@ class Contexts:
 
     @contextmanager
     def taken(self, batch: int) -> Iterator[Context]:
-        """Gives the body a context that no other thread takes meanwhile."""
+        """Gives the body of a with statement a context that no other thread takes meanwhile."""
         group, context = self._taken(batch)
         try:
             yield context
@@ -79,7 +80,8 @@ class Contexts:
 
     def on_stream(self, batch: int, stream: Any) -> Context:
         """Returns the context that was last used on a stream, or a context without work left. Where
-        several streams share one context, their work waits for each other's on the device."""
+        several streams share one context, the device computes the work of one stream after the work
+        of another stream."""
         group = self._group(batch)
         device = self._device
         handle = device.stream_handle(stream)
@@ -123,15 +125,16 @@ class Contexts:
             return [context for group in self._groups.values() for context in group.contexts]
 
     def clear(self) -> None:
-        """Forgets all contexts. Their memory is freed when the calls that use them have ended."""
+        """Forgets all contexts. The memory of a context is freed when the calls that use the
+        context have ended."""
         with self._lock:
             self._groups.clear()
             self.known.clear()
 
     def _grow(self, batch: int, group: _Group, *, for_stream: bool = False) -> None:
         """Makes a further context unless the limit is reached or a context is free. for_stream:
-        whether a context is made even if another one is free, since the stream of the free context
-        may still have work."""
+        whether a context is made even if another context is free, since the stream of the free
+        context may still have work."""
         with group.making:
             if self._is_full(group) or not (for_stream or group.free.empty()):
                 return
@@ -151,7 +154,7 @@ class Contexts:
             group.free.put(context)
 
     def _give_up(self, batch: int, group: _Group) -> None:
-        """Lets threads that wait for the first context, which could not be made, try to make it
+        """Lets the threads that wait for the first context, which could not be made, try to make it
         themselves."""
         with self._lock:
             if self._groups.get(batch) is group:

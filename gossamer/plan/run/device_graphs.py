@@ -14,10 +14,10 @@ from gossamer.plan.program import Program
 from gossamer.plan.run.buffers import ProgramBuffers
 
 _MOST_FOREIGN = 8
-"""Number of captured graphs that are stored for inputs at addresses of other libraries."""
+"""Number of captured graphs that are stored for inputs in the memory of other libraries."""
 _VECTOR_BYTES = 16
-"""Alignment of the inputs of kernels, which load four floats at once; arrays of other libraries may
-have a smaller alignment."""
+"""Alignment in bytes that kernels need of their inputs, because they load four floats at once.
+Arrays of other libraries may have a smaller alignment."""
 _MOST_COPIED_BYTES = 2**31 - 1
 """Largest output that a copy within a graph takes."""
 
@@ -43,15 +43,16 @@ class DeviceGraphs:
         return self._device.limits.graph and not self._program.host_steps(self._device)
 
     def known(self, addresses: tuple[int, ...]) -> CopyingGraph | None:
-        """Returns the graph that reads inputs at these addresses; None where none was captured
-        yet."""
+        """Returns the graph that reads inputs at these addresses; None where no such graph was
+        captured yet."""
         return self._known.get(addresses)
 
     def of(self, inputs: Mapping[str, Buffer], *, is_loaded: bool) -> CopyingGraph | None:
-        """Returns a graph that reads these inputs in place and copies the outputs, or None. The
-        graph is captured when inputs at the same addresses come a second time.
+        """Returns a graph that reads these inputs in place and copies the outputs; None where no
+        such graph is captured. The graph is captured when inputs at the same addresses come a
+        second time.
 
-        is_loaded: whether all kernels are loaded, as no graph can be captured before.
+        is_loaded: whether all kernels are loaded; no graph can be captured before they are.
         """
         if not self._copies_outputs or debug.level() >= 2:
             return None
@@ -70,8 +71,9 @@ class DeviceGraphs:
 
     def in_place(self, inputs: Mapping[str, Buffer],
                  outputs: Mapping[str, Buffer]) -> Callable[..., None]:
-        """Returns a graph of all steps that reads these inputs and writes these outputs in place,
-        where their memory allows that, and copies the other inputs and outputs."""
+        """Returns a graph of all steps. The graph reads inputs and writes outputs in place where
+        their memory is aligned and, for an output, where no other value shares its memory. The
+        graph copies all other inputs and outputs."""
         program, own = self._program, self._buffers
         callers: dict[str, Buffer] = {}
         read: list[tuple[Buffer, Buffer, int]] = []

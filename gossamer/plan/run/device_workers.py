@@ -1,5 +1,5 @@
 """Work that several devices share: each task goes to a device that is free, and a task that fails
-on one device is done again on another."""
+on one device is done again on another device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gossamer.plan.run.lanes import Begin, Collect, Finish, Lanes, PlanParts
 class Member:
     """One of the devices of a plan or of a group of plans.
 
-    Two members may have the same plan, and are two workers then.
+    Two members may have the same plan; each of them is a worker.
 
     problem: why the device is left out; empty while it takes part.
     """
@@ -40,7 +40,7 @@ class Members:
         return [member for member in self.all if not member.problem]
 
     def leave_out(self, member: Member, error: Exception) -> None:
-        """Gives a device no further work, and warns of that. The last device is kept, since its
+        """Gives a device no further work, and warns the user. The last device is kept, because its
         errors say what is wrong."""
         with self._lock:
             if member.problem or self.usable == [member]:
@@ -55,7 +55,7 @@ class BatchTask:
 
     begin: queues the batch on a lane.
     result: receives the function that waits for the batch's outputs, or an error.
-    name: returns an error with the caller's name for the batch added.
+    name: adds the caller's name of the batch to an error.
     errors: the errors with which the batch failed, by device.
     """
 
@@ -71,8 +71,8 @@ class SharedWork:
     """The tasks of several devices.
 
     A task that fails with a DeviceError is tried on each of the other devices, until one succeeds.
-    A device is left out where it is lost, and where another device succeeded with a task on which
-    it had failed. A device with too little memory for a task is not left out.
+    A device is left out in two cases: it is lost, or another device succeeded with a task at which
+    the first device had failed. A device with too little memory for a task is not left out.
 
     members: the devices.
     next_task: returns the next task for a device, or None where no task waits; `changed` is held
@@ -91,8 +91,8 @@ class SharedWork:
         self._is_ended = False
 
     def take(self, member: Member, *, wait: bool) -> BatchTask | None:
-        """Returns the next task for a device; None if no task waits. With `wait` it waits for a
-        task, and returns None when no further task will come."""
+        """Returns the next task for a device; None if no task waits. With `wait` the call waits for
+        a task, and returns None when no further task will come."""
         with self.changed:
             while not self._is_ended and not member.problem:
                 task = next((task for task in self._again if member not in task.errors), None)
@@ -111,7 +111,7 @@ class SharedWork:
         return None
 
     def done(self, task: BatchTask, finish: Finish) -> None:
-        """Sets the result of a task, and leaves out the devices that failed at it."""
+        """Sets the result of a task, and leaves out the devices that failed at the task."""
         for member, error in task.errors.items():
             if not isinstance(error, OutOfMemoryError):
                 self.members.leave_out(member, error)
@@ -119,7 +119,8 @@ class SharedWork:
         task.result.set_result(finish)
 
     def failed(self, task: BatchTask, member: Member, error: Exception) -> None:
-        """Gives the task to another device, or sets its error where no other device can do it."""
+        """Gives the task to another device, or sets the task's error where no other device can do
+        the task."""
         if isinstance(error, DeviceLostError):
             self.members.leave_out(member, error)
         if isinstance(error, DeviceError):
@@ -158,13 +159,13 @@ class SharedWork:
 
 
 class DeviceWorker(threading.Thread):
-    """The thread of one device. It queues each batch on one of several lanes, so that one batch is
-    copied while others are computed, and collects the results. A device has only one thread, since
-    switching between threads would take longer than the calls of the driver.
+    """The thread of one device. The thread queues each batch on one of several lanes, so that one
+    batch is copied while others are computed, and collects the results. A device has only one
+    thread, since switching between threads would take longer than the calls of the driver.
 
-    depth: how many batches the device has at once. A processor has one, since each batch takes
-    longer where several are computed at once.
-    sizes: the number of batch sizes for which it keeps lanes.
+    depth: how many batches the device has at once. A processor has one batch at once, because each
+    batch takes longer where several are computed at once.
+    sizes: the number of batch sizes for which the thread keeps lanes.
     """
 
     def __init__(self, work: SharedWork, member: Member, depth: int, sizes: int = 2) -> None:

@@ -20,7 +20,8 @@ def is_foreign(array: Any) -> bool:
 def on_host(array: Any) -> np.ndarray:
     """Returns a foreign array in host memory as a NumPy array over the same memory.
 
-    Raises InputError where the array lies elsewhere, or is a tensor that requires a gradient.
+    Raises InputError where the array does not lie in host memory, or is a tensor that requires a
+    gradient.
     """
     if getattr(array, "requires_grad", False):
         raise InputError("an input is a tensor that requires a gradient, which a plan does not "
@@ -33,7 +34,8 @@ def on_host(array: Any) -> np.ndarray:
 
 
 def is_lossless(source: str, target: str) -> bool:
-    """Whether every number of one dtype is a number of another dtype. Both are given by name."""
+    """Whether every number of one dtype is a number of another dtype. source, target: the names of
+    the dtypes."""
     if source == "bfloat16":
         return target in ("float32", "float64")
     try:
@@ -58,7 +60,8 @@ def as_taken(array: Any, dtype: str) -> Any:
 
 
 def callers_stream(array: Any) -> Any:
-    """Returns the stream on which the array's library works now; None where it has no streams."""
+    """Returns the stream on which the array's library works now; None where the library has no
+    streams."""
     name = library(array)
     if name == "torch":
         return sys.modules[name].cuda.current_stream(array.device)

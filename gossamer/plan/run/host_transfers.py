@@ -1,8 +1,9 @@
 """Calls with NumPy arrays on a device with memory of its own: copies to the device and back.
 
-A device copies page-locked memory at the rate of the bus and beside the host's own work; from other
-memory it copies only while the host waits. Arrays that are page-locked already are copied as they
-are. Other arrays go through page-locked memory that is kept from call to call. Large arrays go in
+A device copies page-locked memory at the rate of the bus, and the host goes on meanwhile; while a
+device copies other memory, the host waits. Arrays that lie in page-locked memory are copied
+directly. Other arrays go through page-locked memory that is kept from call to call. Large arrays go
+in
 pieces: several threads copy pieces into this memory while the device copies earlier pieces from it.
 Where all arrays lie in page-locked memory, the copies are part of one captured graph.
 """
@@ -22,17 +23,18 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.host import processors
 
 _PIECE_BYTES = 2**20
-"""The fewest bytes that one of several threads copies. On the host of an H200, copying them takes
-twice as long as starting a thread. On other hosts only the speed of large inputs depends on it."""
+"""The fewest bytes that one of several threads copies. On the host of an H200, copying this many
+bytes takes twice as long as starting a thread. On other hosts the number affects only the speed of
+large inputs."""
 _PIECES = 4
 """The most pieces of an array, each copied by one thread. On the host of an H200, two or four
-threads copy 10 MB in 0.57 ms, one thread takes 0.86 ms and eight take 0.74 ms; more and smaller
-pieces take longer. On other hosts another number may be faster."""
+threads copy 10 MB in 0.57 ms, one thread takes 0.86 ms and eight threads take 0.74 ms; more and
+smaller pieces take longer. On other hosts another number may be faster."""
 _PAGE_BYTES = 4096
 """Bytes of a page of memory. Pieces begin at multiples of this number."""
 _MOST_STAGED_BYTES = 2**28
-"""Bytes of the largest array that gets page-locked memory, of which a machine has little; the
-driver alone copies larger arrays. The number is a rule of thumb."""
+"""Bytes of the largest array that gets page-locked memory, because a machine has little page-locked
+memory; the driver alone copies larger arrays. The number is a rule of thumb."""
 
 
 @dataclass
@@ -131,8 +133,8 @@ class HostTransfers:
         return finish
 
     def _source(self, name: str, array: np.ndarray) -> np.ndarray | None:
-        """Returns page-locked memory with an input's bytes; None for an input that goes in pieces
-        or is copied by the driver alone."""
+        """Returns page-locked memory with an input's bytes; None for an input that is copied in
+        pieces or by the driver alone."""
         if not self._is_staged(array):
             return None
         if self._device.is_page_locked(array):
@@ -144,8 +146,8 @@ class HostTransfers:
         return staging
 
     def _target(self, name: str, array: np.ndarray, is_new: bool) -> np.ndarray | None:
-        """Returns page-locked memory for an output; None for an output that the driver copies by
-        itself."""
+        """Returns page-locked memory for an output; None for an output that the driver copies
+        alone."""
         if not self._is_staged(array):
             return None
         if not is_new and self._device.is_page_locked(array):
@@ -168,8 +170,8 @@ class HostTransfers:
                 sources: Mapping[str, np.ndarray | None],
                 targets: Mapping[str, np.ndarray | None],
                 steps: Callable[[Any], None]) -> Callable[..., None] | None:
-        """Returns the graph of a call; None before the second call of its kind, at which the graph
-        is captured."""
+        """Returns the graph of a call. The graph is captured at the second call of its kind; before
+        that the result is None."""
         arrays = tuple(array for array in (*sources.values(), *targets.values())
                        if array is not None)
         if len(arrays) < len(sources) + len(targets):

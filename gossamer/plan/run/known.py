@@ -1,4 +1,5 @@
-"""Calls with torch tensors whose form was checked before, which need no DLPack exchange."""
+"""Calls with torch tensors of shapes and dtypes that were checked before; they need no DLPack
+exchange."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from typing import Any
 from gossamer.plan.run.context import Context, NewOutputs
 
 _MOST_REPLAYS = 8
+"""The most combinations of input addresses for which a call keeps functions that replay a graph."""
 
 
 def form_of(arrays: Sequence[Any]) -> Hashable | None:
-    """Returns a key of all that is checked of a call with these arrays, and of the stream on which
-    torch works now; None where an array is no plain torch tensor on a CUDA device, or requires a
-    gradient."""
+    """Returns a key of everything that the checks of a call with these arrays depend on, with the
+    stream on which torch works now; None where an array is no plain torch tensor on a CUDA device,
+    or requires a gradient."""
     torch = sys.modules.get("torch")
     if torch is None or not arrays:
         return None
@@ -31,13 +33,13 @@ def form_of(arrays: Sequence[Any]) -> Hashable | None:
 
 
 class KnownCall:
-    """A call with tensors of one form on the plan's device.
+    """A call with tensors on the plan's device for which form_of() returns one key.
 
     The call replays the graph that was captured for the tensors' addresses. The graph copies the
     outputs into new tensors: tensors that a caller still holds are never written again.
 
     context: the context that computes.
-    form: the result of form_of().
+    form: the result of form_of() for the tensors.
     like: a tensor of the call.
     """
 
@@ -72,7 +74,7 @@ class KnownCall:
 @cache
 def _handle_of() -> Callable[[int], int]:
     """Returns a function that takes the index of a device and returns the handle of torch's current
-    stream. It makes no stream object where torch has a function that makes none."""
+    stream. The function makes no stream object where torch can return the handle alone."""
     torch = sys.modules["torch"]
     quick: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return quick or (lambda index: int(torch.cuda.current_stream(index).cuda_stream))

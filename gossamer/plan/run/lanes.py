@@ -19,15 +19,15 @@ from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import as_taken, is_foreign, like_on_host, on_host
 
 WARM_CALLS = 3
-"""Executions of a context that may take longer than later ones: the first loads kernels, and the
-second captures a graph."""
+"""Number of executions of a new context that may take longer than later executions: the first loads
+kernels, and the second captures a graph."""
 
 Finish = Callable[[], Any]
 """Function that returns the result of a batch, in the thread of the caller."""
 Collect = Callable[[], Finish]
-"""Function that waits until the device has computed a batch."""
+"""Function that waits until the device has computed a batch, and returns its Finish."""
 Begin = Callable[["Lanes"], Collect]
-"""Function that queues the work on a batch that was checked before."""
+"""Function that queues the work on a batch that was checked before, and returns its Collect."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class PlanParts:
 
     @cached_property
     def graph(self) -> Graph:
-        """The plan's graph with inputs and outputs in the forms of callers' arrays."""
+        """The plan's graph with inputs and outputs in the formats of callers' arrays."""
         return as_called(self.network)
 
 
@@ -77,7 +77,7 @@ class Lanes:
     plan: the plan of the device.
     most_idle: how many idle lanes are kept.
     computing: the stream on which lanes compute large batches one after another; None where the
-    device copies nothing beside other work.
+    device does not copy while it computes.
     """
 
     def __init__(self, plan: PlanParts, most_idle: int) -> None:
@@ -87,7 +87,8 @@ class Lanes:
         self._idle: OrderedDict[Lane, None] = OrderedDict()
 
     def take(self, batch: int) -> Lane:
-        """Returns a lane for a batch size. The caller gives it back unless its batch failed."""
+        """Returns a lane for a batch size. The caller gives the lane back unless the lane's batch
+        failed."""
         lane = next((lane for lane in reversed(self._idle) if lane.batch == batch), None)
         if lane is None:
             return self._new(batch)
@@ -95,8 +96,8 @@ class Lanes:
         return lane
 
     def prepare(self, batch: int, count: int) -> None:
-        """Makes `count` lanes for a batch size, and computes on each until nothing more has to be
-        allocated or captured, so that later batches wait for neither."""
+        """Makes `count` lanes for a batch size, and computes on each lane until nothing more has to
+        be allocated or captured, so that later batches do not wait for such work."""
         lanes = [self.take(batch) for _ in range(count)]
         for lane in lanes:
             named = by_name(self.plan.graph, lane.arrays)
@@ -113,7 +114,7 @@ class Lanes:
 
     def begun(self, lane: Lane, arrays: Sequence[np.ndarray]) -> Callable[[], list[np.ndarray]]:
         """Queues a batch of arrays in host memory on a lane, and returns the function that waits
-        for its outputs."""
+        for the batch's outputs."""
         collect = lane.context.begin(by_name(self.plan.graph, arrays), self.computing)
 
         def outputs() -> list[np.ndarray]:
@@ -138,11 +139,11 @@ class Lanes:
 
 
 def checked(plans: Sequence[PlanParts], item: Any, stream: Any) -> Begin:
-    """Returns the function that begins a batch on any of the plans, of one network.
+    """Returns the function that begins a batch on any of the plans, which are plans of one network.
 
-    stream: with a single plan, a stream of its device: arrays on the device are ready when the
-    stream's present work has ended. With several plans arrays are in host memory. Raises InputError
-    where the batch does not fit the network.
+    stream: for a single plan, a stream of its device. Arrays on the device are ready when the work
+    that is queued on the stream now has ended. With several plans, arrays have to be in host
+    memory. Raises InputError where the batch does not fit the network.
     """
     plan = plans[0]
     inputs = as_called_for(plan.network, in_order(

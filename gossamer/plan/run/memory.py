@@ -20,9 +20,9 @@ class Lifetime:
 def place(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int], int]:
     """Returns the byte offset of every value in one arena, and the arena's size in bytes.
 
-    The largest value is placed first; of values of one size, the value that is alive first. Each
-    value gets the lowest gap between the values that are already placed and are alive at the same
-    time.
+    The largest value is placed first; among values of one size, the value whose life begins first.
+    Each value gets the lowest gap between the values that are already placed and are alive at the
+    same time.
     """
     order = sorted(values, key=lambda name: (-values[name].nbytes, values[name].first, name))
     # first step, last step, start and end of each placed value, in the order of the starts; float64

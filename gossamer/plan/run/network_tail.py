@@ -1,4 +1,4 @@
-"""Calls of a network whose end ONNX Runtime computes from what the plan's program has computed."""
+"""Calls of a network whose end ONNX Runtime computes from the results of the plan's program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gossamer.plan.run.context import Context
 from gossamer.plan.run.foreign import is_foreign, on_host
 
 _NUMBERS = "biufc"
-"""The values of dtype.kind that NumPy arrays of numbers have."""
+"""The values of dtype.kind of NumPy arrays of numbers."""
 
 
 class TailCalls(Calls):
@@ -73,7 +73,7 @@ class TailCalls(Calls):
                                 results if isinstance(results, tuple) else (results,), strict=True))
         there = {**values, **computed}
         for info in (*self._network.inputs, *self._network.outputs):
-            # callers may give and get other dtypes than the network has within
+            # callers may give and get arrays of other dtypes than the network computes with
             there[info.name] = np.asarray(there[info.name], info.dtype)
         try:
             made = self._session.run([there[name] for name in self._tail.reads])
@@ -101,7 +101,7 @@ class TailCalls(Calls):
 
 def _as_taken(info: ValueInfo, value: Any) -> Any:
     """Returns an input of a network as ONNX Runtime takes it. Raises InputError for numbers where
-    texts are expected, and for texts where numbers are."""
+    texts are expected, and for texts where numbers are expected."""
     if info.dtype == "string":
         array = np.asarray(value)
         if array.dtype.kind not in "OUS":

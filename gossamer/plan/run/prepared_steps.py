@@ -60,9 +60,9 @@ class PreparedSteps:
             debug.show(step_line(step, elapsed, state, debug.level()))
 
     def profile(self, repeats: int) -> list[Timing]:
-        """Returns the time of every step as reports show them, each on the data that the steps
-        before it computed. The time of a part is divided among its layers by the library's own
-        profile."""
+        """Returns the time of every step as reports show them, each step on the data that the steps
+        before it computed. The time of a part is divided among its layers in proportion to their
+        times in the library's own profile."""
         timings: list[Timing] = []
         for step, state, work in zip(self._program.steps, self.states, self._works, strict=True):
             if step.in_place:
@@ -88,8 +88,8 @@ class PreparedSteps:
                 for time in shown]
 
     def _built(self) -> Sequence[Callable[[], Prepared]]:
-        """Returns for each step a function that returns its prepared state and the cost of
-        preparing it, or raises the error with which preparing it failed."""
+        """Returns for each step a function that returns the step's prepared state and the cost of
+        preparing it, or raises the error with which preparing the step failed."""
         ready = self._built_before()
         on_device = [index for index, step in enumerate(self._program.steps)
                      if step.device is self._device and not _is_idle(step) and index not in ready]
@@ -98,8 +98,9 @@ class PreparedSteps:
         return [ready.get(index, make) for index, make in enumerate(self._makers)]
 
     def _built_before(self) -> dict[int, Callable[[], Prepared]]:
-        """Returns the states, by their steps' numbers, that another execution of the program has
-        prepared and that this one may use too. It takes most of the time to prepare a program for a
+        """Returns, by the numbers of steps, functions that return prepared states. Another instance
+        of this class has prepared these states for the same program, and this instance may use them
+        too. Preparing the states again would take most of the time of preparing the program for a
         further thread or stream."""
         earlier = self._program.prepared and self._program.prepared()
         if earlier is None:
@@ -110,7 +111,8 @@ class PreparedSteps:
                 if cost is not None and maker.args == other.args and _is_read_only(state)}
 
     def _work(self, step: Step, built: Callable[[], Prepared]) -> Work:
-        """Returns the function that queues a step on a stream, and keeps its state and its cost."""
+        """Returns the function that queues a step on a stream, and appends the step's state and
+        cost to `states` and `builds`."""
         if _is_idle(step):
             self.builds.append(BuildCost(0.0, False, 0) if step.in_place else None)
             self.states.append(State(step.problem, step.variant, step.device))
@@ -142,8 +144,9 @@ def _is_idle(step: Step) -> bool:
 
 
 def _is_read_only(state: State) -> bool:
-    """Whether a state is only launches that write to run-time buffers alone, so that several
-    executions may use it at once."""
+    """Whether a state consists only of launches, and owns no buffers but packed weights. Its
+    launches then write to run-time buffers alone, so that several executions may use the state at
+    once."""
     return state.data is None and bool(state.launches) and all(
         argument in state.packed for launch in state.launches for argument in launch.arguments
         if isinstance(argument, Buffer))

@@ -1,9 +1,9 @@
 """Requests that wait for a device, and the choice of the batch that goes next.
 
 The choice knows how long the plan takes at each batch size. Among the sizes whose batch would end
-before the first request is due, it takes the size with the most images a second. If no batch would
-end so soon, it takes the size with the most images a second of all sizes, which shortens the queue
-fastest.
+before the first request is due, the choice takes the size with the most images a second. If no
+batch would end so soon, the choice takes the size with the most images a second of all sizes, which
+shortens the queue fastest.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _GAIN = 1.05
 """A larger batch size is used only if it computes more images a second than smaller sizes, by this
 factor. The factor is a rule of thumb for the difference between repeated measurements of a plan."""
 _BRIEF_BYTES = 2**19
-"""The most bytes that are copied without giving up Python's lock: a thread that gives it up may
-wait for it longer than the copy takes. The number is a rule of thumb for memory of 10 GB/s and
-more."""
+"""The most bytes that are copied without releasing Python's global interpreter lock: a thread that
+releases the lock may wait for it longer than the copy takes. The number is a rule of thumb for
+memory of 10 GB/s and more."""
 
 
 class Request:
@@ -39,8 +39,8 @@ class Request:
 
     arrays: the inputs.
     rows: the number of images in the inputs.
-    due: the clock's time at which the outputs are wanted.
-    deadline: the time after which the outputs are of no use.
+    due: the time at which the outputs are wanted, by the monotonic clock in seconds.
+    deadline: the time after which the outputs are of no use, by the same clock.
     result: receives the outputs.
     """
 
@@ -77,7 +77,8 @@ class Request:
                 self.result.set_exception(error)
 
     def add(self, start: int, rows: int, outputs: tuple[np.ndarray, ...]) -> None:
-        """Adds the outputs of some images, and hands all to the caller when they are complete."""
+        """Adds the outputs of some images, and hands all outputs to the caller when they are
+        complete."""
         with self._lock:
             self._outputs[start] = outputs
             self._computed += rows
@@ -137,7 +138,7 @@ class WaitingRequests:
         self._largest = min(max(sizes, default=0) for sizes in times.values())
 
     def add(self, request: Request) -> None:
-        """Adds a request, for which there is room."""
+        """Adds a request, for which the queue has room."""
         self.rows += request.rows
         step = self._largest or request.rows
         for start in range(0, request.rows, step):
@@ -167,8 +168,8 @@ class WaitingRequests:
         return None
 
     def _first_entries(self, most: int) -> list[tuple[float, int, Part]]:
-        """Takes the first parts, up to `most` images, or only the first part if it has more. Parts
-        whose outputs nobody wants any more are dropped."""
+        """Takes the first parts, up to `most` images, or only the first part if that part has more
+        images. Parts whose outputs nobody wants any more are dropped."""
         entries: list[tuple[float, int, Part]] = []
         images = 0
         now = time.monotonic()
@@ -212,10 +213,12 @@ def joined(parts: Sequence[Part], size: int) -> Begin:
 
 
 def _copy(target: np.ndarray, source: np.ndarray) -> None:
-    """Copies images into a part of a batch, without giving up Python's lock where they are few."""
+    """Copies images into a part of a batch, without releasing Python's global interpreter lock
+    where they have few bytes."""
     if (source.nbytes <= _BRIEF_BYTES and source.dtype == target.dtype
             and source.flags.c_contiguous):
-        # NumPy gives up the lock for an array of many items, not for one item of all the bytes
+        # NumPy releases the lock for an array of many items, but not for a single item that has all
+        # bytes
         item = np.dtype((np.void, source.nbytes))
         target, source = target.reshape(-1).view(item), source.reshape(-1).view(item)
     target[...] = source
@@ -263,12 +266,13 @@ def _rows(output: np.ndarray, start: int, stop: int, size: int) -> np.ndarray:
 
 def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
                    most_s: float = math.inf) -> dict[int, float]:
-    """Returns the seconds of increasing batch sizes, at least of the first.
+    """Returns the seconds that batches of increasing sizes take; the first size is always among
+    them.
 
-    Sizes that compute hardly more images a second than smaller ones are left out: such a batch
-    would only make requests wait longer. Measuring ends before a size that takes longer than
-    most_s, and after two sizes in a row that are left out; the time of a single size may have been
-    disturbed.
+    Sizes that compute hardly more images a second than smaller sizes are left out: a batch of such
+    a size would only make requests wait longer. Measuring ends before a size that takes longer than
+    most_s, and after two sizes in a row that are left out, because the time of a single size may
+    have been disturbed.
     """
     times: dict[int, float] = {}
     best = 0.0

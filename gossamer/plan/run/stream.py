@@ -26,9 +26,9 @@ _JOIN_S = 1.0
 class ResultStream(Iterator[Any]):
     """The results of batches, in their order, as `Plan.stream` returns them.
 
-    Threads read and compute ahead of the caller, for each device at most twice as many batches as
-    the stream is deep. The threads end when all results were taken, when the stream is closed, and
-    when the caller drops it. A stream may be used as a context manager, which closes it at the end.
+    Threads read and compute ahead of the caller, at most `2 * depth` batches for each device. The
+    threads end when all results were taken, when the stream is closed, and when the caller drops
+    the stream. A stream may be used as a context manager, which closes it at the end.
     """
 
     def __init__(self, members: Members, batches: Iterable[Any], depth: int, errors: str) -> None:
@@ -58,11 +58,11 @@ class ResultStream(Iterator[Any]):
         Raises
         ------
         GossamerError
-            If this batch failed; the message begins with its number from 0. The stream goes on with
-            the next batch.
+            If this batch failed; the message begins with the batch's number, counted from 0. The
+            stream goes on with the next batch.
         Exception
-            The error that the iterator of the batches raised, after the results of all batches
-            before.
+            The error that the iterator of the batches raised, after the results of all earlier
+            batches.
         """
         if self._is_over:
             raise StopIteration
@@ -89,8 +89,8 @@ class ResultStream(Iterator[Any]):
     def close(self) -> None:
         """End the threads, and free the memory of the stream on the device.
 
-        Batches that are being computed are waited for. Where the iterator of the batches is being
-        read, that read goes on until it returns by itself.
+        Waits for batches that are being computed. If the iterator of the batches is being read, the
+        read goes on until it returns by itself.
         """
         self._is_over = True
         self._pipeline.end()
@@ -104,8 +104,8 @@ class ResultStream(Iterator[Any]):
 
 
 class _Pipeline:
-    """The threads of a stream. They hold no reference to the stream, so that the stream is deleted,
-    and ends them, when the caller drops it.
+    """The threads of a stream. They hold no reference to the stream, so that a stream that the
+    caller drops is deleted and then ends the threads.
 
     One thread reads, since iterators are rarely made for several threads. One thread for each
     device computes.
@@ -156,7 +156,7 @@ class _Pipeline:
         return self._tasks.popleft() if self._tasks else None
 
     def _read(self) -> None:
-        """Reads the batches, checks each, and hands it to the threads that compute."""
+        """Reads the batches, checks each batch, and hands it to the threads that compute."""
         last: BaseException | None = None
         try:
             # arrays on the device are ready when the pending work on this stream is done

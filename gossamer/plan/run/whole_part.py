@@ -1,5 +1,5 @@
-"""Execution of a program that ONNX Runtime computes as one part, on the caller's arrays as they
-are: copies in and out would take a good share of a small network's time."""
+"""Execution of a program that ONNX Runtime computes as one part. ONNX Runtime reads the caller's
+arrays themselves, because copies of them would take a good share of a small network's time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gossamer.plan.program import Program
 
 
 class WholePart:
-    """The session of a program that is one part."""
+    """ONNX Runtime's session for a program that is one part."""
 
     def __init__(self, program: Program, ready: Ready) -> None:
         (step,) = program.steps
@@ -29,8 +29,9 @@ class WholePart:
 
     @staticmethod
     def of(program: Program, device: Device, data: Sequence[Any]) -> WholePart | None:
-        """Returns the session of a program that is one part on the host with the inputs and outputs
-        of the program; None for another program. data: the `data` of each step's state."""
+        """Returns the session of a program that is one part on the host; None for another program,
+        and where the part reads other values than the program's inputs or does not write all its
+        outputs. data: the `data` of each step's state."""
         if device.compiles or len(data) != 1 or not isinstance(data[0], Ready):
             return None
         (step,) = program.steps
@@ -39,8 +40,8 @@ class WholePart:
         return WholePart(program, data[0]) if fits else None
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Returns new outputs for the program's inputs, each in order. Raises InputError where ONNX
-        Runtime cannot compute them."""
+        """Returns new outputs for the program's inputs, both in the program's order. Raises
+        InputError where ONNX Runtime cannot compute them."""
         try:
             results = self._run([
                 np.asarray(arrays[index], dtype, order="C")

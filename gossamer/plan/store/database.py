@@ -51,7 +51,8 @@ class Known:
 
     candidates: for the key of each problem, the lines of its candidates by the candidates' keys.
     plans, checks: the lines of plans and of checks by key.
-    elsewhere: for each problem all drivers, toolkits and versions with which it was measured.
+    elsewhere: for each problem all drivers, toolkits and versions with which the problem was
+    measured.
     """
 
     candidates: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class Database:
 
     def add(self, kind: str, added: Mapping[str, Any], *, now: bool | None = None) -> None:
         """Adds lines of a kind of KINDS by key. now: True writes all lines that wait, False none;
-        by default they are written if the last write is WRITE_SECONDS ago."""
+        by default the lines are written if the last write is at least WRITE_SECONDS ago."""
         section = {"made_by": self.made_by, kind: dict(added)}
         self.known.add(section)
         self.waiting.append(section)
@@ -138,7 +139,8 @@ class Database:
             self._attempted = time.monotonic()
 
     def close(self) -> None:
-        """Writes all lines that wait when the cache is dropped or the process ends."""
+        """Writes all lines that wait. It is called when the cache is dropped or the process
+        ends."""
         self.flush()
         if not self.is_kept:
             # lines still wait where the garbage collector drops the cache while this thread writes
@@ -153,8 +155,9 @@ class Database:
         """Adds all lines of a file of measurements, and replaces measurements of the same
         candidates and times of the same plans. name: the name of the device, for messages.
 
-        Raises BadFile where the measurements were made on another device, or where none was made
-        with the present driver, toolkit and gossamer; OSError where they cannot be written.
+        Raises BadFile where the measurements were made on another device, or where no measurement
+        was made with the present driver, toolkit and gossamer; OSError where they cannot be
+        written.
         """
         if content["device"] != self._device:
             raise BadFile("foreign", f"was measured on {_device_text(content['device'])}; "
@@ -223,7 +226,7 @@ class Database:
                 break
             number += 1
         try:
-            # a journal must not be applied to the file that takes the place of this one
+            # SQLite must not apply the journal of this file to the next file of this name
             for end in ("-journal", ""):
                 with contextlib.suppress(FileNotFoundError):
                     self.path.with_name(self.path.name + end).rename(
@@ -239,8 +242,9 @@ class Database:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns the content of a data base in the form of an exported file, after all of it was
-    checked. Raises OSError, or BadFile where the file holds no valid measurements of gossamer's."""
+    """Returns the content of a data base in the structure that parse() returns for an exported
+    file, after the whole content was checked. Raises OSError, or BadFile where the file holds no
+    valid measurements of gossamer's."""
     if not path.exists():
         raise FileNotFoundError(2, "No such file", str(path))
     writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
@@ -283,7 +287,7 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
     """Opens a data base and begins a transaction, which ends without effect unless the body commits
     it. Raises OSError or BadFile.
 
-    mode: "ro", "rw", or "rwc" to create it and to write.
+    mode: "ro", "rw", or "rwc" to create the file and to write.
     exclusive: keeps all other processes out.
     """
     kind = "EXCLUSIVE" if exclusive else "IMMEDIATE" if mode == "rwc" else "DEFERRED"
@@ -312,8 +316,8 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
 
 
 def _version(base: sqlite3.Connection) -> int | None:
-    """Returns the version of a data base; None for an empty one. Raises BadFile for a version that
-    this gossamer does not read."""
+    """Returns the version of a data base; None for an empty data base. Raises BadFile for a version
+    that this gossamer does not read."""
     (application,) = base.execute("PRAGMA application_id").fetchone()
     (version,) = base.execute("PRAGMA user_version").fetchone()
     if not application and not base.execute("SELECT 1 FROM sqlite_master").fetchone():

@@ -35,7 +35,7 @@ def libraries(algorithm: Algorithm, device: Device) -> dict[str, str]:
 
 
 def identity(algorithm: Algorithm, device: Device) -> str:
-    """Returns a text that identifies all that an algorithm runs on a device: its source hash, and
-    the version of the vendor's library."""
+    """Returns a text that identifies all code that an algorithm runs on a device: the algorithm's
+    source hash, and the version of the vendor's library."""
     source, vendor_version = source_hash(algorithm), algorithm.version(device)
     return f"{source} {algorithm.vendor} {vendor_version}" if vendor_version else source

@@ -37,16 +37,17 @@ _BAD = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError,
 
 
 def again(path: Path, device: str = "") -> str:
-    """Returns the words of a message that say how to replace a plan that no longer holds. device:
-    name of the device that the plan was made for, "" where the device is not known."""
+    """Returns the words of a message that say how to replace a plan that is no longer valid.
+    device: name of the device that the plan was made for, "" where the device is not known."""
     words = ["gossamer", "compile", "MODEL", *(["--device", device] if device else []),
              "-o", str(path)]
     return f"compile the network again (`{shlex.join(words)}`)"
 
 
 def header(device: Device, strict: bool, algorithms: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the header of a saved plan: all that must be the same where the plan is loaded, and
-    whether the plan is strict. The header has no date, so that equal plans make equal files.
+    """Returns the header of a saved plan: everything that must be the same where the plan is
+    loaded, and whether the plan is strict. The header has no date, so that equal plans make equal
+    files.
     algorithms: the algorithms that the plan takes, as used_algorithms() returns them."""
     return {
         "format": FORMAT, "version": VERSION,
@@ -100,8 +101,8 @@ def checked(path: Path) -> Iterator[None]:
 def check_device(path: Path, head: Mapping[str, Any], device: Device) -> list[str]:
     """Raises InputError unless the plan was made on a device of this kind, with this driver.
 
-    Returns sentences on differences with which the plan still holds. On the host NumPy computes the
-    same with other numbers of processors and threads, such as in a container.
+    Returns sentences on differences with which the plan is still valid. On the host NumPy computes
+    the same results with other numbers of processors and threads, such as in a container.
     """
     here = header(device, False, {})
     compiles = device.compiles

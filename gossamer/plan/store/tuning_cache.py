@@ -36,8 +36,8 @@ def tuning_folder() -> Path:
 
 
 def exported(device: Device) -> bytes:
-    """Returns the measurements of a device as a file that others import; empty where there are
-    none. Raises BadFile and OSError where they cannot be read."""
+    """Returns the measurements of a device as a file that others import; empty bytes where there
+    are no measurements. Raises BadFile and OSError where the measurements cannot be read."""
     try:
         return text(read(tuning_folder() / file_name(device)))
     except FileNotFoundError:
@@ -52,8 +52,8 @@ def take(device: Device, data: bytes) -> None:
 
 
 class TuningCache:
-    """The measurements made on one device, in one data base. Other processes may read it and add
-    to it at the same time; an object is used by one thread at a time.
+    """The measurements made on one device, in one data base. Other processes may read the data base
+    and add to it at the same time; a TuningCache is used by one thread at a time.
 
     The data base has one section for each combination of driver, toolkit and gossamer version with
     which measurements were made; this process uses only the section of its own combination. New
@@ -75,7 +75,7 @@ class TuningCache:
 
     def get(self, problem: Problem) -> list[Measurement] | None:
         """Returns the measurements of the problem's candidates that the present versions of the
-        algorithms made, in a fixed order; None where there are none."""
+        algorithms made, in a fixed order; None where there are no such measurements."""
         key = problem_key(problem)
         measurements: dict[CandidateKey, Measurement] = {}
         for line in self._base.known.candidates.get(key, {}).values():
@@ -92,9 +92,9 @@ class TuningCache:
 
     def put(self, problem: Problem, measured: Sequence[Measurement]) -> None:
         """Adds measurements that the present versions of the algorithms made, and replaces
-        measurements of the same candidates. The measurements are on disk, beside those of other
-        processes, after the next flush(), at the latest when the object is dropped or the process
-        ends.
+        measurements of the same candidates. The measurements are on disk, beside the measurements
+        of other processes, after the next flush(), at the latest when the object is dropped or the
+        process ends.
 
         Raises ValueError for an algorithm that the problem's op does not have.
         """
@@ -109,13 +109,13 @@ class TuningCache:
             self._base.add("candidates", lines)
 
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
-        """Returns whether a measured candidate was found right with constants other than the ones
-        that it was measured with. weights: the digest of the other constants."""
+        """Returns whether a candidate was found right with other constants than in its measurement.
+        weights: the digest of the other constants."""
         return self._check_key(problem, measured, weights) in self._base.known.checks
 
     def put_check(self, problem: Problem, measured: Measurement, weights: str) -> None:
-        """Stores that a measured candidate is right with constants other than the ones that it was
-        measured with; it is on disk after the next flush()."""
+        """Stores that a candidate is right with other constants than in its measurement. The check
+        is on disk after the next flush()."""
         self._base.add("checks", {self._check_key(problem, measured, weights):
                                   f"{measured.algorithm} {problem.describe()}"}, now=False)
 
@@ -125,14 +125,15 @@ class TuningCache:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def get_plan(self, key: str) -> Timing | None:
-        """Returns the time of a plan from end to end; None where it was not timed. key: identifies
-        all that the plan runs, the sources of its algorithms included."""
+        """Returns the time of a plan from end to end; None where the plan was not timed. key:
+        identifies everything that the plan runs, the sources of its algorithms included."""
         line = self._base.known.plans.get(key)
         return None if line is None else decode_plan(line)
 
     def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
         """Adds the times of plans from end to end by key, each with a description for the reader of
-        the file, and replaces times of the same keys. The times are on disk when this returns."""
+        the file, and replaces times of the same keys. The times are on disk when this method
+        returns."""
         if timings:
             self._base.add("plans", {
                 key: encode_plan(*described) for key, described in timings.items()}, now=True)
@@ -141,13 +142,15 @@ class TuningCache:
         """Adds all lines of another file of measurements, and replaces measurements of the same
         candidates and times of the same plans.
 
-        Raises BadFile where the measurements were made on another device, or where none was made
-        with the present driver, toolkit and gossamer; OSError where they cannot be written.
+        Raises BadFile where the measurements were made on another device, or where no measurement
+        was made with the present driver, toolkit and gossamer; OSError where they cannot be
+        written.
         """
         self._base.take(content, self._owner.name)
 
     def flush(self) -> None:
-        """Writes the measurements that are in memory only, beside those of other processes."""
+        """Writes the measurements that are in memory only, beside the measurements of other
+        processes."""
         self._base.flush()
 
     @property
@@ -170,7 +173,7 @@ class TuningCache:
 
     def _note_other_sections(self, key: str) -> None:
         """Records how a section with measurements of a problem differs from the section of this
-        process; of several such sections the most similar one."""
+        process; among several such sections, the most similar one counts."""
         differences = [
             [f"{name} {before or 'none'}, now {now or 'none'}"
              for name, now in self._base.made_by.items()
@@ -190,7 +193,7 @@ def file_name(device: Device) -> str:
 
 def _source(op: str, name: str, device: Device) -> str | None:
     """Returns the identity of an algorithm of an op on a device; None where there is no such
-    algorithm. The identity of a vendor's algorithm contains the library's version, so that the
+    algorithm. The identity of a vendor's algorithm contains the library's version, for which the
     library is loaded."""
     return next((identity(algorithm, device) for algorithm in OPS[op].algorithms
                  if algorithm.name == name), None)

@@ -1,4 +1,5 @@
-"""The form in which the measurements of one device are exported: JSON, all of which is checked."""
+"""The file format in which the measurements of one device are exported: JSON, which is checked as a
+whole."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _TIMING = tuple(field.name for field in fields(Timing))
 class BadFile(Exception):
     """Raised for a file without valid measurements.
 
-    kind: a word for the file's new name.
+    kind: a word for the new name under which the file is set aside.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -113,7 +114,7 @@ def decode_plan(line: dict[str, Any]) -> Timing:
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """Returns the content of a file, after all of it was checked. Raises BadFile."""
+    """Returns the content of a file, after the whole content was checked. Raises BadFile."""
     try:
         content = json.loads(data, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
@@ -159,7 +160,7 @@ def _finite(text: str) -> float:
 
 
 def check(content: dict[str, Any]) -> None:
-    """Raises one of several errors where a file's content is not valid."""
+    """Raises one of the errors of damage_named() where a file's content is not valid."""
     if content["version"] != VERSION:
         raise ValueError(f"its format is {content['version']!r}")
     device = content["device"]

@@ -1,5 +1,5 @@
 """Which layers have candidates with the same times, and which layers are so alike that the best
-candidates of one layer are the best of the other."""
+candidates of one layer are taken to be the best candidates of the other layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.weights import WeightsInfo
 
 _DENSITIES = 10
-"""Number of equal steps from density 0 to 1; layers whose densities round to one step are alike."""
+"""Number of equal steps from density 0 to 1; layers whose densities round to the same step are
+alike."""
 
 
 def timed_problem(problem: Problem, algorithm: Algorithm) -> Problem:

@@ -1,5 +1,5 @@
-"""Where rounding may take the result of a problem over a jump. There a candidate may compute
-another number than the reference and still be right."""
+"""Where rounding may take the result of a problem over a jump, a discontinuity of its arithmetic.
+At such places a candidate may compute another number than the reference and still be right."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _ROUNDING = 2.0**-20
 _HALF_ROUNDING = 2.0**-11
 """Relative rounding error of a float16 number."""
 _SPREAD = 8.0
-"""How far a single sum of an output may be off, as a multiple of the largest normalised error: the
-normalised error is a root mean square over all sums."""
+"""The largest error of a single sum of an output, as a multiple of the largest normalised error. It
+is more than 1, because the normalised error is a root mean square over all sums."""
 _LARGEST_INTEGER = 2.0**24
 """Sums of integers up to this number are exact in float32, in any order of the additions."""
 _AVERAGING = frozenset({"concat", "copy", "gather", "pad", "pool", "reduce", "resize"})
-"""Ops for which the error of a result is at most the op's own result for the inputs' errors."""
+"""Ops that, applied to the errors of their inputs, give a bound of the error of their result."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -43,7 +43,8 @@ class Bounds:
     the output's shape.
 
     doubtful: True where rounding may take a value over a jump.
-    exact: True where a right result equals the reference's float32 number, unless it is doubtful.
+    exact: True where a right result equals the reference's float32 number, unless the result is
+    doubtful.
     """
 
     doubtful: np.ndarray
@@ -57,11 +58,12 @@ class Bounds:
 
 @dataclass(frozen=True)
 class _Approximate:
-    """Values that may be off.
+    """Values with bounds of their errors.
 
     value: the values in float64.
-    error: the most that each value may be off; where a jump is in reach, as much as the jump.
-    doubtful: True where a jump is in reach.
+    error: the largest absolute error of each value. The error includes the height of a jump that
+    errors may take the value over.
+    doubtful: True where errors may take the value over a jump.
     """
 
     value: np.ndarray
@@ -70,13 +72,14 @@ class _Approximate:
 
     @staticmethod
     def of(value: np.ndarray, relative_error: float = 0.0) -> _Approximate:
-        """Returns values that may be off by a share of themselves."""
+        """Returns values whose errors are at most `relative_error` times the values."""
         value = np.asarray(value, np.float64)
         return _Approximate(value, np.abs(value) * relative_error, np.zeros(value.shape, bool))
 
 
 def uncheckable(problem: Problem) -> str | None:
-    """Returns why bounds() cannot bound the results of a problem that jumps; None where it can."""
+    """Returns why bounds() cannot bound the results of a problem that jumps; None where bounds()
+    can."""
     parts = problem.parts if isinstance(problem, FusionProblem) else (problem,)
     for part in parts:
         known = isinstance(part, ElementwiseProblem | ReshapeProblem) or hasattr(part, "epilogue")
@@ -87,7 +90,7 @@ def uncheckable(problem: Problem) -> str | None:
 
 def bounds(problem: Problem, arrays: Sequence[np.ndarray], weights: Arrays,
            precision: str) -> list[Bounds]:
-    """Returns for each output of a problem that jumps where a right candidate of a precision may
+    """Returns, for each output of a problem with jumps, where a right candidate of a precision may
     differ from the reference.
 
     arrays: the inputs. weights: the constants by name.
@@ -119,10 +122,10 @@ def _of_fusion(problem: FusionProblem, inputs: Sequence[_Approximate], weights: 
 
 def _of_problem(problem: Problem, inputs: Sequence[_Approximate], weights: Arrays, precision: str,
                 *, integers_are_exact: bool) -> list[_Approximate]:
-    """Returns the outputs of a problem whose inputs may be off.
+    """Returns the outputs of a problem whose inputs have errors.
 
     integers_are_exact: whether sums of integers are computed without error. Algorithms that sum
-    other numbers, such as Winograd's, round such sums.
+    other numbers than products, such as Winograd's algorithm, round sums of integers, too.
     """
     if isinstance(problem, ElementwiseProblem):
         remaining = iter(inputs)
@@ -194,7 +197,8 @@ def _averaged(problem: Problem, inputs: Sequence[_Approximate],
 
 
 def _as_stored(output: _Approximate, dtype: str) -> _Approximate:
-    """Returns results as they are stored in a dtype: as truth values, or truncated to integers."""
+    """Returns results as they are stored in a dtype: as bools, truncated to integers, or as
+    floats."""
     value, error = output.value, output.error
     if dtype == "bool":
         jumps = (np.abs(value) <= error) & (error > 0)
@@ -206,7 +210,7 @@ def _as_stored(output: _Approximate, dtype: str) -> _Approximate:
 
 
 def _propagated(expression: Expression, values: Sequence[_Approximate]) -> list[_Approximate]:
-    """Returns the outputs of an expression of values that may be off."""
+    """Returns the outputs of an expression of values with errors."""
     known = list(values)
     with np.errstate(all="ignore"):
         for step in expression.steps:
@@ -215,7 +219,7 @@ def _propagated(expression: Expression, values: Sequence[_Approximate]) -> list[
 
 
 def _applied(step: ExpressionStep, arguments: Sequence[_Approximate]) -> _Approximate:
-    """Returns the result of a function of values that may be off by their errors."""
+    """Returns the result of a function of values with errors."""
     function = FUNCTIONS[step.function].numpy
     constants = [np.float64(constant) for constant in step.constants]
     values = [argument.value for argument in arguments]
@@ -232,7 +236,8 @@ def _applied(step: ExpressionStep, arguments: Sequence[_Approximate]) -> _Approx
         reach = arguments[0].error + arguments[1].error
         off = np.where((np.abs(values[0] - values[1]) <= reach) & (reach > 0), 1.0, 0.0)
     if step.function in DISCONTINUOUS:
-        # an argument that may have jumped counts only where this jump is in its reach
+        # a jump of an argument is a part of its error, so that it counts only where the error
+        # changes this result
         return _Approximate(value, off, off > 0)
     if step.function == "where":
         condition, chosen, other = arguments
@@ -247,8 +252,8 @@ def _applied(step: ExpressionStep, arguments: Sequence[_Approximate]) -> _Approx
 
 def _rounding(step: ExpressionStep, arguments: Sequence[_Approximate],
               value: np.ndarray) -> np.ndarray:
-    """Returns the most error that float32 arithmetic adds; 0 where every device computes the result
-    exactly."""
+    """Returns the largest error that float32 arithmetic adds; 0 where every device computes the
+    result exactly."""
     rounded = _ROUNDING * np.abs(value)
     if step.function not in _EXACTLY_ROUNDED and step.function != "constant":
         return rounded

@@ -39,9 +39,10 @@ BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 class CandidateBuilds:
     """The candidates that are built ahead on one device.
 
-    workers: processes that build candidates. Processes under True build candidates of vendors'
-    libraries, and processes under False candidates that skip zeros. Both kinds occupy Python's
-    interpreter for long. This process builds all other candidates.
+    workers: processes that build candidates. Processes under the key True build candidates of
+    vendors' libraries, and processes under the key False build candidates that skip zeros. Building
+    these candidates keeps Python's interpreter busy for long. This process builds all other
+    candidates.
     """
 
     def __init__(self, device: Device, memory: CandidateMemory, profile: TuningProfile,
@@ -57,7 +58,7 @@ class CandidateBuilds:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Builds side by side in the body, where the device allows that."""
+        """Builds side by side in the body of a with statement, where the device allows that."""
         if not self._device.builds_side_by_side:
             yield
             return
@@ -118,9 +119,9 @@ class CandidateBuilds:
                  return_when=FIRST_COMPLETED)
 
     def set_of(self, layer: Layer) -> CandidateSet:
-        """Returns the inputs and expected outputs of a layer, which the first caller makes. They
-        are stored under the layer's name and problem: conversions of one value to the same format
-        have the same name, whatever format they convert from."""
+        """Returns the inputs and expected outputs of a layer, which the first caller makes. The
+        inputs and outputs are stored under the layer's name and problem, because conversions of one
+        value to the same format have the same name, whatever format they convert from."""
         made: Future[CandidateSet] = Future()
         known = self._sets.setdefault((layer.name, layer.problem), made)
         if known is made:

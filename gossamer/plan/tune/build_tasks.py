@@ -21,15 +21,15 @@ from gossamer.plan import prepare
 from gossamer.plan.prepare import BuiltElsewhere
 
 MOST_BYTES = 2**28
-"""The most bytes of constants and packed forms that a process keeps. The constants and forms of the
-layer whose candidates were built longest ago are dropped first."""
+"""The most bytes of constants and packed forms that a process keeps. The constants and packed forms
+of the layer whose candidates were built longest ago are dropped first."""
 
 
 class KeptWeights(Weights):
     """A layer's constants with their packed forms, which stay in this process.
 
-    kept: the forms by name, each with its array, or with None where the form was made on the
-    device.
+    kept: the packed forms by name, each with its array, or with None where the packed form was made
+    on the device.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], device: Device, layer: str,
@@ -61,7 +61,8 @@ class KeptWeights(Weights):
 
 
 _devices: list[Device] = []
-"""The device for which this process builds; empty in a process that does not build for another."""
+"""The device for which this process builds; empty in a process that does not build for another
+process."""
 _weights: LruCache[KeptWeights] = LruCache(MOST_BYTES, lambda weights: weights.host_bytes)
 
 

@@ -1,4 +1,5 @@
-"""The candidates of one layer on one device: checked against the reference, and timed once."""
+"""The candidates of one layer on one device: checked against the reference, and timed with cold
+caches."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ _CHEAP = 2**26
 """The most operations of a reference that is computed for several draws, where an output has few
 results. They take a processor less than a second."""
 _ALIKE = 0.1
-"""Relative difference between a later draw and the first in their shares of results near a jump.
-Where the difference is smaller, no further draw is made."""
+"""Relative difference between a later draw and the first draw in their shares of results near a
+jump. Where the difference is smaller, no further draw is made."""
 
 QUIET = np.errstate(all="ignore")
 """Silences NumPy: weights may be huge or not finite, and the comparison of outputs finds errors."""
@@ -102,7 +103,8 @@ class CandidateSet:
     @QUIET
     def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:
         """Returns the problems without jumps that the check of a candidate computes besides the
-        candidate, ready to run. Other threads may call this while the device checks and times."""
+        candidate, ready to run. Other threads may call this method while the device checks and
+        times."""
         if self._jumps:
             self._bounds_of(self._rounding_of(variant))
         built: BuiltCheck = []
@@ -129,8 +131,8 @@ class CandidateSet:
 
     def _compared(self) -> tuple[Problem, list[int] | None]:
         """Returns the problem of the images that are compared, and their indices, with the first
-        and the last image among them. Returns the whole problem and None where it does not consist
-        of images."""
+        and the last image among them. Returns the whole problem and None where the problem does not
+        consist of images."""
         one = self.problem.first_images(1)
         if one == self.problem:
             return one, None
@@ -165,8 +167,8 @@ class CandidateSet:
         return "fp32" if exact else variant.precision
 
     def _draw_inputs(self) -> None:
-        """Draws inputs again where too many results lie within rounding of a jump, and keeps those
-        with the fewest such results."""
+        """Draws inputs again where too many results lie within rounding of a jump, and keeps the
+        draw with the fewest such results."""
         shares = [self._doubtful_share()]
         while shares[-1] > MOST_DOUBTFUL and len(shares) < _DRAWS:
             if len(shares) > 1 and abs(shares[-1] - shares[0]) < _ALIKE * shares[0]:
@@ -181,8 +183,8 @@ class CandidateSet:
             self._bounds.clear()
 
     def _few_results(self) -> list[int]:
-        """Returns the numbers of the outputs with so few floats that all may be nearly zero; no
-        numbers where the reference takes long to compute."""
+        """Returns the indices of the outputs with so few floats that all of them may be nearly
+        zero; an empty list where the reference takes long to compute."""
         if not 0 < self._few.flops <= _CHEAP:
             return []
         return [number for number, spec in enumerate(self._few.outputs)
@@ -191,10 +193,10 @@ class CandidateSet:
     @QUIET
     def _draw_large_results(self, numbers: Sequence[int]) -> list[np.ndarray]:
         """Draws inputs several times, keeps the draw whose smallest output is largest, and returns
-        the reference's outputs for it. Where a sum of many numbers is nearly zero, the rounding of
-        each number is a large relative error of the sum.
+        the reference's outputs for this draw. Where a sum of many numbers is nearly zero, the
+        rounding of each number is a large relative error of the sum.
 
-        numbers: the numbers of the outputs that are compared.
+        numbers: the indices of the outputs that are compared.
         """
         def smallest(outputs: Sequence[np.ndarray]) -> float:
             return min(float(np.linalg.norm(np.nan_to_num(
@@ -217,8 +219,8 @@ class CandidateSet:
     def checked(self, algorithm: Algorithm, variant: Variant, state: State,
                 check: BuiltCheck) -> tuple[Work, float]:
         """Runs a candidate once and returns it as work, with its error. Raises WrongNumbersError
-        where its numbers are wrong, where it wrote outside of its output or left a part of it
-        unwritten. Raises every error that the candidate raises.
+        where its numbers are wrong, or where it wrote outside of its output or left a part of its
+        output unwritten. Errors that the candidate itself raises are passed on.
 
         check: the result of build_check(). A candidate whose results jump is also compared with the
         jumps left out, where the algorithm can compute such a problem with the same variant.

@@ -7,12 +7,12 @@
 #define IS_NAN(x) ((x) != (x))
 
 /* Compares images of an output with the expected images, which are row-major. The output's strides
- * s0 to s3 are in elements, and it lies between margins of guard bytes. Work-group (b, k) writes
- * four numbers for its share of image images[k]: the sum of squares of differences, the sum of
- * squares of expected values, how many values differ where the output or the expected value is not
- * finite, and two bits for its share of the memory. Bit 0 is set where a byte of the margins is not
- * the guard byte, and bit 1 where an element of the output still consists of guard bytes. Equal
- * values that are not finite count nowhere. */
+ * s0 to s3 are in elements, and the output lies between margins of guard bytes. Work-group (b, k)
+ * writes four numbers for its share of image images[k]: the sum of squares of differences, the sum
+ * of squares of expected values, the number of values that differ where the output or the expected
+ * value is not finite, and two bits for its share of the memory. Bit 0 is set where a byte of the
+ * margins is not the guard byte, and bit 1 where an element of the output still consists of guard
+ * bytes. Values that are not finite and equal are in none of these numbers. */
 KERNEL LAUNCH_BOUNDS(256, 1)
 void compare(const GLOBAL uchar *RESTRICT memory, int halves, INT64 margin, INT64 output_bytes,
              const GLOBAL float *RESTRICT expected, const GLOBAL int *RESTRICT images,

@@ -15,10 +15,11 @@ GUARD = 0xFF
 """Value of each byte around an output, and of the output's own bytes before a candidate runs."""
 
 VALUES_OF_ERROR = 64
-"""The least number of values over which one error is computed: a single value may be nearly
-zero."""
+"""The least number of values over which one error is computed: a single value may be nearly zero,
+and its relative error large."""
 _SEPARATE = 2**14
-"""Values of an image from which on it is faster to read only the images that are compared."""
+"""Number of values of an image from which on it is faster to read back only the images that are
+compared."""
 _AT_ONCE = 2**17
 """Number of values that fit a processor's cache and are compared at once."""
 

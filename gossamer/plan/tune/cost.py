@@ -3,9 +3,10 @@ measured times.
 
 An algorithm's own model, or else a floor from the arithmetic and the bytes of the problem, gives a
 time. For each kind of candidates (algorithm, precision and layouts) the ratios of measured times to
-this time are stored. They give later candidates of the kind an expected time, and a least time that
-few of the kind are expected to fall below. Of each problem only the best time counts: an algorithm
-may be slow on one layer with all configs, which says nothing about other layers.
+this time are stored. From these ratios later candidates of the kind get an expected time, and a
+least time that few candidates of the kind are expected to fall below. For each problem only the
+best time counts: an algorithm may be slow on one layer with all configs, which says nothing about
+other layers.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.tensor import TensorSpec
 
 _FEW = 6
-"""Number of problems from which on the ratios of their best times to the model are used."""
+"""Number of problems of a kind from which on the ratios of their best times to the model are
+used."""
 _UNKNOWN = 0.4
-"""The least ratio of a time to its model that is expected of a kind with few measured times."""
+"""The least expected ratio of a measured time to the model's time, for a kind with few measured
+times."""
 _FEW_CONFIGS = 12
-"""Number of pairs of a later and a first config from which on the ratios of their times are
+"""Number of pairs of a later config and a first config from which on the ratios of their times are
 used."""
 _MARGIN = 0.9
 """Factor on the least time by the ratios seen so far: a new time may be a little lower."""
@@ -45,10 +48,10 @@ class NominalRates:
     launch_us: the time of an empty launch in microseconds.
     flops: operations of one compute unit in a microsecond, by precision.
     nbytes: bytes that one compute unit moves in a microsecond.
-    config: while few pairs of configs were measured, the least ratio that is expected of a later
-    config's time to the time of the algorithm's first config. The last config of a vendor's library
-    can take half the time of its first one. On processors the ratio is lower, since the configs are
-    in an order that was made for GPUs.
+    config: the least expected ratio of a later config's time to the time of the algorithm's first
+    config, while few pairs of configs were measured. The last config of a vendor's library can take
+    half the time of its first config. On processors the ratio is lower, since the configs are in an
+    order that was made for GPUs.
     """
 
     launch_us: float
@@ -68,7 +71,7 @@ def rates_of(device: Device) -> NominalRates:
 
 
 class Ratios:
-    """Ratios of measured times to times that were known before. Of the ratios of one key the least
+    """Ratios of measured times to times that were known before. For each key only the least ratio
     counts.
 
     doubt: the share of ratios that may be below the ratio that least_us() uses.
@@ -94,8 +97,8 @@ class Ratios:
             bisect.insort(self._sorted, ratio)
 
     def expected_us(self, known_us: float) -> float:
-        """Returns the product of a time with the geometric mean of the ratios; the time where there
-        are no ratios."""
+        """Returns the product of a time with the geometric mean of the ratios; the time itself
+        where no ratios are known."""
         return known_us * (statistics.geometric_mean(self._sorted) if self._sorted else 1.0)
 
     def least_us(self, known_us: float) -> float:
@@ -121,7 +124,8 @@ class Estimates:
 
     doubt: the share of candidates that may take less than the least time that is expected of them.
     of_kind: for each kind, the ratios of the best time for each problem to the time of its model.
-    of_configs: by an algorithm's name, the ratios of times of later configs to that of the first.
+    of_configs: by an algorithm's name, the ratios of times of later configs to the time of the
+    first config.
     """
 
     def __init__(self, device: Device, doubt: float = 0.0) -> None:
@@ -134,8 +138,8 @@ class Estimates:
             lambda: Ratios(doubt, _FEW_CONFIGS, self._rates.config, 1.0))
 
     def model_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
-        """Returns the time by the algorithm's own model, with its launches; the floor where it has
-        none."""
+        """Returns the time by the algorithm's own model, with its launches; the floor where the
+        algorithm has no model."""
         own = algorithm.expected_us(problem, variant, self.device)
         if own is None:
             return self.floor_us(algorithm, problem, variant)
@@ -150,11 +154,11 @@ class Estimates:
         return self._launch_us + max(flops, self._moved_us(*variant.inputs, *variant.outputs))
 
     def conversion_us(self, source: TensorSpec, target: TensorSpec) -> float:
-        """Returns a time in which a value is surely converted from one format to another."""
+        """Returns a time that a conversion from one format to another is expected not to exceed."""
         return self._launch_us + _CONVERSION * self._moved_us(source, target)
 
     def least_conversion_us(self, source: TensorSpec, target: TensorSpec) -> float:
-        """Returns the time that a conversion takes at least."""
+        """Returns the least time that is expected of a conversion."""
         return _UNKNOWN * (self._launch_us + self._moved_us(source, target))
 
     def _moved_us(self, *specs: TensorSpec) -> float:

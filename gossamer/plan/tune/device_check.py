@@ -18,10 +18,13 @@ from gossamer.tensor import TensorSpec
 _KERNELS = tuple(KernelSource.of(Path(__file__).with_name("check.cl"), name)
                  for name in ("compare", "fill_with_guards"))
 _ITEMS = 256
+"""Work-items of a work-group, as in check.cl."""
 _MOST_GROUPS = 1024
+"""The most work-groups of a launch that fills memory or searches it for guard bytes."""
 _BLOCKS = 64
-"""Work-groups that compare one image."""
+"""Number of work-groups that compare a large image; more where few images are compared."""
 _RANK = 4
+"""The number of dimensions of a tensor in check.cl."""
 _LEAST_SQUARES = 1e-24
 """Sum of squares of an image below which single squares may be too small for float32."""
 
@@ -52,9 +55,9 @@ class DeviceCheck:
 
     def error_of(self, guarded: Buffer, spec: TensorSpec, expected: Buffer,
                  images: Sequence[int] | None) -> float | None:
-        """Returns the error that check.error_of() returns, for an output that handles() allows.
-        Returns None where squares are too large or too small for float32, so that the host has to
-        compare.
+        """Returns the error that check.error_of() returns, for an output whose spec handles()
+        accepts. Returns None where squares are too large or too small for float32, so that the host
+        has to compare.
 
         expected: the expected values of the compared images, in row-major float32.
         """
@@ -129,7 +132,8 @@ def handles(spec: TensorSpec) -> bool:
 
 
 def _four(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the sizes and strides of a tensor as if it had four dimensions, the added ones first.
+    """Returns the sizes and strides of a tensor as if it had four dimensions; added dimensions come
+    first.
     """
     added = _RANK - len(spec.shape)
     return (1,) * added + spec.shape, (0,) * added + (spec.strides if spec.shape else ())

@@ -1,9 +1,9 @@
-"""Checks of results that jump: sign, comparisons, floor, and selections by them.
+"""Checks of results that jump: discontinuities of sign, comparisons, floor, and selections by them.
 
 A candidate rounds in another way than the float64 reference. A value that lies within rounding of a
 jump may come out on the other side of the jump, and the candidate is still right. So an output is
-compared only where rounding cannot take a value over a jump. An epilogue that jumps is compared
-once more with the jump left out, by normalised error.
+compared only where rounding cannot take a value over a jump. A problem whose epilogue jumps is also
+computed with the jump left out, and these results are compared by normalised error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equ
 
 
 def has_jumps(problem: Problem) -> bool:
-    """Returns whether a result of the problem jumps where an input changes by a little."""
+    """Returns whether a small change of an input may make a result of the problem jump."""
     if isinstance(problem, FusionProblem):
         return any(map(has_jumps, problem.parts))
     expression = _expression(problem)
@@ -48,9 +48,9 @@ def _expression(problem: Problem) -> Expression | None:
 def continuous_parts(problem: Problem) -> list[Problem]:
     """Returns the problems whose results decide the jumps of a problem's epilogue: the difference
     of the two numbers that are compared, the condition of a `where`, or the argument of another
-    function that jumps, such as sign. Returns none for element-wise problems, which
-    compute no sums, and none for fusions: their algorithms compute only the problems that they were
-    made for."""
+    function that jumps, such as sign. Returns an empty list for element-wise problems, which
+    compute no sums, and for fusions, whose algorithms compute only the problems that they were made
+    for."""
     if isinstance(problem, ElementwiseProblem | FusionProblem):
         return []
     epilogue: Epilogue = problem.epilogue  # type: ignore[attr-defined]
@@ -76,8 +76,8 @@ def continuous_parts(problem: Problem) -> list[Problem]:
 
 def _part(expression: Expression, steps: Sequence[ExpressionStep],
           output: int | None = None) -> Expression:
-    """Returns an expression of the steps that its output needs. output: the index of the output
-    among the values; by default the last."""
+    """Returns an expression with one output and only the steps that this output needs. output: the
+    index of the output among the values; by default the last value."""
     inputs = expression.inputs
     output = inputs + len(steps) - 1 if output is None else output
     needed = {output}

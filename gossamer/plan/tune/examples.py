@@ -20,14 +20,15 @@ _MOST_BYTES."""
 _DRAWN_BYTES = 2**29
 """The most bytes of drawn numbers that are kept."""
 _DRAWN = 2**20
-"""Number of values of the inputs from which on their images repeat."""
+"""Number of values of an input that are drawn before its images repeat."""
 _LEAST_PERIOD = 3
 """Least number of images after which inputs repeat."""
 
 
 class Examples:
     """Example inputs of problems on one device, as Problem.example_inputs draws them. In large
-    batches images repeat. Layers whose first inputs are alike share these inputs."""
+    batches images repeat. Problems whose first inputs have the same specs and facts share these
+    inputs."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -68,7 +69,8 @@ class Examples:
         return self._drawn.of(_key(few, len(few.inputs), seed), draw)
 
     def buffer(self, problem: Problem, index: int, spec: TensorSpec, seed: int = 0) -> Buffer:
-        """Returns an input that of() gives, on the device in the layout of a spec."""
+        """Returns one of the inputs that of() returns, in the device's memory and in the layout of
+        a spec."""
         period = _period(problem)
         key = _key(problem, index + 1, seed), period, spec
         if key in self._buffers:
@@ -84,7 +86,7 @@ class Examples:
 
     def _made(self, array: np.ndarray, spec: TensorSpec) -> Buffer:
         """Returns an array on the device as a spec says, its images repeated where the spec has
-        more."""
+        more images."""
         if array.shape == spec.shape:
             return self._uploaded(pack(array, spec))
         if not spec.format.images_are_apart or array.shape[1:] != spec.shape[1:]:
@@ -125,10 +127,10 @@ def _key(problem: Problem, count: int, seed: int) -> Hashable:
 
 
 def _period(problem: Problem) -> int | None:
-    """Returns after how many images the inputs of a problem repeat, since drawing and packing all
-    images would take too long. Returns None where they do not repeat. The number divides none of
-    the distances between the first, the middle and the last image, so that these images differ;
-    they are compared with the reference."""
+    """Returns the number of images after which the inputs of a problem repeat, because drawing and
+    packing all images would take too long. Returns None where the inputs do not repeat. The first,
+    the middle and the last image are compared with the reference. The number divides none of the
+    distances between these three images, so that they differ."""
     one = problem.first_images(1)
     if one == problem:
         return None

@@ -27,8 +27,8 @@ NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
 _FOR_ALIKE = 2
-"""Number of configs that are measured for a layer that is like another one: the other one's
-best."""
+"""Number of configs that are measured for a layer that is like an earlier layer: the best configs
+of the earlier layer."""
 
 _Kind = tuple[tuple[Format, ...], str]
 """The formats and the precision of a candidate."""
@@ -41,7 +41,7 @@ class LayerTimes:
     name: the layer's name.
     is_inner: whether all layers next to this one may compute in the same precisions, so that a
         precise candidate saves no conversions.
-    keeps_precisions: whether a candidate is measured even where a less precise one is faster.
+    keeps_precisions: whether a candidate is measured even where a less precise candidate is faster.
     groups: the groups of the layer's candidates.
     begun: the number of candidates that were begun.
     best: the fastest candidate of each combination of formats and precision.
@@ -82,9 +82,9 @@ class LayerTimes:
 
     @property
     def useful_share(self) -> float:
-        """The share of its best time below which a layer must fall to be faster than the fusions
-        that compute it, if the other layers of the fusions fall by the same share. The share is 1
-        where a layer with these times has no faster fusion."""
+        """The share to which the best time of a layer must fall for the layer to be faster than the
+        fusions that compute it, if the times of the fusions' other layers fall to the same share.
+        It is 1 where a layer with these times has no faster fusion."""
         if self.keeps_precisions or not self.covered_by:
             return 1.0
         return max(min((fusion._share for fusion in fusions), default=1.0)
@@ -92,7 +92,7 @@ class LayerTimes:
 
     @property
     def _share(self) -> float:
-        """The ratio of a fusion's time to that of its layers alone, 1 at most."""
+        """The ratio of a fusion's time to the time of its layers alone, 1 at most."""
         parts_us = self.parts_us
         return min(1.0, self.best_us / parts_us) if 0 < parts_us < math.inf else 1.0
 
@@ -111,9 +111,9 @@ class LayerTimes:
             fusion.bounds.clear()
 
     def bound(self, attempt: Attempt, estimates: Estimates) -> float:
-        """Returns the time from which on an attempt is of no use: the least time of a known
-        candidate together with conversions between its formats and the attempt's. For a fusion this
-        is at most the time of its layers alone, with some more for conversions."""
+        """Returns the time from which on an attempt is of no use: the least sum of the time of a
+        known candidate and of the conversions between its formats and the attempt's formats. For a
+        fusion the bound is at most _ALONE times the time of its layers alone."""
         key = (attempt.formats, attempt.variant.precision)
         if key not in self.bounds:
             self.bounds[key] = self._bound(attempt, estimates)
@@ -122,8 +122,8 @@ class LayerTimes:
     def useful_us(self, attempt: Attempt, estimates: Estimates) -> float:
         """Returns the time from which on an attempt is of no use beside the fusions that compute
         this layer: bound() times useful_share, or 0 where useful_share is small. Until each layer
-        of these fusions has the times of a few candidates, it is bound() itself. Fusions within
-        larger fusions are tried last, when the layers have their times."""
+        of these fusions has the times of a few candidates, the result is bound() itself. Fusions
+        within larger fusions are tried last, when the layers have their times."""
         is_known = self.is_fusion or all(
             part.tried >= _FEW for fusions in self.covered_by for fusion in fusions
             for part in fusion.parts)
@@ -140,7 +140,8 @@ class LayerTimes:
             default=math.inf))
 
     def _same(self, mine: Format, known: Format) -> bool:
-        """Returns whether a candidate with one format may stand for a candidate with another."""
+        """Returns whether a candidate with one format may stand for a candidate with another
+        format."""
         if mine == known:
             return True
         return (self.is_inner and (mine.dtype, known.dtype) == ("float32", "float16")
@@ -149,14 +150,15 @@ class LayerTimes:
 
 @dataclass(eq=False)
 class CandidateGroup:
-    """Candidates whose times hold for several layers: they ignore the properties in which the
-    layers differ.
+    """Candidates whose times hold for several layers, because the candidates ignore the properties
+    in which the layers differ.
 
     problem: the problem under which the times are stored.
-    layer: the layer with whose constants they are measured.
+    layer: the layer with whose constants the candidates are measured.
     layers: the layers for which the times hold.
-    alike: the group of a layer that is like this one, where this group waits for the times there.
-    attempts: one for each candidate, by its key.
+    alike: the group of an earlier layer that is like this group's layer; this group waits for the
+    times of the earlier group. None without such a layer.
+    attempts: the attempt for each candidate, by the candidate's key.
     """
 
     problem: Problem
@@ -179,14 +181,14 @@ class CandidateGroup:
             layer.update()
 
     def best(self) -> list[CandidateKey]:
-        """Returns the keys of the few fastest candidates. Layers that are like this one measure
-        only these."""
+        """Returns the keys of the few fastest candidates. Layers that are like this group's layer
+        measure only these candidates."""
         timed = [attempt for attempt in self.attempts.values() if attempt.time_us is not None]
         timed.sort(key=lambda attempt: attempt.time_us or 0.0)
         return [attempt.key for attempt in timed[:_FOR_ALIKE]]
 
     def add(self, attempt: Attempt) -> None:
-        """Adds an attempt, whose leader is the first one of its family."""
+        """Adds an attempt, whose leader is the first attempt of its family."""
         self.attempts[attempt.key] = attempt
         attempt.leader = self._leaders.setdefault(attempt.family, attempt)
         if attempt.leader is attempt:
@@ -202,12 +204,12 @@ class Attempt:
     leader: the attempt for the first config of the algorithm with the same formats and precision;
         None for that attempt itself.
     is_required: whether the plan without measurements takes the candidate, or is_last is true.
-    is_last: whether a layer has no other candidate that works, so that this one is measured in any
-        case.
-    is_more: whether the config comes after the first ones of the effort.
-    before: an earlier result, which does not suffice.
+    is_last: whether a layer has no other candidate that works, so that this candidate is measured
+        in any case.
+    is_more: whether the config comes after the first configs of the effort.
+    before: an earlier result that does not suffice, such as one with too few samples.
     measured: the result.
-    may_differ: whether the result may be another next time, so that it is not stored.
+    may_differ: whether the result may be different next time, so that it is not stored.
     kernels: the kernels of the candidate that are known before it is built.
     kind: algorithm, precision and layouts: attempts of one kind correct each other's model.
     family: algorithm, precision and formats: attempts of one family have the same leader.

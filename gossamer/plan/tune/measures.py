@@ -12,12 +12,12 @@ from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
 
 Chosen = tuple[Layer, Candidate, Device]
-"""A layer, the candidate that is to compute it, and the device on which it does."""
+"""A layer, the candidate that is to compute it, and the device of the candidate."""
 
 
 @dataclass(frozen=True)
 class MeasurementRequest:
-    """A layer, the algorithms that may compute it, and the device on which they may."""
+    """A layer, and the algorithms that may compute it on a device."""
 
     layer: Layer
     algorithms: Sequence[Algorithm]
@@ -32,8 +32,8 @@ class MeasurementRequest:
 
 
 def usable(layer: Layer, candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
-    """Returns the candidates that are not excluded. Raises GossamerError with the reasons where
-    there are none."""
+    """Returns the candidates that are not excluded. Raises GossamerError with the reasons where all
+    candidates are excluded."""
     remaining = [candidate for candidate in candidates if candidate.is_usable]
     if not remaining:
         raise GossamerError(

@@ -26,7 +26,7 @@ class CandidateMemory:
 
     examples: the inputs.
     on_device: the kernels that check candidates in the device's memory; None where the device
-    shares its memory with the host, which checks them.
+    shares its memory with the host, which then checks the candidates.
     """
 
     def __init__(self, device: Device) -> None:
@@ -38,7 +38,8 @@ class CandidateMemory:
         self._cache_filler: tuple[Buffer, Buffer] | None = None
 
     def empty(self, nbytes: int, purpose: str) -> Buffer:
-        """Returns new memory. Where too little is free, the inputs of layers are freed first."""
+        """Returns new memory. Where too little memory is free, the inputs of layers are freed
+        first."""
         try:
             return self.device.empty(nbytes, purpose)
         except OutOfMemoryError:
@@ -81,8 +82,8 @@ class CandidateMemory:
             return
 
     def workspace_of(self, variant: Variant) -> Buffer | None:
-        """Returns the workspace of a variant; None where it needs none. Raises OutOfMemoryError
-        where there is no room for it."""
+        """Returns the workspace of a variant; None where the variant needs no workspace. Raises
+        OutOfMemoryError where the device has no room for the workspace."""
         if not variant.workspace:
             return None
         self.reserve_workspace([variant])

@@ -21,9 +21,9 @@ OTHER = "everything else"
 
 
 class TuningProfile:
-    """Seconds of the thread that plans, by stage. A stage within another one interrupts it, so that
-    all stages add up to the elapsed time. Other threads, which build candidates meanwhile, do not
-    count.
+    """Seconds of the thread that plans, by stage. A stage within another stage interrupts the outer
+    stage, so that all stages add up to the elapsed time. Other threads, which build candidates
+    meanwhile, do not count.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class TuningProfile:
             self._enter(before)
 
     def whole(self) -> AbstractContextManager[None]:
-        """Counts the time of the body, as `OTHER` where it is in no other stage."""
+        """Counts the time of the body; time that is in no other stage counts as `OTHER`."""
         self._thread = threading.get_ident()
         return self.stage(OTHER)
 
@@ -59,8 +59,8 @@ class TuningProfile:
     def summary(self) -> dict[str, Any]:
         """Returns elapsed_s; device_share, the share of the elapsed time in which the device
         checked or timed candidates or whole plans; and stages, a list with a dict for each stage,
-        the longest first, with the keys stage, seconds and share. Empty where nothing was
-        measured."""
+        the longest first, with the keys stage, seconds and share. Returns an empty dict where
+        nothing was measured."""
         elapsed = sum(self._seconds.values())
         on_device = sum(self._seconds.get(name, 0.0) for name in (CHECKING, TIMING, COMPARING))
         if not on_device:

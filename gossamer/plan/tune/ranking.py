@@ -1,8 +1,9 @@
-"""The order in which the candidates of a network's layers are measured, and which are left out.
+"""The order in which the candidates of a network's layers are measured, and which candidates are
+left out.
 
-All candidates are in one queue, ordered by the time that each may save the network for a second of
-measuring. A candidate that cannot save anything, even if it takes only the least time that can be
-expected of it, is not measured.
+All candidates are in one queue, ordered by the time that each candidate may save the network for a
+second of measuring. A candidate that cannot save anything, even if it takes only the least time
+that can be expected of it, is not measured.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _LATER = 20.0
 """Factor on the seconds of a candidate more precise than float16, where all layers beside it may
 compute in float16. With this factor the candidate is measured later."""
 _LIKELY = 0.1
-"""The time that a candidate is expected to save, as a share of the most that it may save, as long
-as little is known of its kind."""
+"""Share of the most time that a candidate may save. The candidate is expected to save this share as
+long as few times of its kind are known."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Ranking:
     """The attempts that are left, in the order in which they are best measured.
 
     limits: the numbers of the effort.
-    required_first: whether required attempts come before all others, even if they seem slow.
+    required_first: whether required attempts come before all other attempts, even if they seem
+    slow.
     """
 
     def __init__(self, estimates: Estimates, limits: Effort, *,
@@ -70,8 +72,8 @@ class Ranking:
         self._left_of: Counter[CandidateGroup] = Counter()
         self._numbers = itertools.count()
         self._heap: list[tuple[float, int, Attempt]] = []
-        """Negative score, number and attempt of all that are left. A score may be out of date: it
-        was computed from the times that were known then."""
+        """Negative score, number and attempt of every attempt that is left. A score may be out of
+        date, because it was computed from fewer times than are known now."""
 
     def extend(self, attempts: Iterable[Attempt]) -> None:
         """Adds attempts."""
@@ -89,8 +91,8 @@ class Ranking:
 
     def pop(self, is_over: bool = False) -> tuple[Attempt, Skip | None] | None:
         """Returns the attempt that is measured next, with None, or an attempt that is left out,
-        with the reason. Returns None where no attempt is left. is_over: whether all attempts are
-        left out but the required ones."""
+        with the reason. Returns None where no attempt is left. is_over: whether all attempts except
+        the required ones are left out."""
         while self._heap:
             _, number, attempt = heapq.heappop(self._heap)
             skip = ENDED if is_over and not attempt.is_required else self.skip(attempt)
@@ -149,12 +151,13 @@ class Ranking:
         return max(layer.bound(attempt, self._estimates) for layer in attempt.group.layers)
 
     def least_us(self, attempt: Attempt) -> float:
-        """Returns the time that an attempt takes at least."""
+        """Returns the least time that is expected of an attempt."""
         return max(ratios.least_us(us) for ratios, us in self._ratios(attempt))
 
     def _ratios(self, attempt: Attempt) -> list[tuple[Ratios, float]]:
-        """Returns pairs of ratios and the time that they multiply, by which an attempt is judged:
-        the time of its model, and the time of its leader where that is known."""
+        """Returns the pairs by which the time of an attempt is estimated. Each pair has ratios and
+        the time that they multiply: first the time of the attempt's model, then the time of its
+        leader where that time is known."""
         found = [(self._estimates.of_kind[attempt.kind], attempt.model_us)]
         if attempt.leader is not None and attempt.leader.time_us is not None:
             found.append((self._estimates.of_configs[attempt.algorithm.name],
@@ -165,14 +168,15 @@ class Ranking:
         """Remembers the time that was measured in an attempt."""
         if attempt.time_us is None:
             return
-        # for each problem the best config counts: slower ones say nothing about other problems
+        # for each problem the best config counts: slower configs say nothing about other problems
         for (ratios, us), key in zip(self._ratios(attempt), (attempt.group.problem, attempt),
                                      strict=False):
             ratios.learn(key, us, attempt.time_us)
         attempt.group.update()
 
     def _seconds(self, attempt: Attempt) -> float:
-        """Returns the seconds for which an attempt is expected to keep others from being measured.
+        """Returns the seconds for which an attempt is expected to keep other attempts from being
+        measured.
         """
         building = attempt.variant.build_seconds or _COMPILE_SECONDS * len(
             set(attempt.kernels) - self._begun)
@@ -186,7 +190,7 @@ class Ranking:
         seconds = self._seconds(attempt)
         if attempt.variant.precision != "fp16" and all(
                 layer.is_inner for layer in attempt.group.layers):
-            # the attempt is of no use where float16 is as fast, which is known soon
+            # the attempt is of no use if float16 turns out to be as fast
             seconds *= _LATER
         saved = 0.0
         for layer in attempt.group.layers:
@@ -208,13 +212,14 @@ class Ranking:
 
     def _saving_us(self, attempt: Attempt, bound: float) -> float:
         """Returns the time that an attempt is expected to save below a known bound: the average
-        over the measured ratios of such candidates. As long as few are measured, it is the distance
-        from the bound to the expected time, or a share of the distance to the least time."""
+        over the measured ratios of such candidates. As long as few such candidates are measured, it
+        is the distance from the bound to the expected time, or a share of the distance to the least
+        time."""
         ratios, us = self._ratios(attempt)[-1]
         if (known := ratios.saving_us(us, bound)) is not None:
             return known
         if attempt.is_more:
-            # nothing promises that another config is of use
+            # no measured time suggests that another config is of use
             return 0.0
         return max(0.0, bound - self._expected_us(attempt),
                    _LIKELY * (bound - self.least_us(attempt)))

@@ -16,8 +16,8 @@ from gossamer.plan.store.tuning_cache import TuningCache
 
 WORK_GROUP_SIZE = 256
 CHAINS, STEPS, WIDE_CHAINS = 8, 16, 12
-"""Independent chains of multiply-adds of a work-item, and unrolled steps: as in rates.cl
-and rates_wide.cl."""
+"""Numbers that rates.cl and rates_wide.cl define, too: independent chains of multiply-adds of a
+work-item in rates.cl, unrolled steps in both, and chains in rates_wide.cl."""
 SOURCE, WIDE_SOURCE = (KernelSource.of(Path(__file__).with_name(file), name) for file, name in (
     ("rates.cl", "multiply_add"), ("rates_wide.cl", "multiply_add_wide")))
 """Each kernel has a file of its own, so that a device compiles only the kernel that it uses."""
@@ -33,9 +33,9 @@ _MULTIPLY_ADDS, _BYTES = 1e9, 1e9
 
 
 def know_rates(device: Device, cache: TuningCache) -> None:
-    """Sets the rates of a device. They are read from the tuning cache, or else measured now, which
-    takes a fraction of a second, and stored in the cache. Nothing is set for a device that compiles
-    no kernels, for a simulator, and where measuring fails."""
+    """Sets the rates of a device. The rates are read from the tuning cache, or else measured now,
+    which takes a fraction of a second, and stored in the cache. Nothing is set for a device that
+    compiles no kernels, for a simulator, and where measuring fails."""
     if not device.compiles or device.is_simulator:
         return
     keys = [f"rates {source_hash(__name__)} {work}" for work in ("multiply-adds", "copy")]

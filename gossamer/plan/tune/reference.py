@@ -47,9 +47,9 @@ def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
 
 
 def _lowered(graph: Graph, images: int, *, apart: bool) -> dict[int, _Lowered]:
-    """Returns the layers for each number of images that are computed together. Where images are
-    computed apart, these numbers are as many images as _BYTES_AT_ONCE allows, and the remainder;
-    else the only number is all images."""
+    """Returns the layers for each number of images that are computed together. With `apart`, images
+    are computed a few at a time: as many as _BYTES_AT_ONCE allows, and then the remainder. Else all
+    images are computed together."""
     store = WeightsStore()
     all_images = lower(resolve(graph, images), store)
     nbytes = sum(8 * spec.size for layer in all_images[0] for spec in layer.output_specs)

@@ -24,8 +24,8 @@ class Results:
         self._known: dict[tuple[Problem, str], _ByCandidate] = {}
 
     def start(self) -> None:
-        """Starts a plan: forgets the candidates that were left out for the plan before, or
-        failed."""
+        """Starts a plan: forgets the candidates that failed, or that were left out for the plan
+        before."""
         for known in self._known.values():
             for key in [key for key, measured in known.items() if measured.failure]:
                 del known[key]
@@ -41,8 +41,8 @@ class Results:
         return self._known.get((problem, device.name), {})
 
     def stored(self, problem: Problem, device: Device) -> _ByCandidate:
-        """Returns the measurements in the cache, and in place of some of them the measurements that
-        this process uses."""
+        """Returns the measurements in the cache. Measurements that this process uses replace
+        measurements of the same candidates."""
         on_disk = self.cache_of(device).get(problem) or ()
         return {**{measured.candidate_key: measured for measured in on_disk},
                 **self.of(problem, device)}

@@ -26,7 +26,7 @@ from gossamer.plan.tune.profile import CHECKING, TIMING, TuningProfile
 from gossamer.plan.tune.ranking import Ranking
 
 _SAMPLE_US, _BUDGET_US = 200.0, 2.5e5
-"""Microseconds of one sample, and the most of all samples of a group's candidates."""
+"""Microseconds of one sample, and the most microseconds of all samples of a group's candidates."""
 _BEST = 1.03
 """Ratio to the best known time up to which the time with cold caches is measured too."""
 _HOPELESS = 4.0
@@ -82,7 +82,7 @@ class Sampler:
 
     def sample_settled(self, is_over: bool = False) -> bool:
         """Takes all samples of a group that has no candidate left to try, while candidates of other
-        groups are built. Returns whether there is such a group.
+        groups are built. Returns whether a group was sampled.
 
         is_over: whether measuring is over, so that no group has any candidate left to try.
         """
@@ -115,7 +115,8 @@ class Sampler:
             return
         once = Timing(ready.first_us, ready.first_us, ready.first_us, 1)
         is_near = ready.first_us <= NEAR * self._ranking.bound(attempt)
-        # an interrupt may come before the other samples of a candidate that is near
+        # a candidate near the best counts as sampled once: an interrupt may come before its other
+        # samples
         attempt.measured = _measured(ready, once, candidates, 1 if is_near else self._samples)
         self._ranking.learn(attempt)
         if is_near:
@@ -131,8 +132,8 @@ class Sampler:
 
     def _first_sample(self, attempt: Attempt, work: Work) -> tuple[PreparedTask, float]:
         """Returns a candidate as a task, with the microseconds of its first sample. A candidate
-        that takes long has one execution as its sample, or the shorter of two where other processes
-        may have disturbed the first."""
+        that takes long has one execution as its sample, or the shorter of two executions where
+        other processes may have disturbed the first execution."""
         device = self._device
         execute = (device.timed_graph(work, 1) if device.limits.graph
                    else partial(device.time, work))
@@ -187,7 +188,8 @@ class Sampler:
 
     def _keep_samples(self, candidates: CandidateSet, ready: _Ready,
                       timing: Timing | Exception) -> None:
-        """Keeps the samples of a candidate as its measurement, or the failure that they ended with.
+        """Keeps the samples of a candidate as its measurement, or the failure with which its
+        sampling ended.
         """
         if isinstance(timing, Exception):
             self._fail(ready.attempt, candidates, timing)
@@ -197,7 +199,7 @@ class Sampler:
 
     def _measure_cold(self, candidates: CandidateSet, ready: _Ready) -> None:
         """Adds the time with cold caches to the measurement of a candidate that is about as fast as
-        the best, if there is memory to fill the caches."""
+        the best candidate, if memory to fill the caches is free."""
         attempt = ready.attempt
         if (attempt.measured is None or attempt.time_us is None
                 or attempt.time_us > _BEST * self._ranking.bound(attempt)):

@@ -1,8 +1,9 @@
 """The search for the fastest candidates of layers on one device.
 
-The candidates are ranked by the time that each is expected to save, built ahead, checked and
-sampled once. Candidates within 15% of the best time are sampled again. Some candidates wait until
-others are measured, since the results may show that the waiting candidates are of no use.
+The candidates are ranked by the time that each candidate is expected to save, built ahead, checked
+and sampled once. Candidates within 15% of the best time are sampled again. Some candidates wait
+until other candidates are measured, since the results may show that the waiting candidates are of
+no use.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from gossamer.plan.tune.space import Space
 from gossamer.plan.tune.workers import WorkerPools
 
 _NOT_TRIED = "not tried: "
-"""The beginning of the reason of a candidate that was left out, as reports have it."""
+"""The beginning of the reason that reports state for a candidate that was left out."""
 _STORE_SECONDS = 5.0
-"""Seconds after which a search stores its measurements so far: a process that is killed loses no
-more than these seconds."""
+"""Seconds after which a search stores its measurements so far: a process that is killed loses only
+the measurements of these seconds."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far measuring is.
+    """How far a search has come.
 
     layers: the number of layers that are measured.
     known_layers: how many of these layers have a time.
@@ -103,13 +104,13 @@ class Search:
         """For layers that are alike, the group of the first such layer, by the result of
         likeness()."""
         self._later: list[Attempt] = []
-        """The attempts that wait until the others are measured."""
+        """The attempts that wait until the other attempts are measured."""
         self._start = self._stored = time.monotonic()
 
     def run(self, requests: Sequence[MeasurementRequest],
             others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
-        """Measures the requested candidates. The results are stored, also those before an
-        interrupt.
+        """Measures the requested candidates. The results are stored, also where an interrupt ends
+        the search.
 
         others: called for further requests when the libraries of vendors have answered.
         """
@@ -143,8 +144,8 @@ class Search:
         self._sampler.sample_left()
 
     def _step(self) -> bool:
-        """Begins to build candidates, and measures one that is built, or takes the other samples
-        of a group; returns whether there was anything to measure."""
+        """Begins to build candidates, and measures a candidate that is built, or takes the other
+        samples of a group. Returns whether anything was measured."""
         if self._is_over():
             # builds that the plan can do without are given up
             self.skips |= dict.fromkeys(self._builds.give_up_optional(), ENDED)
@@ -177,7 +178,7 @@ class Search:
         self._report()
 
     def _report(self) -> None:
-        # fusions are not counted, since their layers are
+        # fusions are not counted, because their layers are counted
         layers = [times for times in self._times.values() if not times.parts]
         known = [times.best_us for times in layers if times.best]
         most, left = len(self._attempts), len(self._ranking)
@@ -186,9 +187,9 @@ class Search:
                                 spent * left / max(1, most - left)))
 
     def _add(self, requests: Sequence[MeasurementRequest]) -> None:
-        """Adds requests to the ranking. Three kinds of candidates wait until the others are
-        measured: candidates with configs beyond the first ones of the effort, candidates of layers
-        that are like an earlier layer, and candidates of fusions within larger fusions."""
+        """Adds requests to the ranking. Three kinds of candidates wait until the other candidates
+        are measured: candidates with configs beyond the effort's first configs, candidates of
+        layers that are like an earlier layer, and candidates of fusions within larger fusions."""
         with self._profile.stage(LISTING):
             new = self._listed(requests)
             self._relate()
@@ -270,7 +271,8 @@ class Search:
                 if own < set(fusion.covers)])
 
     def _missing(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Returns the attempts of a group that have no stored measurement that suffices."""
+        """Returns the attempts of a group that have to be measured. The other attempts get the
+        measurements that are stored for them."""
         known = self._results.stored(group.problem, self._device)
         of_process = self._results.of(group.problem, self._device)
         missing = []
@@ -307,7 +309,8 @@ class Search:
         return missing
 
     def _suffices(self, stored: Measurement | None, group: CandidateGroup) -> bool:
-        """Returns whether a candidate need not be measured again."""
+        """Returns whether a stored measurement is enough, so that its candidate is not measured
+        again."""
         if stored is None:
             return False
         if stored.not_tried:
@@ -326,9 +329,9 @@ class Search:
 
     def _required_instead(self) -> list[Attempt]:
         """Returns an attempt for each layer without a measured candidate that works: the most
-        precise attempt that is left. It is measured even where measuring was ended, or where the
-        attempt was left out as slow. Fusions need no such attempt, since their layers can be
-        computed alone."""
+        precise attempt that is left. This attempt is measured even where measuring was ended, or
+        where the attempt was left out as slow. Fusions need no such attempt, since their layers can
+        be computed alone."""
         instead: dict[Attempt, None] = {}
         for times in self._times.values():
             if times.best or times.is_fusion:
@@ -371,8 +374,8 @@ class Search:
 
 
 def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:
-    """Returns a measurement with the build time of an earlier one, where the earlier one was made
-    before the kernels were in the cache."""
+    """Returns a measurement with the build time of an earlier measurement, where the earlier
+    measurement was made before the kernels were in the cache."""
     if before is None or before.build_s is None or before.build_cached or not fresh.build_cached:
         return fresh
     return replace(fresh, build_s=before.build_s, build_cached=False)

@@ -30,7 +30,7 @@ class Space:
     limits: the numbers of the effort.
     precisions: the precisions that are allowed.
     keeps_precisions: whether layers may have to be computed in float32 though float16 is faster, so
-    that candidates are measured even where less precise ones are faster.
+    that candidates are measured even where less precise candidates are faster.
     threads: BLAS threads of a layer on the host.
     """
 
@@ -52,9 +52,10 @@ class Space:
         """The words that say where the limit of the time for building comes from."""
 
     def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> None:
-        """Begins to ask vendors' libraries that take long for their variants for layers, in other
-        processes, where there are many layers and the device builds side by side. The variants are
-        on disk when `answers` are done. workers: the processes, which are started here."""
+        """Begins to ask vendors' libraries for their variants for layers, in other processes. Only
+        libraries that take long to answer are asked, where there are many layers and the device
+        builds side by side. The variants are on disk when `answers` are done. workers: the
+        processes, which are started here."""
         listed = [layer for layer in layers if layer.problem is not None]
         asked = {(algorithm, _problem_of(layer)): None for layer in listed
                  for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
@@ -97,9 +98,10 @@ class Space:
                             if layer.problem not in wide)
 
     def inner(self, requests: Sequence[MeasurementRequest], device: Device) -> set[str]:
-        """Returns the names of the layers that can compute in float16 between layers that can do so
-        too: all that write their inputs and all that read their outputs. Returns the names of
-        fusions that can compute in float16 as well, whatever their neighbours are."""
+        """Returns the names of the layers that can compute in float16 and have only neighbours that
+        can do so too: all layers that write their inputs and all layers that read their outputs.
+        Also returns the names of all fusions that can compute in float16, whatever their neighbours
+        are."""
         able = {request.layer.name for request in requests if not self.keeps_precisions and any(
             variant.precision == "fp16" for algorithm in request.algorithms
             for variant in self.within_effort(algorithm, request.problem, device))}
@@ -118,7 +120,7 @@ class Space:
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Returns why an algorithm does not support a problem on a device, or has no variant whose
-        precision and build time are allowed; None where it has one."""
+        precision and build time are allowed; None where it has such a variant."""
         key = (algorithm, problem, device.name)
         if key not in self._refusals:
             self._refusals[key] = algorithm.supports(problem, device) or reason_not_allowed(
@@ -134,9 +136,9 @@ class Space:
 
     def within_effort(self, algorithm: Algorithm, problem: Problem,
                       device: Device) -> Sequence[Variant]:
-        """Returns the variants in allowed precisions of the first configs that do not take too long
-        to build, as many configs as the effort has at most. Variants before them that would take
-        too long to build are returned, too."""
+        """Returns the variants in allowed precisions of an algorithm's first configs: as many
+        configs that do not take too long to build as the effort has at most, and the configs before
+        or between them that would take too long."""
         key = (algorithm, problem, device.name)
         if key not in self._variants:
             most, count = self.limits.most_configs_of(algorithm), 0

@@ -47,7 +47,7 @@ class Tuner:
 
     effort: "quick", "normal" or "max".
     precision: the least precise of PRECISIONS that is allowed.
-    cache: the stored measurements; by default those of the device in the user's folder.
+    cache: the stored measurements; by default the measurements of the device in the user's folder.
     note: called with a line of text for each batch of layers that is about to be measured.
     progress: called with a Progress after each candidate.
     budget_s: seconds, counted from start(), after which there should be a plan; None for no limit.
@@ -74,7 +74,7 @@ class Tuner:
         self.precisions = PRECISIONS[:PRECISIONS.index(precision) + 1]
         self.cache = TuningCache(device) if cache is None else cache
         self.measured = 0
-        """Number of candidates measured so far, without those from the cache."""
+        """Number of candidates measured so far, without the candidates of `reused`."""
         self.reused = 0
         """Number of candidates whose measurements came from the cache."""
         self.not_tried = 0
@@ -120,7 +120,7 @@ class Tuner:
     @property
     def notices(self) -> list[str]:
         """Sentences for the user about the files of measurements, and about the conditions under
-        which new ones were made."""
+        which new measurements were made."""
         notices = self._results.notices
         if len(self._timings) >= _FEW_TIMINGS and (
                 scattered := scatter_notice(self._timings, self.device)):
@@ -130,7 +130,8 @@ class Tuner:
     def measure(self, layer: Layer, algorithms: Sequence[Algorithm],
                 device: Device) -> list[Candidate]:
         """Returns the algorithms' candidates within the effort, in order of preference. Candidates
-        that would take too long to build, or were not tried, are returned as excluded ones."""
+        that would take too long to build, or were not tried, are returned as excluded
+        candidates."""
         request = MeasurementRequest(layer, algorithms, device)
         names = tuple(algorithm.name for algorithm in algorithms)
         key = request.problem, device.name, names
@@ -176,8 +177,8 @@ class Tuner:
         key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
                       self.limits.everything)
         # candidates that a plan cannot do without come first where a budget may end the search, or
-        # where one candidate is built at a time; else candidates come first that may show others to
-        # be useless
+        # where one candidate is built at a time; else candidates come first whose times may show
+        # that other candidates are useless
         required_first = self._budget_s is not None or not device.builds_side_by_side
         search = Search(device, self.space, key, self._results,
                         self._estimates_of(device), self._memory_of(device),
@@ -194,7 +195,8 @@ class Tuner:
             self.not_tried += len(search.skips)
 
     def _announce(self, device: Device, attempts: Sequence[Attempt]) -> None:
-        """Tells of attempts that are to be measured, and starts the processes that build them."""
+        """Tells the user which attempts are to be measured, and starts the processes that build
+        them."""
         self._reserve()
         if attempts:
             layers = {times.name for attempt in attempts for times in attempt.group.layers}
@@ -266,7 +268,7 @@ class Tuner:
         return self._memories[device.name]
 
     def _know_rates(self, device: Device) -> None:
-        """Makes known the device's own rates, by which candidates are ordered."""
+        """Sets the rates of the tuner's device, by which candidates are ordered, once."""
         if device is self.device and not self._knows_rates:
             know_rates(device, self.cache)
             self._knows_rates = True

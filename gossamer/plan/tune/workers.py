@@ -1,4 +1,4 @@
-"""Processes that build candidates while this one times others."""
+"""Processes that build candidates while this process times other candidates."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ONE_THREAD = dict.fromkeys(
 _MOST_ON_DEVICE, _MEMORY_EACH = 5, 2**33
 """The most processes that build on the device itself, and the bytes of device memory for each."""
 _MOST = 32
-"""The most processes that build without the device. One device times candidates no faster than this
-number of processes builds them, and each process takes a few hundred megabytes of host memory."""
+"""The most processes that build without the device. This many processes build candidates at least
+as fast as one device times them, and each process takes a few hundred megabytes of host memory."""
 
 
 class BuildWorkers(ProcessPool):
     """Processes that pack weights and compile kernels for a device that only this process uses; see
-    ProcessPool. Kernels come back by the kernel cache, and packed forms with the results.
+    ProcessPool. Kernels come back through the kernel cache, and packed forms with the results.
 
     device: the device for which candidates are built.
     count: number of processes.
@@ -46,8 +46,8 @@ class BuildWorkers(ProcessPool):
 
     def build(self, algorithm: Algorithm, problem: Problem, variant: Variant,
               weights: Weights) -> Future[BuiltElsewhere]:
-        """Returns the future of the forms and kernels that a process makes for a candidate. With
-        them `gossamer.plan.prepare.build` has little left to do.
+        """Returns the future of the packed forms and kernels that a process makes for a candidate.
+        With these, `gossamer.plan.prepare.build` has little left to do.
 
         Candidates are built in the order in which they are submitted. The future of a candidate
         that waits can be cancelled. The future's exception is NoProcessError where no process
