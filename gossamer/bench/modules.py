@@ -69,8 +69,8 @@ def made(name: str, place: Any, dtype: Any) -> tuple[Any, tuple[int, ...]]:
 
 def with_statistics(module: Any, x: Any) -> Any:
     """Returns a network in evaluation mode whose batch norms have the statistics of the pictures
-    `x`, so that activations neither vanish nor explode. A batch norm whose scales are all 0 gets scales
-    of 1: such a branch, with which some networks begin their training, need not be computed."""
+    `x`, so that activations neither vanish nor explode. Some networks begin their training with
+    batch norms whose scales are all 0; these scales become 1, since nobody need compute zeros."""
     import torch
 
     for layer in module.modules():
