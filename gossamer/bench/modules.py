@@ -20,6 +20,7 @@ TIMM_MODULES = tuple(f"{TIMM}{name}" for name in (
     "mobilenetv4_conv_small", "mobileone_s0", "regnetx_002", "repvit_m0_9", "tinynet_e"))
 _PICTURES = 8
 _SIZE = 224
+_LEAST_SCALE = 1e-3
 
 
 def names_of(patterns: str | None) -> list[str]:
@@ -69,16 +70,20 @@ def made(name: str, place: Any, dtype: Any) -> tuple[Any, tuple[int, ...]]:
 
 def with_statistics(module: Any, x: Any) -> Any:
     """Returns a network in evaluation mode whose batch norms have the statistics of the pictures
-    `x`, so that activations neither vanish nor explode. Some networks begin their training with
-    batch norms whose scales are all 0; these scales become 1, since nobody need compute zeros."""
+    `x`, so that activations neither vanish nor explode. Scales of channels that are all the same
+    number below _LEAST_SCALE become 1: with them, some networks begin the training of residual
+    branches, whose results would be zeros here, or would vanish beside the sums."""
     import torch
 
     for layer in module.modules():
         if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):
             layer.momentum = None
             layer.reset_running_stats()
-            if layer.affine and not layer.weight.any():
-                torch.nn.init.ones_(layer.weight)
+    for name, scale in module.named_parameters():
+        is_bias = name.endswith("bias")
+        if scale.numel() > 1 and scale.numel() == max(scale.shape) and not is_bias and (
+                scale.min() == scale.max() and abs(scale.max()) < _LEAST_SCALE):
+            torch.nn.init.ones_(scale)
     module.train()
     for layer in module.modules():
         if isinstance(layer, torch.nn.Dropout):

@@ -153,8 +153,7 @@ def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
 
 
 def _hint(name: str) -> str:
-    """Return advice for the file of a saved plan, or a file that a model needs beside its first
-    file; empty for other files."""
+    """Return advice for a saved plan and for a model's further files; empty for other files."""
     if name.lower().endswith(".plan"):
         return "; a plan is loaded by `gossamer run FILE.plan` or gossamer.Plan.load"
     for reader in registry.READERS:

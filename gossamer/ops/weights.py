@@ -1,5 +1,7 @@
-"""A layer's constants, their density, and their packed forms on a device: arrays that are made of
-the constants, each laid out as one kernel reads it."""
+"""A layer's constants, their density, and their packed forms on a device.
+
+A packed form is an array that is made of the constants and laid out as one kernel reads it.
+"""
 
 from __future__ import annotations
 

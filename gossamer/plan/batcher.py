@@ -203,8 +203,7 @@ class Batcher:
         return request
 
     def _refusal(self, request: Request) -> GossamerError | None:
-        """Return why a request cannot be taken now; None where it can. The caller holds
-        `changed`."""
+        """Return why a request cannot be taken now; None where it can. `changed` is locked."""
         if self._is_closed:
             return InputError(f"{self._graph.name}: the batcher is closed; make another one")
         if self._waiting.rows + request.rows > self._queue:
@@ -310,8 +309,7 @@ def _end_all() -> None:
 
 def _times(members: Members, sizes: list[int],
            most_s: float) -> Mapping[Member, dict[int, float]]:
-    """Return the seconds of each batch size on each device, measured once for each kind of
-    device."""
+    """Return the seconds of each batch size on each device, measured once for each device kind."""
     times: dict[tuple[str, str, int], dict[int, float]] = {}
     for member in members.usable:
         kind = member.plan.device.kind
