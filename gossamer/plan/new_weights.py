@@ -7,10 +7,10 @@ from typing import Any
 
 from gossamer.errors import InputError
 from gossamer.model.graph import Graph
-from gossamer.model.passes.optimise import optimise
 from gossamer.plan.choose.planner import Planner
 from gossamer.plan.choose.saved_options import StoredChoices, stored
 from gossamer.plan.fusion import find_fusions
+from gossamer.plan.optimised import optimised_for
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Step
@@ -28,7 +28,7 @@ def with_weights(plan: Plan, graph: Graph) -> Plan:
     chosen for the zeros and values of the old weights, and the new weights have other zeros or
     values.
     """
-    graph = optimise(graph, channels_first=plan.device.compiles)
+    graph = optimised_for(graph, plan.device)
     batches = plan.planned_batches or [1]
     programs = {batch: plan.program(batch) for batch in batches}
     plain: dict[str, dict[str, Any]] = stored(programs, plan.device)

@@ -13,8 +13,8 @@ from gossamer.errors import InputError, ModelError
 from gossamer.io.text import shape_text
 from gossamer.model.graph import Graph, ValueInfo, as_called
 from gossamer.model.infer.resolve import resolve, with_shapes
-from gossamer.model.passes.optimise import optimise
 from gossamer.plan.choose.saved_options import StoredChoices
+from gossamer.plan.optimised import optimised_for
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.run.binding import as_called_for, batch_of, in_order
@@ -268,7 +268,7 @@ class OpenPlan:
         measured, plan = self._measured
         choices = StoredChoices(None, plan.choices(), made_for=_text(names, measured))
         policy = replace(self._policy, effort=None, precision="fp32", budget_s=None)
-        graph = optimise(graph, channels_first=self.device.compiles)
+        graph = optimised_for(graph, self.device)
         return Plan(graph, self.device, policy, choices=choices)
 
 

@@ -16,12 +16,12 @@ from gossamer.errors import DeviceError, UnsupportedError
 from gossamer.measure import Timing, called, scatter_notice
 from gossamer.model.formats import format_lines
 from gossamer.model.graph import Graph, ValueInfo, as_called
-from gossamer.model.passes.optimise import optimise
 from gossamer.plan.callable_plan import CallablePlan
 from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.choose.planner import Planned, Planner
 from gossamer.plan.choose.saved_options import StoredChoices, stored, used_algorithms
 from gossamer.plan.eligibility import ANY
+from gossamer.plan.optimised import optimised_for
 from gossamer.plan.part import check_library_layers
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
@@ -85,7 +85,7 @@ class Plan(CallablePlan):
 
             self.calibration = Calibration(graph, policy.calibration, policy.tolerance)
         # stored choices hold for the graph as it was optimised when they were made
-        self.graph = optimise(graph, channels_first=device.compiles) if choices is None else graph
+        self.graph = optimised_for(graph, device) if choices is None else graph
         self._called = as_called(graph)
         self.device = device
         self.policy = policy

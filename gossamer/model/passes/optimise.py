@@ -18,6 +18,7 @@ from gossamer.model.opset.state import InferenceState
 from gossamer.model.passes.batch_norm import expand_batch_norms, fold_batch_norms
 from gossamer.model.passes.channel_shuffles import gather_shuffled_channels
 from gossamer.model.passes.channels_first import move_channels_first
+from gossamer.model.passes.chosen_channels import choose_channels_by_weights
 from gossamer.model.passes.concatenations import (
     move_above_concatenations,
     nest_concatenations,
@@ -31,13 +32,16 @@ from gossamer.model.passes.straight_through import drop_straight_through
 from gossamer.model.passes.token_rows import transpose_images_for_tokens
 
 
-def optimise(graph: Graph, *, channels_first: bool = False) -> Graph:
+def optimise(graph: Graph, *, channels_first: bool = False,
+             chooses_by_weights: bool = False) -> Graph:
     """Returns a graph with the same results, in which constants and batch norms are folded and
     element-wise nodes are fused into convolutions, products and each other.
 
     channels_first: whether layers of channels-last images become layers of channels-first images
     where fewer transpositions remain then. Channels-first images help only if each kernel can work
     in several layouts, which ONNX Runtime's kernels cannot.
+    chooses_by_weights: whether convolutions of single pixels may read more channels than they need,
+    with weights of 0, in place of a gather of channels. This helps on GPUs.
     """
     graph = _copy(graph)
     drop_identities(graph)
@@ -52,6 +56,8 @@ def optimise(graph: Graph, *, channels_first: bool = False) -> Graph:
     if channels_first:
         changed |= transpose_images_for_tokens(graph, shapes)
         changed |= move_channels_first(graph, shapes)
+    if chooses_by_weights:
+        changed |= choose_channels_by_weights(graph, shapes)
     if changed:
         drop_identities(graph)
         drop_dead(graph)
