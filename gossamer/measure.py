@@ -23,8 +23,9 @@ SLACK = 0.02
 """The relative difference up to which two times count as equal."""
 _PAUSE_S = 2e-3
 _MOST_PAUSES = 100
-"""Seconds of a pause, and the most pauses, of `wait_for_rest`, which waits for threads that still
-spin: the threads of OpenBLAS and ONNX Runtime spin for up to 50 ms after their last work."""
+"""The seconds of a pause in `wait_for_rest`, and the most pauses. The function waits for threads
+that still spin: the threads of OpenBLAS and ONNX Runtime spin for up to 50 ms after their last
+work."""
 _AT_REST = 0.1
 """The processor time of this process, as a share of the time of a pause, below which its threads
 count as at rest."""

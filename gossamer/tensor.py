@@ -414,9 +414,9 @@ def _default_spec(shape: tuple[int, ...], dtype: str) -> TensorSpec:
 
 @functools.lru_cache(maxsize=4096)
 def memory_format(spec: TensorSpec) -> Format:
-    """Returns one format to stand for all formats in which a float tensor of this shape has its
-    elements at the same places in memory, as CHWN and NCHW for one image. The default format is
-    returned where it is among these formats. A packed format is returned as it is."""
+    """Several formats may put the elements of a float tensor at the same places in memory, as CHWN
+    and NCHW do for one image. Returns one format that stands for all of them: the default format
+    where it is among them. A packed format is returned as it is."""
     own = spec.format
     if own.is_packed:
         return own

@@ -1,4 +1,4 @@
-"""How much faster zeros would make a network on a device, measured before it is trained."""
+"""How much faster zero weights would make a network on a device, measured before training."""
 
 from gossamer.advise.advice import WAYS, Advice, LayerGroup, Way, advise, check_speed_up
 from gossamer.advise.cheapest import Choice, cheapest

@@ -1,4 +1,4 @@
-"""Measures a network as it is, and with its smallest weights set to zero in several ways."""
+"""Times a network unchanged, and with its smallest weights set to zero in several ways."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Way:
 WAYS = (Way("80%", "unstructured", 0.8), Way("90%", "unstructured", 0.9),
         Way("95%", "unstructured", 0.95), Way("98%", "unstructured", 0.98), Way("2:4", "2:4", 0.5),
         Way("half the channels", "channels", 0.5))
-"""The ways that are measured."""
+"""The ways that are measured by default."""
 AS_IT_IS = "as it is"
-"""The name of the network without further zeros."""
+"""The key of the times of the unchanged network, beside the names of the ways."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +62,8 @@ class Advice:
     description: the description of the device.
     batch: images of an execution.
     groups: the layers with weights that can become zero, in the network's order.
-    others_us: microseconds of all other steps, by the name of the way.
-    network_us: microseconds of an execution, by the name of the way.
+    others_us: microseconds of all other steps, by the name of the way or AS_IT_IS.
+    network_us: microseconds of an execution, by the name of the way or AS_IT_IS.
     absent: the reasons why ways were not measured, by the name of the way.
     warnings: sentences on what may have spoilt the times.
     """
@@ -78,7 +78,8 @@ class Advice:
     warnings: tuple[str, ...] = ()
 
     def speed(self, way: str) -> float:
-        """Returns how many times as fast the network is when it is pruned in this way."""
+        """Returns the speed of the network pruned in this way, relative to the unchanged
+        network."""
         return self.network_us[AS_IT_IS] / self.network_us[way]
 
 
@@ -91,14 +92,14 @@ def check_speed_up(value: float) -> str | None:
 def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None, batch: int = 1,
            precision: str = "fp32", effort: str = "quick", ways: Sequence[Way] = WAYS,
            note: Callable[[str], None] = lambda text: None) -> Advice:
-    """Measures a network as it is, and pruned in each of the ways by the magnitudes of its present
-    weights. In a network that was not trained, these magnitudes are random.
+    """Times a network unchanged, and pruned in each of the ways. The magnitudes of the present
+    weights decide which weights become zero; in a network that was not trained, they are random.
 
     model: returns a new copy of the network.
     device, precision, effort: as for `gossamer.compile`.
     batch: images of an execution.
     ways: the ways to prune that are measured.
-    note: called with a line on what is being measured.
+    note: function that is called with a line of text on each measurement before it begins.
 
     Raises InputError where the network has no weights that can become zero, and the errors of
     `gossamer.compile`.

@@ -1,4 +1,4 @@
-"""The layers to prune for a speed-up that is wanted, with as few zeros as possible."""
+"""The choice of the layers to prune for a wanted speed-up, with as few zeros as possible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gossamer.advise.advice import AS_IT_IS, WAYS, Advice, LayerGroup, Way
 
 @dataclass(frozen=True)
 class Choice:
-    """The sparsities of layers, and the speed-up that is expected of them.
+    """The sparsities of layers, and the speed-up that the network is expected to get from them.
 
     sparsities: the share of zeros by the name of a layer; all other layers stay as they are.
     speed_up: how many times as fast the network is expected to be.
@@ -28,9 +28,10 @@ def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Cho
 
     keep: names of layers that stay as they are.
 
-    Layers that save the most time for each weight that becomes zero are pruned first. Once some
-    layer can reach the speed-up, the layer that reaches it with the fewest zeros is pruned last.
-    The time of the network is expected to fall in the same ratio as the sum of its steps' times.
+    The layers are chosen one after another: each time the layer that saves the most time for each
+    weight that becomes zero. Where pruning one more layer can reach the speed-up, the layer that
+    reaches it with the fewest zeros is the last. The time of the network is expected to fall in the
+    same ratio as the sum of its steps' times.
     """
     total = advice.others_us[AS_IT_IS] + sum(group.us[AS_IT_IS] for group in advice.groups)
     groups = [group for group in advice.groups if not set(group.pruned).intersection(keep)]

@@ -42,8 +42,9 @@ def advise_(
 ) -> None:
     """Measure what zeros would bring a network on a device, before it is trained with them.
 
-    Each layer and the whole network are timed as they are, with 80, 90, 95 and 98% of each layer's
-    smallest weights set to zero, with two of every four, and with half of each layer's filters.
+    Each layer and the whole network are timed unchanged, and with these weights set to zero: the
+    smallest 80, 90, 95 or 98% of each layer's weights; the two smallest of every four weights; half
+    of each layer's filters.
     """
     if precision not in PRECISIONS:
         raise InputError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")

@@ -100,8 +100,8 @@ def results_of(plan: AnyPlan, batches: Iterable[tuple[np.ndarray, ...]]) -> Iter
 
 def with_input_shapes(graph: Graph, texts: Sequence[str]) -> Graph:
     """Returns the graph with open dimensions set from texts like image=3,224,224. A text has the
-    sizes without the batch; without a name it is for the first input. Raises InputError where a
-    text contradicts the graph."""
+    sizes of all dimensions except the batch. A text without a name is for the first input. Raises
+    InputError where a text contradicts the graph."""
     shapes = {}
     for text in texts:
         name, _, sizes = text.rpartition("=")
@@ -141,8 +141,9 @@ def input_names(graph: Graph) -> str:
 def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> list[np.ndarray]:
     """Returns the arrays that an option names, in the order of the graph's inputs.
 
-    Each text is a file, or NAME=FILE; a .npz file gives several inputs by their names. option:
-    the option, for messages. Raises InputError.
+    Each text is a file, or NAME=FILE; a .npz file gives several inputs by their names. option: the
+    option, for messages. Raises InputError where a file cannot be read, where an input has no array
+    or several arrays, and where an array does not fit its input.
     """
     arrays: dict[str, tuple[str, np.ndarray]] = {}
     graph = as_called(graph)
@@ -169,8 +170,8 @@ def read_inputs(texts: Sequence[str], graph: Graph, option: str = "--input") -> 
 
 
 def _name_and_file(text: str, graph: Graph, option: str) -> tuple[str, str]:
-    """Returns the input and the file of NAME=FILE; the name is empty where only a file is
-    given."""
+    """Returns the name of the input and the file in NAME=FILE; the name is empty where only a file
+    is given."""
     names = [info.name for info in graph.network_inputs]
     name, equals, file = text.partition("=")
     if not equals or (name not in names and Path(text).exists()):

@@ -1,4 +1,4 @@
-"""The verb `bench`: suites on a device against its peers, and tables from committed rows."""
+"""The verb `bench`: suites that measure gossamer and its peers, and tables of committed rows."""
 
 from __future__ import annotations
 
@@ -414,7 +414,7 @@ def _chosen(option: str, kind: str, text: str, known: Sequence[str]) -> list[str
 
 
 def _peers(text: str | None, device: Device, items: Sequence[Item]) -> dict[str, tuple[str, ...]]:
-    """Returns the peers that --against names, or the defaults, for each kind of case."""
+    """Returns for each kind of case the peers that --against names, or the default peers."""
     from gossamer.bench.peers import training_peers
     from gossamer.bench.peers.calls import CALLED_PEERS
     from gossamer.bench.peers.inference import PEERS, defaults, vendors

@@ -1,4 +1,4 @@
-"""`gossamer bench MODEL`: one table of a network's calls, beside its peers."""
+"""`gossamer bench MODEL`: one table of how fast gossamer and its peers run a network."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def bench_network(models: Sequence[Path], device_name: str | None, batches: Sequence[int],
                   precisions: Sequence[str], against: str | None, effort: str, load: Load, *,
                   as_json: bool) -> None:
-    """Measures the latency of calls at the first batch size and the throughput at the last, beside
-    the peers, and prints a table with a line for each contender."""
+    """Measures gossamer and its peers: the latency of calls at the first batch size, and the
+    throughput at the last batch size. Prints a table with a line for each contender."""
     from gossamer.device.registry import find
     from gossamer.plan.policy import EFFORTS
 

@@ -29,7 +29,8 @@ class StoredFile:
     layers: number of measured layers.
     candidates: number of measured candidates.
     plans: number of measured plans.
-    sections: for each set of versions that measured: these three numbers, and the versions as text.
+    sections: the layers, candidates and plans that were measured with the same versions of driver,
+    toolkit and gossamer: their numbers, and the versions as text.
     problem: why the file is not used; None where it is used.
     """
 

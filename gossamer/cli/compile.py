@@ -1,5 +1,5 @@
-"""The verb `compile`: measures every layer's candidates, shows why one was taken, and saves the
-plan."""
+"""The verb `compile`: measures every layer's candidates, shows why the fastest was taken, and saves
+the plan."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class _Run:
                 "results": [finding.as_json() for finding in self.findings]}
 
     def print_end(self) -> None:
-        """Prints how many objects were found, where, and how fast."""
+        """Prints how many objects were found, on how many photos, on which device and how fast."""
         found = [finding for finding in self.findings if finding.error is None]
         objects = sum(len(finding.boxes) for finding in found)
         failed = f", {self.failed} could not be read" if self.failed else ""

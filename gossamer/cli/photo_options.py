@@ -165,8 +165,8 @@ def check_preset(preset: str) -> Preprocessing:
 
 
 def _base(options: PhotoOptions, model: str, graph: Graph, has_numbers: bool) -> Preprocessing:
-    """Returns the preprocessing that the other options change. has_numbers: whether --scale,
-    --mean or --std is given."""
+    """Returns the preprocessing before --size, --resize, --scale, --mean, --std, --bgr and --grey
+    change it. has_numbers: whether --scale, --mean or --std is given."""
     if options.preprocess is not None:
         return check_preset(options.preprocess)
     if graph.metadata.preprocessing is not None:

@@ -96,8 +96,8 @@ def check(path: Path, option_text: str, outputs: int) -> None:
 
 
 def open_rows(path: Path, option_text: str, key: str, *, resume: bool) -> RowFile:
-    """Returns the file of rows at a path that check() has accepted. key: the key, or heading, of
-    the rows' names. resume: whether a file that exists is continued."""
+    """Returns the file of rows at a path that check() has accepted. key: the JSON key, or the
+    heading of the column, of the rows' names. resume: whether a file that exists is continued."""
     if path.suffix in GROWING:
         kind = JsonLines if path.suffix == ".jsonl" else CsvLines
         return kind(path, option_text, key, resume=resume)
@@ -140,8 +140,9 @@ class RowFile(abc.ABC):
 
 
 class _Lines(RowFile):
-    """A file of text that grows by whole rows. A process that ends early leaves its rows in the
-    file. The last row may be cut off; such a row is removed when the file is continued."""
+    """A text file to which rows are appended. Where a process ends early, its rows stay in the
+    file. A last row that was cut off by the end of the process is removed when the file is
+    continued."""
 
     def __init__(self, path: Path, option_text: str, key: str, *, resume: bool) -> None:
         super().__init__(path, option_text, key)
@@ -305,7 +306,8 @@ class NumpyFile(RowFile):
                            np.ascontiguousarray(values).tobytes())
 
     def _begun(self, values: np.ndarray | None, count: int) -> tuple[IO[bytes], np.ndarray]:
-        """Returns the file after its header, and a row for an input that could not be read."""
+        """Returns the file, opened and with its header written, and the row of NaN or zeros that
+        stands for an input that could not be read."""
         if self._file is None or self._empty is None:
             assert values is not None
             if not np.issubdtype(values.dtype, np.floating) and self._waiting:

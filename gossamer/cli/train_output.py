@@ -50,7 +50,7 @@ class EpochReporter:
     """Keeps the progress of each epoch and shows it.
 
     rows: the progress of each epoch, as rows of the report.
-    bar: the bar on stderr, which always shows the last epoch.
+    bar: the bar on stderr, which always shows the newest epoch.
     epochs: number of epochs to train.
     live: True prints a row on stdout after each epoch; False prints some rows when stop() ends
     the bar; None prints no rows.

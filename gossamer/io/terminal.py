@@ -40,10 +40,11 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
     """Prints rows by key under headings; a column in which every cell is a number is
     right-aligned.
 
-    Where a terminal is too narrow, the texts of the column `below` follow the table, each on a line
-    after the text of its row's first column. Where the table is still too wide, cells of spare
-    columns are cut. Where cuts are not enough, spare columns are left out, in their order, and
-    named below the table. Last, cells of other columns are cut."""
+    Where a terminal is too narrow, the column `below` is left out of the table, and its texts are
+    printed below the table. A line there has the first cell of a row and the row's text. Where the
+    table is still too wide, cells of spare columns are cut. Where cuts are not enough, spare
+    columns are left out, in their order, and named below the table. Last, cells of other columns
+    are cut."""
     lines = [{key: one_line(_cell(row.get(key))) for key in columns} for row in rows]
     # a pipe has no width: lines must not be cut to the 80 columns that rich would assume
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)

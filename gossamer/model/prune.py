@@ -393,7 +393,7 @@ def _reaches_output(node: onnx.NodeProto, readers: _Readers, outputs: set[str]) 
 
 
 def _inspect(layer: _PrunableLayer, node: onnx.NodeProto) -> None:
-    """Fills in the layer's fields that its tensor decides, or the reason why its weights are
+    """Sets the fields of a layer that follow from its tensor, or the reason why its weights are
     kept."""
     tensor = layer.tensor
     assert tensor is not None

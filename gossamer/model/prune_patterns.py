@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 PATTERNS = ("unstructured", "2:4", "channels")
-"""unstructured: the smallest weights. 2:4: of every four weights along the input channels, the two
-smallest, as the sparse tensor cores of NVIDIA GPUs (sm_80 on) need. channels: all weights of the
-filters of least norm, so that their output channels depend on no input."""
+"""The patterns by which weights become zero. unstructured: the smallest weights. 2:4: of every four
+weights along the input channels, the two smallest, as the sparse tensor cores of NVIDIA GPUs (sm_80
+on) need. channels: all weights of the filters of least norm, so that their output channels depend
+on no input."""
 
 
 def smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:

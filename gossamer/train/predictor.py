@@ -42,7 +42,7 @@ class Predictor(Estimator):
     _scaling: Scaling
 
     def predict(self, x: Any) -> np.ndarray:
-        """Predict labels or, for regression, numbers; to predict on a device, compile to_graph().
+        """Predict labels or, for regression, numbers; on a device, compile the graph of to_graph().
 
         Parameters
         ----------

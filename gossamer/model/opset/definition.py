@@ -34,8 +34,8 @@ FactsRule = Callable[[StaticGraph, Node, Sequence[ValueFacts]], list[ValueFacts]
 class OpDef:
     """The definition of an op of the graph.
 
-    No field has a default, so that no definition can leave one out: a wrong field may give wrong
-    results.
+    No field has a default, so that every definition has to state all fields: a wrong field may give
+    wrong results.
 
     name: the `op` of the op's nodes.
     text: the inputs in order ("[x]" may be absent), a semicolon, and the attributes.

@@ -1,4 +1,4 @@
-"""Definitions of ops that are products with constant matrices, and of a reshape to sizes that are
+"""Definitions of ops that are products with constant matrices, and of a reshape whose new sizes are
 products of sizes of other values. The matrices follow from shapes and attributes. resolve() turns
 these ops into matrix products and other ops."""
 

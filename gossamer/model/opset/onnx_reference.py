@@ -67,7 +67,7 @@ def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: in
     """Returns the most bytes that the results of a node may take, by ONNX's shape inference;
     infinity where the inference finds no bound."""
     if node.op_type == "Constant":
-        return 0  # its value takes memory already, as a part of the file
+        return 0  # the constant's value is in memory already, with the file
     if node.op_type in _SHRINKING:
         return sum(array.size for array in arrays.values()) * _MOST_RANK
     types = {name: onnx.helper.make_tensor_type_proto(

@@ -1,5 +1,5 @@
-"""Products of signs: tells which weights are plus or minus one number in each channel, and which
-sums have a sign that is never 0.
+"""Products of signs: tells which weights have one magnitude in each channel (all of them a or -a),
+and which sums have a sign that is never 0.
 
 For example, a sum of an odd number of products of 1 and -1 is odd, so that it is not 0. A sum of
 integers never equals a threshold that lies between two integers.
@@ -27,10 +27,10 @@ _Interval = tuple[np.ndarray, np.ndarray]
 
 
 def are_scaled_signs(weight: np.ndarray) -> bool:
-    """Returns whether the weights (M, ...) of each output channel are plus or minus one number of
-    this channel, which is finite and not 0."""
+    """Returns whether the weights (M, ...) of each output channel all have the same magnitude,
+    which is finite and not 0."""
     channels = weight.reshape(len(weight), -1)
-    # most weights that are no signs are found by their first channel
+    # the first channel alone rules out most other weights, so it is tested first
     return all(bool((np.abs(rows) == np.abs(rows[:, :1])).all() and np.isfinite(rows[:, 0]).all()
                     and rows[:, 0].all())
                for rows in (channels[:1], channels))
@@ -42,7 +42,7 @@ def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray
     products.
 
     Returns False where this is not known: where `values` are neither -1 and 1 nor -1, 0 and 1, or
-    where the weights of a channel are not plus or minus one number.
+    where the weights of a channel have several magnitudes.
 
     values: facts of the values that the weights are multiplied by.
     weight: the weights (M, ...).

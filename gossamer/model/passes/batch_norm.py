@@ -2,8 +2,8 @@
 
 A batch norm is not folded where a sign depends on its result with no convolution or product between
 them: the rounding of the folded weights would flip bits. A batch norm is not folded either where
-each channel's weights are plus or minus one number and would not be so after the folding:
-algorithms on bits could not compute the layer any more."""
+the weights of each channel all have the same finite magnitude above 0 and would not have one after
+the folding: algorithms on bits could not compute the layer any more."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def _foldable(graph: Graph, layer: Node, channels: int) -> bool:
 
 
 def _ends_signs(graph: Graph, layer: Node, norm: Node) -> bool:
-    """Returns whether the weights of each channel are plus or minus one number, and a batch norm
-    folded into them would make such a number 0 or infinite."""
+    """Returns whether the weights of each channel all have the same magnitude, and a batch norm
+    folded into them would make such a magnitude 0 or infinite."""
     rows = output_rows(graph, layer)
     if rows is None or not are_scaled_signs(rows):
         return False

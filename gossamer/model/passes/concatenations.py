@@ -79,8 +79,8 @@ def move_above_concatenations(graph: Graph) -> None:
 
 def _follower(join: Node, users: dict[str, list[Node]], makers: dict[str, Node]) -> Node | None:
     """Returns the element-wise node that is the only reader of a concatenation and reads no other
-    value, where an op of _COMPUTING makes each input of the concatenation, and the concatenation is
-    the only reader of each; else None."""
+    value. Returns None where there is no such node, where an input of the concatenation comes from
+    an op outside of _COMPUTING, and where another node also reads an input."""
     following = users.get(join.outputs[0], [])
     if len(following) != 1 or following[0].op != "elementwise" or (
             len(following[0].inputs) != 1 or len(following[0].outputs) != 1):

@@ -24,7 +24,7 @@ multiple of 8 keeps a multiple of 8 channels."""
 
 @dataclass(frozen=True)
 class _Chain:
-    """A layer, and the layers that change where channels of the layer are removed.
+    """A layer, and the other layers that have to change when channels of the layer are removed.
 
     layer: the layer whose output channels may be removed.
     depthwise: the depthwise convolutions that follow the layer, one after another.

@@ -1,5 +1,5 @@
-"""Rewrites that turn layers into products of signs: the weights of a channel are plus or minus one
-number, and the inputs are -1, 0 or 1."""
+"""Rewrites that turn layers into products of signs: the weights of a channel all have the same
+magnitude (they are a or -a), and the inputs are -1, 0 or 1."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SELECTING = frozenset({"reshape", "flatten", "squeeze", "unsqueeze", "transpose
 
 def round_scaled_signs(graph: Graph) -> None:
     """Rounds weights whose magnitudes are nearly equal in each channel, so that the weights of a
-    channel are plus or minus one number.
+    channel are a or -a for one number a.
 
     Where the straight-through estimator of training was computed before the file was written, the
     file holds the rounded numbers (a * sign(w) - w) + w in place of a * sign(w) for a number a.
@@ -50,7 +50,7 @@ def _are_nearly_scaled_signs(weight: np.ndarray) -> bool:
     """Returns whether the magnitudes of each channel are equal but for rounding, and in at least
     one channel are not exactly equal."""
     rows = weight.reshape(len(weight), -1)
-    # most weights that are no signs are found by their first channel
+    # the first channel alone rules out most other weights, so it is tested first
     for part in (rows[:1], rows):
         magnitudes = np.abs(part)
         low, high = magnitudes.min(axis=1), magnitudes.max(axis=1)
@@ -157,7 +157,7 @@ def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, na
 
 
 def _stay_scaled_signs(rows: np.ndarray, scale: float) -> bool:
-    """Returns whether the weights of each channel are plus or minus one number, both before and
+    """Returns whether the weights of each channel all have the same magnitude, both before and
     after they are multiplied by a scale."""
     scaled = rows.reshape(len(rows), -1)[:, :1] * np.float64(scale)
     with np.errstate(over="ignore"):

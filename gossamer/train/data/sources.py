@@ -24,13 +24,13 @@ _TRAIN, _TEST = "train", ("t10k", "test", "val")
 
 def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numbers: bool = False,
          cells: CellRules | None = None) -> tuple[Dataset, Dataset | None]:
-    """Returns the samples of a file or folder to train on, and the samples to test on, or None.
-    Samples to test on are in a folder's file whose name says test, t10k or val, or in the arrays
-    x_test and y_test of a .npz file.
+    """Returns two sets of samples of a file or folder: the samples to train on, and the samples to
+    test on, or None. Samples to test on are in a folder's file whose name says test, t10k or val,
+    or in the arrays x_test and y_test of a .npz file.
 
     label: the column of the labels in a csv file: "first", "last", a number from 1, or a name.
-    limit: largest number of samples to train on, and of samples to test on, that are read, from
-    the beginning; None for all.
+    limit: largest number of samples that are read for each of the two sets, from the beginning of
+    the files; None for all.
     numbers: whether y holds numbers to learn instead of labels, as csv and .npz files may.
     cells: which cells of csv files besides numbers are allowed; None allows numbers alone. Samples
     with such cells have to be encoded() before use.

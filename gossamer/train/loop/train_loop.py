@@ -20,11 +20,12 @@ from gossamer.train.loop.train_state import TrainState, Validation
 from gossamer.train.loop.trainer import Trainer
 
 _FIRST = 10
-"""Later losses are compared with the mean loss of this many first samples, or of the samples of the
-first update where these are more."""
+"""The number of samples at the beginning of training with whose mean loss later losses are
+compared. Where the first update has more samples, they are compared with the mean loss of all its
+samples."""
 _GROWTH = 1e6
-"""Training has diverged when the mean loss of an epoch exceeds the mean loss of the first samples,
-or of an untrained network where that is larger, by this factor."""
+"""Training has diverged when the mean loss of an epoch is more than this factor times the mean loss
+of the first samples, or times the loss of an untrained network where the latter is larger."""
 
 Validate = Callable[[TrainState], Validation]
 """A function that validates a network with the parameters after its last epoch."""

@@ -171,8 +171,8 @@ def activation(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def unchanged(network: DarknetNetwork, section: Section) -> Layer:
-    """Returns the layer before the section, which is the result of dropout, cost and empty layers
-    when nothing is trained."""
+    """Returns the layer before the section: without training, dropout, cost and empty layers give
+    their input."""
     return network.before(section)
 
 

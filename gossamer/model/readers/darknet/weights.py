@@ -15,7 +15,7 @@ from gossamer.io.packed import whole
 from gossamer.model.readers.darknet.cfg import Section
 
 _LARGEST = 2**40
-"""The most numbers that a layer may ask for; no real file has so many."""
+"""The most numbers that a layer may ask for: more than any real file has."""
 _MOST_MISSING = 2**24
 """The most numbers of one layer that are replaced by zeros after the end of the file. With zeros
 the reader can go on, and count all missing numbers."""
