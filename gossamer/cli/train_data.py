@@ -90,7 +90,8 @@ class TrainingData:
 
 
 def read(options: DataOptions) -> TrainingData:
-    """Returns the samples that the options name, prepared. Raises InputError."""
+    """Returns the samples that the options name, prepared. Raises InputError where the samples
+    cannot be read or prepared."""
     training, held_out = _read(options)
     columns = learnt(training, options.impute)
     training = encoded(training, columns)
