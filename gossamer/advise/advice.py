@@ -56,7 +56,7 @@ class LayerGroup:
 
 @dataclass(frozen=True)
 class Advice:
-    """The times of a network on a device as it is, and with zeros among its weights.
+    """The times of the unchanged network on a device, and of the network with more zero weights.
 
     device: the name of the device.
     description: the description of the device.

@@ -223,7 +223,7 @@ def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
         counter.say("ending: the plan so far follows; Ctrl-C again ends without it")
 
     before = signal.getsignal(signal.SIGINT)
-    # a program that ignores the signal, as under nohup, goes on ignoring it
+    # a signal that is ignored already, as under nohup, stays ignored
     is_handled = (threading.current_thread() is threading.main_thread() and sys.stderr.isatty()
                   and before not in (signal.SIG_IGN, None))
     if is_handled:
@@ -243,7 +243,8 @@ def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
 
 
 def _interrupted(tuner: Tuner) -> str:
-    """Returns the message on the measurements before an interruption, and where they are kept."""
+    """Returns the message on an interruption: how many candidates were measured, and the file that
+    keeps their times."""
     text = f"interrupted: {counted(tuner.measured, 'candidate')} measured"
     if not tuner.measured:
         return text

@@ -39,7 +39,7 @@ def main() -> NoReturn:
 
 class _Output(io.FileIO):
     """Standard output whose failures can be told from other errors. After a failure, bytes that are
-    still buffered are thrown away, so that Python does not complain of them at exit."""
+    still buffered are thrown away, so that Python prints no error at exit."""
 
     broken = False
 

@@ -14,8 +14,8 @@ INTERRUPTED = 130
 
 @contextmanager
 def interruptible_at_once() -> Iterator[None]:
-    """Lets Ctrl-C end the process at once. Without this, Python may lose a KeyboardInterrupt within
-    imports, or print it and go on."""
+    """Lets Ctrl-C end the process at once. Without this context manager, Python may lose a
+    KeyboardInterrupt within imports, or print it and go on."""
 
     def leave(*_: object) -> None:
         os.write(2, b"error: interrupted\n")

@@ -58,7 +58,8 @@ class LabelledInputs:
         labels are taken as indices. Where a label is no index either, and there are `count` folders
         of photos, the folders in the order of their names are taken as the classes, with a notice.
 
-        names_file: the file of --labels.
+        names_file: the file of --labels, or None. With a file, every label has to be a name in the
+        file.
         network_names: names that came with the network.
         Raises InputError that names the first label without a class.
         """

@@ -26,7 +26,8 @@ _ASSUMED = PRESETS["imagenet"]
 
 @dataclass(frozen=True)
 class PhotoOptions:
-    """The options that say how photos are prepared, as they stand on the command line."""
+    """The values of the options that say how photos are prepared; None or False without the
+    option."""
 
     preprocess: str | None = None
     size: str | None = None
@@ -199,7 +200,8 @@ def _check_channels(order: str, model: str, shape: Sequence[int | None]) -> None
 
 
 def _check_photos_fit(prepare: Preprocessing, model: str, info: ValueInfo) -> None:
-    """Raises InputError, before any photo is resized, where the network takes other sizes."""
+    """Raises InputError, before any photo is resized, where prepared photos have other sizes than
+    the network takes."""
     shape = info.shape
     channels = 1 if prepare.channels == "grey" else 3
     if len(shape) == 2 and shape[1]:

@@ -78,8 +78,8 @@ def is_table(name: str) -> bool:
 
 
 def make_rows(sources: Sequence[str]) -> bool:
-    """Whether each input among the FILE arguments of `run` makes a row, as the pictures of folders
-    and the samples of a CSV file do."""
+    """Whether each input of `run` makes a row, because a FILE argument is a folder of pictures or a
+    CSV file of samples."""
     return any(is_table(name) or Path(name).is_dir() for name in sources)
 
 

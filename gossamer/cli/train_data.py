@@ -90,7 +90,8 @@ class TrainingData:
 
 
 def read(options: DataOptions) -> TrainingData:
-    """Returns the samples that the options name, prepared. Raises InputError."""
+    """Returns the samples that the options name, prepared. Raises InputError where the samples
+    cannot be read or prepared."""
     training, held_out = _read(options)
     columns = learnt(training, options.impute)
     training = encoded(training, columns)
@@ -124,7 +125,7 @@ def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
                                          numbers=options.numbers,
                                          cells=replace(cells, known=training.columns))
     held_out = test_samples or samples
-    if training.y.dtype.kind == "U":  # labels of the other file may all look like numbers
+    if training.y.dtype.kind == "U":  # held-out labels may have been read as numbers
         held_out = replace(held_out, y=held_out.y.astype(str))
     return training, held_out
 

@@ -43,7 +43,7 @@ class Detector:
         Where the network runs, as for `gossamer.compile`; left out for a Plan.
     names : sequence of str, optional
         Names of the classes; by default the network's own names, else the names of COCO where the
-        network has 80 classes.
+        network has 80 classes, else "class 0", "class 1" and so on.
     threshold : float, optional
         Least score of a box, from 0 to 1; by default the network's own threshold, which is 0.25
         unless the network's metadata state another threshold.

@@ -35,7 +35,7 @@ def new_figure(width: float, height: float, dots: float) -> Any:
 
 
 def as_png(figure: Any) -> bytes:
-    """Returns a figure as the content of a PNG file, which is the same for the same figure."""
+    """Returns a figure as the content of a PNG file. Equal figures give the same bytes."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png", metadata={"Software": None})
     return picture.getvalue()

@@ -32,8 +32,8 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     weights : str or Path, optional
         The file of the weights of a Darknet network; it may also be given in `more_files`.
     outputs : sequence of str, optional
-        Names of the outputs that are wanted, in this order; by default all. Nodes that only other
-        outputs need are not computed.
+        Names of the outputs that are wanted, in this order; by default all outputs. Nodes that only
+        other outputs need are not computed.
     precision : {"fp32", "tf32", "fp16"}, optional
         The precision that `compile` will be given. With a precision, float64 in an ONNX file
         becomes float32, with a warning. Without a precision, ONNX Runtime, if it is installed,

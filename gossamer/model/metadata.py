@@ -32,7 +32,7 @@ class Column:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """The meaning of a network's numbers, as far as its file states it.
+    """The meaning of a network's numbers, as far as the network's file states the meaning.
 
     classes: name of the class of each column of the first output, or of each class of objects that
     a detector finds.

@@ -1,4 +1,4 @@
-"""A network on its way to the workers of a Ray cluster, and the measurements that they share."""
+"""A network as it is sent to the workers of a Ray cluster, and the measurements that they share."""
 
 from __future__ import annotations
 

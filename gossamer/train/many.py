@@ -71,10 +71,10 @@ class ManyResult:
 
     @property
     def best(self) -> MLP:
-        """Network with the best score.
+        """Network with the best score among the networks of the best config.
 
-        The network belongs to the config with the best mean score over the folds. Where means are
-        equal, the config with the smallest mean loss wins.
+        The best config has the best mean score over the folds. Where means are equal, the config
+        with the smallest mean loss wins.
 
         Returns
         -------

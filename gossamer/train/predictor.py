@@ -79,7 +79,8 @@ class Predictor(Estimator):
         -------
         numpy.ndarray
             Float32 of shape (n, classes): the softmax outputs with the loss "cross_entropy",
-            otherwise the outputs, with 0 in place of negative outputs, divided by their sum.
+            otherwise the outputs, with 0 in place of negative outputs, divided by their sum. All
+            classes have the same probability where no output is above 0.
 
         Raises
         ------

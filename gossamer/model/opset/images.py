@@ -19,8 +19,8 @@ class Images:
     mixing rules of the ops show whether the images do lie along this axis, and are not mixed.
 
     static, other: the graph at two batch sizes.
-    axes: the axis along which the images lie, by the name of the value, for each value for which
-    this axis was shown.
+    axes: the axis along which the images of a value lie, by the name of the value. The mapping has
+    only values for which this axis was shown.
     """
 
     static: StaticGraph

@@ -10,7 +10,7 @@ from gossamer.model.graph import Graph, Node, names_of, new_name
 from gossamer.model.passes.batch_norm import readers
 
 _COMPUTING = ("elementwise", "conv2d", "conv_transpose2d", "gemm")
-"""Ops with which an element-wise node that reads their result can be fused."""
+"""Ops that can be fused with an element-wise node that reads their result."""
 
 Wholes = defaultdict[tuple[str, int], list[tuple[Sequence[str], str]]]
 """Values (wholes) that consist of other values (parts), joined along an axis. The keys are the
@@ -53,9 +53,9 @@ def _nested(node: Node, wholes: Wholes) -> list[str]:
 
 def move_above_concatenations(graph: Graph) -> None:
     """Replaces an element-wise node that reads the result of a concatenation, such as a rounding to
-    integers, by such a node for each input of the concatenation, if no other node reads these
-    values. The layers that make the inputs can then compute the element-wise nodes in their
-    epilogues."""
+    integers, by such a node for each input of the concatenation. No other node may read the
+    concatenation or its inputs. The layers that make the inputs can then compute the element-wise
+    nodes in their epilogues."""
     makers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     gone: set[int] = set()

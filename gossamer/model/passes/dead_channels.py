@@ -2,8 +2,8 @@
 
 The output of a filter of zeros is the same number at every pixel: the result of the layer's
 epilogue for 0. The effect of this number goes into the biases of the layers that read the channel.
-Where a layer that reads the channel pads its input with zeros, the channel is removed only if the
-number is 0.
+Where a layer that reads the channel pads its input with zeros, or where the rounding of its sums
+may flip a sign, the channel is removed only if the number is 0.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ class Reader:
     kind: name of the kind with its article, for messages: "an ONNX file".
     suffixes: ends of the names of such files, in small letters.
     read: function that takes the path of the file and the paths of the further files, in their
-    order, and returns the graph. It imports the reader's module only when it is called, so that a
-    kind of file that is never read costs nothing. It raises InputError, ModelError and
-    UnsupportedError, which name the file.
+    order, and returns the graph. The function imports the reader's module only when it is called,
+    so that a kind of file that is never read costs nothing. The function raises InputError,
+    ModelError and UnsupportedError, which name the file.
     further: the other files that a model consists of.
     read_onnx: function that takes the path and returns the file's content as an ONNX model with all
     its weights, so that a program can change weights and write all else unchanged; None for kinds

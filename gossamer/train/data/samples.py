@@ -187,7 +187,7 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
 def validation_samples(pair: tuple[Any, Any], sizes: tuple[int, ...], data: Samples,
                        task: str | None = None) -> Samples:
     """Returns the checked pair (x, y) to validate on, scaled as the training data are. Raises
-    InputError where y holds labels and the training data numbers, or the other way round."""
+    InputError where only y or only the training data hold labels, and the other holds numbers."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ArrayError("validation: expected a pair of x and y")
     check_feature_names(pair[0], data.names, "validation x")

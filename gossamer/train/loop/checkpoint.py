@@ -94,7 +94,8 @@ class Checkpointer:
         return state
 
     def write(self, state: TrainState) -> None:
-        """Replaces the file, unless no epoch is finished yet or the file is of the same epoch.
+        """Replaces the file. Does nothing before the end of the first epoch, or where the file has
+        the state after the same epoch.
 
         Where writing fails, the previous file stays and training continues. A warning says so at
         the first failure, and again only after writing has worked in between.

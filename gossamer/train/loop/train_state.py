@@ -11,8 +11,8 @@ from gossamer.errors import TrainingError
 from gossamer.train.loop.settings import Settings
 
 _LEAST_GAIN = 1e-4
-"""The least difference by which a mean loss must be below the mean loss of the last improvement to
-count as an improvement itself."""
+"""A mean loss counts as an improvement where it is below the mean loss of the last improvement by
+at least this difference."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ class TrainState:
 
     def note_validation(self, validation: Validation) -> None:
         """Records the result of the last epoch on the validation data. Where the best epoch is kept
-        and the last epoch is the best so far, the parameters after it are recorded too."""
+        and the last epoch is the best so far, the parameters after the last epoch are recorded
+        too."""
         self.validation = validation
         if self.settings.keep != "best":
             self.note_loss()

@@ -171,7 +171,8 @@ def _do_you_mean(key: str, keys: Iterable[str]) -> str:
 
 
 def _section(path: Path, line: str, number: int, index: int) -> Section:
-    """Returns a section without options. Raises ModelError for a section of unknown name."""
+    """Returns a section without options. Raises UnsupportedError for a section of unknown name, and
+    ModelError for a second [net]."""
     name = line[1:].split("]")[0].strip()
     kind = SHORT_NAMES.get(name, name)
     if line.endswith("]") and name in NOT_COMPUTED:

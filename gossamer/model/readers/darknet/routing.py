@@ -40,10 +40,10 @@ def route(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def shortcut(network: DarknetNetwork, section: Section) -> Layer:
-    """Appends the sum of the layer before this one and other layers, with the channels and the
-    picture size of the layer before. Channels that another layer lacks stay as they are; channels
-    that only another layer has are left out. Where another layer has a larger picture, every n-th
-    pixel of every n-th row of this picture is added."""
+    """Appends the sum of other layers and the layer before this section. The sum has the channels
+    and the picture size of the layer before this section. Its channels that another layer lacks
+    stay as they are; channels that only another layer has are left out. Where another layer has a
+    larger picture, every n-th pixel of every n-th row of this picture is added."""
     if section.text("weights_type", "none") != "none":
         raise section.unsupported(f"weights_type={section.text('weights_type')} is not computed, "
                                   "only none", "weights_type")

@@ -349,9 +349,9 @@ class Parts:
             inner = unused_name(taken, f"{value}.as_number")
             taken.add(inner)
             graph.node.append(helper.make_node("Cast", [inner], [value], to=kind))
-        # if ONNX Runtime knows all shapes, it replaces operators that ONNX defines as functions by
-        # the operators of these functions; if it knows the rank, it refuses operators that would
-        # end the process
+        # ONNX Runtime gets the rank alone. If it knew all shapes, it would replace operators that
+        # ONNX defines as functions by the operators of these functions. With the rank it refuses
+        # operators that would end the process.
         shape: Sequence[int | None] | None = self.probe.shape(value)
         if shape is not None and not self.probe.is_only_size:
             shape = [None] * len(shape)
