@@ -189,7 +189,8 @@ def _replace(state: InferenceState, node: Node, places: np.ndarray, leading: Seq
     taken[places.reshape(-1)] = count + np.arange(places.size)
     if (taken >= count).all():
         if np.array_equal(taken, count + np.arange(places.size)):
-            state.reshape(node, shape, updates)
+            node.inputs = [updates]
+            state.reshape(node, shape)
             return
         flat = state.reshape(node, (places.size, *rest), updates, [state.new_name(node, "flat")])
         _gather_flat(state, node, flat, (taken - count).reshape(tuple(leading)), rest)
