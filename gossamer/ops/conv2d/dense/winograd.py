@@ -170,8 +170,8 @@ def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
 
 def _weight_transform(points: Sequence[float]) -> np.ndarray:
     """Returns the transform (points, 3) of a row of weights: the value of the row's polynomial at
-    each point, divided by the differences to the other points, and at infinity the row's last
-    number."""
+    each point, divided by the product of the differences to the other points, and at infinity the
+    row's last number."""
     rows = [np.array([1, point, point**2]) / math.prod(point - other for other in points
                                                        if other != point) for point in points]
     return np.array([*rows, (0, 0, 1)])

@@ -193,9 +193,9 @@ def _products(problem: Conv2dProblem, precision: str, layout: str, device: Devic
 def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
           epilogue: Fused) -> _ProductCall:
     """Returns the product for one part. Output channels are the rows of D in NHWC, where channels
-    are adjacent, and the columns of D in other layouts. The members of a batched product are
-    the groups. In NCHW the members are the images or the groups, whichever are more, and the
-    product is repeated for each group or each image, respectively."""
+    are adjacent, and the columns of D in other layouts. In NHWC and CHWN the members of a batched
+    product are the groups. In NCHW the members are the images or the groups, whichever are more,
+    and the product is repeated for each group or each image, respectively."""
     channels, depth = problem.out_channels // problem.groups, problem.depth
     pixels, plane = part.pixels, problem.out_height * problem.out_width
     first = output_offset(problem, layout, part)

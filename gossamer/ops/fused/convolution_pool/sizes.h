@@ -5,7 +5,7 @@
  * ROWS         rows of outputs that are multiplied together: POOL_Y where windows share rows,
  *              otherwise POOL_H
  * SHARED_ROWS  rows of outputs that a window shares with the next window
- * ROWS_HELD    rows of the image in the ring: those under ROWS rows of outputs, and the ADVANCE
+ * ROWS_HELD    rows of the image in the ring: the rows under ROWS rows of outputs, and the ADVANCE
  *              next rows
  * FOLDED       1: the weights include the bias of each channel. Lines then have a 1 behind the
  *              numbers of a window, and a window has at most 7 columns

@@ -46,8 +46,8 @@ class Block:
     first layer, which has larger windows. None where the block is a separable convolution.
     depthwise: the depthwise convolution.
     project: the 1x1 convolution that projects.
-    excite: the squeeze-and-excite layer between depthwise and project; None where the block has
-    none.
+    excite: the squeeze-and-excite layer between depthwise and project; None where the block has no
+    such layer.
     given: the layer that computes the image from the network's input, such as bytes in NHWC; None
     where the network's input is the image itself.
     """
@@ -194,7 +194,7 @@ def _with_batch(part: Problem, batch: int) -> Problem:
 
 def reason_apart(block: Block) -> str | None:
     """Returns why no kernel computes a block in one step, as shown to the user; None where a kernel
-    may."""
+    may compute it."""
     last = len(block.problem.parts) - 1
     if block.problem.exits != ((last, 0),):
         return "a value inside the block is read elsewhere"

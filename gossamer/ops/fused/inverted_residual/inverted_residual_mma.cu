@@ -122,7 +122,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
      * chunk. This saves a barrier, and warps that have finished one product go on with the other.
      * So the projection's weights are read an iteration later than the other weights of their
      * stage. They are also copied an iteration later: they take the place of the projection's
-     * weights of the second-last chunk, which the previous iteration still reads. */
+     * weights of the chunk before the previous chunk, which the previous iteration still reads. */
     int stage = 0;
     [[maybe_unused]] uint iteration = 0;
     for (int chunk = tile.rank; chunk < chunks + (PROJECTS_LATER ? CLUSTER : 0);

@@ -234,7 +234,7 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
                                                                          limits))
         order = sorted((tile for tile in tiles if tile not in known),
                        key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
-        # where nothing is measured, the first tile is taken, so that its cluster has to fit every
+        # where nothing is measured, the first tile is taken; its cluster therefore has to fit every
         # device with clusters
         yield from sorted(order, key=lambda tile: tile is not next(
             (sure for sure in order if sure.cluster <= _SURE_CLUSTER), None))

@@ -14,7 +14,7 @@ struct Tile {
     int rank;                    /* number of the work-group in its cluster */
     int first_row, first_column; /* first row and column of the tile's outputs */
     int above, left;             /* row and column of the image where the first window begins */
-    int top, start;              /* rows and columns of the windows that are outside of the image */
+    int top, start;              /* rows of the windows above the image, columns on its left */
     int columns, pixels;         /* pixels of a row, and of the whole tile */
     float of_columns;            /* 1 / columns */
 };

@@ -85,6 +85,6 @@ def _shapes(block: Block) -> list[tuple[int, int]]:
 
 
 def _balanced(size: int, most: int) -> int:
-    """Returns the length of equal tiles that cover `size` with as few tiles as tiles of length
-    `most`."""
+    """Returns the length of equal tiles that cover `size`. The number of these tiles is the number
+    of tiles of length `most` that would cover `size`."""
     return -(-size // -(-size // most))

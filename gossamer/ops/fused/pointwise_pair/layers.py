@@ -51,7 +51,8 @@ class PointwisePair:
 
 def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
     """Returns a fusion as a pair; None where its layers are no such pair. The first convolution has
-    to make at least twice as many channels as it reads, and as the second convolution makes."""
+    to make at least twice as many channels as it reads, and at least twice as many as the second
+    convolution makes."""
     if len(problem.parts) != 2 or not all(map(is_product, problem.parts)):
         return None
     first, second = problem.parts
@@ -64,7 +65,7 @@ def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
 
 def reason_apart(pair: PointwisePair) -> str | None:
     """Returns why no kernel computes a pair in one step, as shown to the user; None where a kernel
-    may."""
+    may compute it."""
     first, second = pair.first, pair.second
     if pair.problem.exits not in (LAST, BOTH):
         return "the second layer's result is not read"

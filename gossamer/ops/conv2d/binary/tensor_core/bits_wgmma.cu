@@ -87,7 +87,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #if HALO
     SHARED ALIGNED(16) uint zeros[4];
 #endif
-    /* by the shuffle the compiler knows that the number is the same for all lanes of a warp */
+    /* the shuffle tells the compiler that all lanes of a warp have the same number here */
     int all_warps = __shfl_sync(0xffffffffu, LOCAL_ID(0) / 32, 0);
     bool copies = COPIERS && all_warps >= 4 * WARPGROUPS;
     int warpgroup = copies ? all_warps / 2 - 2 * WARPGROUPS : all_warps / 4;
@@ -144,7 +144,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         next_pixel += tile_step * TILE_P;
     };
 #else
-    /* the next phase to be copied, and the window of this work-item's pixel in its tile */
+    /* the next pixel, phase and stage that this work-item copies, and the pixel's window */
     int next_pixel = tile * TILE_P + item % TILE_P, next_phase = 0, next_stage = 0;
     Window window;
     auto copy_inputs = [&]() {

@@ -90,7 +90,7 @@ class Tile(abc.ABC):
                 + self.float_cycles(layer, word_bits, limits))
 
     def macros(self, layer: BinaryLayer) -> dict[str, int]:
-        """Returns the macros of a layer that only this kind of tile has."""
+        """Returns the macros that only the kernel of this kind of tile has."""
         return {}
 
     def taps(self, layer: BinaryLayer, word_bits: int, weights: Weights) -> Buffer:

@@ -148,8 +148,8 @@ def _parts(problem: Conv2dProblem) -> list[int]:
 
 
 def _fitting(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
-    """Returns the possible sizes of a work-group, whose inputs and weights fit shared memory: its
-    output channels, and its rows and columns of outputs."""
+    """Returns the sizes of a work-group with which its inputs and weights fit shared memory, as
+    (output channels, rows of outputs, columns of outputs)."""
     fitting = []
     for part, (rows, columns) in itertools.product(_parts(problem), _SHAPES):
         height, width = ((count - 1) * stride + taps for count, stride, taps in zip(

@@ -182,7 +182,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
 
     int piece = item % 8, unit = batch_part * 8 + piece;
     int first_channel = (int)QUOTIENT(GROUP_ID(1), groups_apart) * group_channels;
-    /* copy_chunk copies nothing for numbers after the last chunk */
+    /* copy_chunk copies nothing where `number` lies beyond the last chunk */
     auto copy_chunk = [&](int number, int stage) {
         int left = number < phases ? group_channels - number * chunk : 0;
         int rows = (left < chunk ? left : chunk) * pitch;

@@ -61,8 +61,8 @@ class BatchTile:
     parts: parts into which the images are divided among warps; 1 in TF32.
     sets: sets of warps of a work-group; each set computes the pixels below the pixels of the
     previous set.
-    height: output lines of a warp.
-    width: output columns of a warp.
+    height: rows of output pixels of a warp.
+    width: columns of output pixels of a warp.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     """
 

@@ -1,5 +1,5 @@
 """Orders the work of direct_sparse_mma: which output channels form a block, which warps multiply
-it, and when each column is multiplied."""
+the block, and when each column is multiplied."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
 from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS
 
 _LAG = 1.5
-"""Number of chunks after its own by which the product of a column is delayed where possible. A step
-then has more columns to choose from, and more often gets columns that lie in different banks."""
+"""Number of phases by which the product of a column is delayed, where possible, after the chunk of
+the column has arrived. A step then has more columns to choose from, and more often gets columns
+that lie in different banks."""
 _MOST_ROUNDS, _MOST_PRODUCTS, _SWAPS = 16, 2e9, 400
 """Limits of the search that swaps rows between tiles: rounds, multiply-adds in total, and pairs of
 rows in a round. All three are rules of thumb."""
@@ -194,8 +195,8 @@ def _shares(blocks: list[TileBlock], sizes: Sequence[int]) -> list[list[TileBloc
 
 def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int, apart: int,
               depth: int, rounding: float = 0.5) -> tuple[list[list[int]], list[int]]:
-    """Returns the steps of a block, each a list of its columns' numbers (-1: none), and the number
-    of steps that are multiplied by the end of each phase.
+    """Returns the steps of a block, each as a list of the numbers of the step's columns (-1: no
+    column), and the number of steps that are multiplied by the end of each phase.
 
     chunks: chunk of each column, ascending. Chunk c is in shared memory from phase c on, and is
     replaced `stages` - 2 phases later.

@@ -20,15 +20,16 @@ defines swizzle classes. With 3, a window of 3 x 3 has all eight classes."""
 
 _PARTS: LruCache[dict[str, np.ndarray]] = LruCache(
     2**28, lambda parts: sum(part.nbytes for part in parts.values()))
-"""The tables of layers, which do not depend on the batch. The cache's size is in bytes."""
+"""A cache of the tables of layers, which do not depend on the batch size. The cache's size is in
+bytes."""
 
 
 @dataclass(frozen=True)
 class Geometry:
     """The staging of a layer's input in shared memory, one chunk of channels at a time.
 
-    height: input lines that the windows of a tile cover.
-    width: input columns that the windows of a tile cover.
+    height: rows of the input that the windows of a tile cover.
+    width: columns of the input that the windows of a tile cover.
     chunk: channels that are copied at a time.
     stages: parts of shared memory, each for a chunk, which are filled one after another (a ring).
     """
@@ -74,8 +75,8 @@ class BatchTables:
     "places" has for each column of a step its row of shared memory for the tile's first pixel,
     times 128, plus the row's swizzle class.
     "weights" has the fragments of 16 channels, four registers for each of 32 lanes. A step has as
-    many fragments as a block has tiles; where its columns are for one tile alone, each fragment has
-    other columns.
+    many fragments as a block has tiles; where the columns of the step are for one tile alone, each
+    fragment has other columns.
     "channels" has for each row of a block its output channel, or -1.
 
     One further step follows the last step, because kernels read ahead.

@@ -141,8 +141,8 @@ class TableTiling:
 
     @property
     def distance(self) -> int:
-        """Points from a work-item's point (or vector) to its next one; 0 where the kernel's
-        sizes do not suit the plane: the kernel would read points outside of the plane, or
+        """Distance in points from a work-item's point (or vector) to its next point; 0 where the
+        kernel's sizes do not suit the plane: the kernel would read points outside of the plane, or
         work-items would have no points. Where the plane is smaller than two vectors of all lanes,
         the two vectors may overlap."""
         if self.form.masked:
@@ -253,8 +253,8 @@ _LATENCY = 300
 """Cycles from loading a column's offset to having its input, mostly from the L2 cache."""
 
 _LONGEST = 2
-"""Columns of the longest block, which starts first, divided by the mean: 1.1 to 3.4 in real
-layers."""
+"""Columns of the longest block, which starts first, divided by the mean over all blocks: 1.1 to 3.4
+in real layers."""
 
 _WORK_ITEMS_PER_UNIT = 1024
 """Work-items of a multiprocessor, as limited by the registers that the kernel needs with most
