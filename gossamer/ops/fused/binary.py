@@ -212,7 +212,7 @@ def _layer(problem: FusionProblem) -> BinaryLayer:
 
 
 def _fusion(problem: FusionProblem) -> _Fusion | str:
-    """Returns a fusion as one convolution of signs, or the reason why it cannot be one."""
+    """Returns a fusion as one convolution of signs, or the reason why the fusion cannot be one."""
     if tuple(part.op for part in problem.parts) not in BinaryFusion.patterns:
         return "the layers are no convolution with the padding before it or the signs behind it"
     index = next(i for i, part in enumerate(problem.parts) if isinstance(part, Conv2dProblem))

@@ -187,7 +187,7 @@ def _windows(planes: np.ndarray, problem: Conv2dProblem,
     """Returns the values that each tap reads for all output pixels, as an array
     (P * taps, N * output pixels).
 
-    planes: the values of the input, of shape (P, N, H, W).
+    planes: P planes of values of the input, of shape (P, N, H, W).
     outside: value of the planes outside of the image: one value for all planes, or an array (P,).
     """
     top, left, bottom, right = problem.pads
@@ -245,9 +245,9 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
 def _differences(columns: Sequence[np.ndarray], words: np.ndarray) -> np.ndarray:
     """Returns the number of products whose signs differ, (M, pixels).
 
-    columns: arrays of the inputs' words, each of shape (K, pixels). One-bit inputs have one array
-    with the signs. Two-bit inputs have two arrays: in the first a bit is 1 where an input is not 0,
-    in the second where an input is 1.
+    columns: arrays of the inputs' words, each of shape (K, pixels), where K is the number of words
+    of a window. One-bit inputs have one array with the signs. Two-bit inputs have two arrays: in
+    the first a bit is 1 where an input is not 0, in the second where an input is 1.
     words: the signs of the weights (M, K).
     """
     signs, counted = columns[-1], columns[0] if len(columns) == 2 else None

@@ -265,10 +265,10 @@ def fitting(problem: Conv2dProblem, device: Device,
 
 
 def _gpu_cycles(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
-    """Returns the estimated cycles of a launch on a GPU: its start, and then the longer of two
-    times. The first time is spent by a multiprocessor to count ones and copy words to shared memory
-    for all its work-groups, which also compute outputs beyond the image and the channels. The
-    second time is the latency of one work-item."""
+    """Returns the estimated cycles of a launch on a GPU: its start, and then a busy time or a
+    latency, whichever is longer. The busy time is the time in which a multiprocessor counts ones
+    and copies words to shared memory for all its work-groups, which also compute outputs beyond the
+    image and the channels. The latency is the time of one work-item."""
     words = words_of_a_group(problem, word_bits) * word_bits // 32
     taps = words * problem.kernel[0] * problem.kernel[1]
     counts = tile.work_h * tile.work_w

@@ -48,7 +48,7 @@ class _ProductCall:
 
     part: the part.
     product: shape of the product.
-    offsets: for each repetition of the product, the elements before the operands A, B and D.
+    offsets: for each repetition of the product, the numbers of elements before A, B and D.
     """
 
     part: MatrixPart
@@ -77,7 +77,7 @@ class _Call:
     gathering: launch that gathers the im2col matrix; None where the input is the matrix.
     multiplication: the product, described to cuBLAS.
     offer: the algorithm of cuBLAS.
-    offsets: for each repetition of the product, the elements before the operands A, B and D.
+    offsets: for each repetition of the product, the numbers of elements before A, B and D.
     scratch: bytes of the im2col matrix, after which the product's own workspace starts.
     """
 

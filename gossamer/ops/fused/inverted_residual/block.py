@@ -119,8 +119,8 @@ def block_of(problem: FusionProblem, expands: bool) -> Block | None:
 
 def stem_block_of(problem: FusionProblem) -> Block | None:
     """Returns a fusion as a block whose first convolution is a network's first layer; None where
-    its layers are no such block. A layer that computes the image from the network's input may
-    come first."""
+    its layers are no such block. A layer that computes the image from the network's input may come
+    before the first convolution."""
     if len(problem.parts) not in (3, 4):
         return None
     *before, first, depthwise, project = problem.parts
@@ -226,8 +226,8 @@ def reason_apart(block: Block) -> str | None:
 
 
 def epilogues(block: Block) -> dict[str, tuple[int, Epilogue]]:
-    """Returns the number of the part and the epilogue of each convolution, by the prefix that their
-    macros have in kernels."""
+    """Returns for each convolution the number of its part and its epilogue, by the prefix that the
+    macros of this epilogue have in kernels."""
     names = ("EXPAND_", "DEPTHWISE_", "PROJECT_")[-len(block.convolutions):]
     return {name: (block.part(part), part.epilogue)
             for name, part in zip(names, block.convolutions, strict=True)}

@@ -179,7 +179,7 @@ class Separable(_FusedBlock):
 
 
 def fitting_tiles(block: Block, device: Device) -> list[Tile]:
-    """Returns the tiles that fit the device, those with the fewest multiplications first."""
+    """Returns the tiles that fit the device, the tiles with the fewest multiplications first."""
     p = block.depthwise
     most = min(_MOST_SHARED, device.limits.shared_bytes)
     fitting = []

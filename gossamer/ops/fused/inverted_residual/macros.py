@@ -89,7 +89,7 @@ def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size:
     """Returns the C declarations of an epilogue's operands.
 
     constants: the name of the memory in which channel operands follow one another.
-    first: the number of channel operands in this memory before the epilogue's first one.
+    first: the number of channel operands in this memory before the epilogue's first operand.
     size: the number of elements of each channel operand in this memory, as a C expression.
     tensor: the name of the memory of tensor operands.
     """

@@ -161,7 +161,7 @@ class BlockTiling(BlockSizes):
                    key=lambda count: self._project_cycles(count).alone)
 
     def _phase(self, issued: float, waited: float, shared: float) -> Phase:
-        """Returns a phase. issued: cycles in which one warp, not all, issues its instructions."""
+        """Returns a phase. issued: cycles in which a single warp issues its instructions."""
         return Phase(issued * self.tile.warps / 4, waited, shared)
 
     def _sum_tiles(self, warpgroups_m: int) -> tuple[int, int]:

@@ -38,13 +38,13 @@ class PointwisePair:
 
     @property
     def input(self) -> int:
-        """Position among the fusion's inputs of the tensor that the first layer multiplies."""
+        """Number of the fusion's input that the first layer multiplies."""
         return self.problem.entries.index(self.problem.sources[0][0])
 
     @property
     def added_input(self) -> int:
-        """Position among the fusion's inputs of the tensor that the first layer adds; 0 where the
-        first layer adds none."""
+        """Number of the fusion's input that the first layer adds to its result; 0 where the first
+        layer adds no tensor."""
         added = self.problem.sources[0][1:]
         return self.problem.entries.index(added[0]) if added else 0
 

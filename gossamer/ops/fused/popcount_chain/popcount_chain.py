@@ -88,7 +88,7 @@ class _Product:
             _CLUSTER, -1)
 
     def constants(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns four numbers for each column, two thresholds, their direction and the factor of
+        """Returns four numbers for each column: two thresholds, their direction and the factor of
         the column's sums (as the bits of a float), as int32 of shape (work-groups, numbers).
         Columns that only fill up the last work-groups have the result 0."""
         own = weights_of_part(arrays, self.part)

@@ -30,7 +30,8 @@
 #define THREADS (32 * WARPS_OF_PART * WARPS_K)
 #define LINE LINE_BYTES(TILE_P)
 #define LINES (AT_ONCE * WARPS_K * WORDS)
-/* Lines that a work-group copies at once, and the turns in which it copies all lines of a stage. */
+/* Lines that a work-group copies at once, and the number of turns that all lines of a stage
+ * take. */
 #define LINES_AT_ONCE (THREADS / TILE_P)
 #define LINE_TURNS CEIL_DIV(LINES, LINES_AT_ONCE)
 /* Taps that a work-item loads at once, and whether it loads them one phase before it copies their

@@ -138,7 +138,8 @@ class Tables:
     def constants(self, weights: Weights, with_thresholds: bool) -> Buffer:
         """Returns the numbers that are added to sums, for each class of pixels and each channel of
         the units, as int32 of shape (classes, channels). With thresholds, returns instead the
-        largest 2 ones - counted (bits.h) for which the sum is below the upper threshold."""
+        largest value of 2 ones - counted (see bits.h) for which the sum is below the upper
+        threshold."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
             rows, columns = _taps_inside(problem)[:2]

@@ -74,9 +74,9 @@
 #define HOLDERS (CLUSTER * WARPS_K)
 #define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels and a block */
 #define SHARE CEIL_DIV(SUMS, CLUSTER)
-/* The staged operand has OPERAND_STAGES stages of OPERAND_ROWS rows, one for each pixel. A row has
- * OPERAND_PIECES pieces; OPERAND_PLACE is the number of pieces that lie before a piece in shared
- * memory. */
+/* The staged operand has OPERAND_STAGES stages of OPERAND_ROWS rows, one row for each pixel. A row
+ * has OPERAND_PIECES pieces; OPERAND_PLACE is the number of pieces that lie before a piece in
+ * shared memory. */
 #define OPERAND_PIECES (TILE_M / VECTOR)
 #define OPERAND_FITS(stages) (TILE_P / (stages) * OPERAND_PIECES * 16 <= SLOT_BYTES)
 #define OPERAND_STAGES (STAGED ? OPERAND_FITS(1) ? 1 : OPERAND_FITS(2) ? 2 : 4 : 0)

@@ -21,12 +21,12 @@
  * slot was filled, the second when the slot was multiplied.
  *
  * A place of a run has CHUNKS chunks of 8 channels, each a piece of 16 bytes. With 8 chunks a place
- * is a line of 128 bytes, whose piece p is stored at p ^ line % 8. With fewer chunks the pieces of
- * one chunk of all places lie side by side, and the next chunk begins an odd number of pieces
- * later, so that the chunks of a place are in different banks.
+ * is a line of 128 bytes, whose piece p is stored as piece p ^ line % 8. With fewer chunks the
+ * pieces of one chunk of all places lie side by side, and the next chunk begins an odd number of
+ * pieces later, so that the chunks of a place are in different banks.
  *
  * KEEPS_WEIGHTS     1: each stage has its own slot and is copied once
- * WEIGHT_SLOTS      slots for stages, where they are not kept
+ * WEIGHT_SLOTS      slots for stages, where weights are not kept
  * MULTIPLIER_REGISTERS, COPIER_REGISTERS   registers of a work-item that multiplies, or copies */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
@@ -35,7 +35,7 @@
 #define WARPGROUPS 2 /* warpgroups that multiply */
 #define UNITS 1 /* units of a tile that a warpgroup multiplies, at most */
 #define SLICE 64 /* input channels that are copied at once */
-#define WEIGHT_SLOTS 0 /* slots for stages, where they are not kept */
+#define WEIGHT_SLOTS 0 /* slots for stages, where weights are not kept */
 #define KEEPS_WEIGHTS 1 /* 1: each stage has its own slot and is copied once */
 #define COPIER_REGISTERS 56 /* registers of a work-item that copies */
 #define MULTIPLIER_REGISTERS 224 /* registers of a work-item that multiplies */

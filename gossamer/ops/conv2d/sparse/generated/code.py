@@ -38,7 +38,8 @@ class Generated:
     """A kernel for some of the blocks, with a grid of tiles by blocks.
 
     code: instructions of the kernel.
-    parameters: names of its pointers: the input, the output and the epilogue's tensor operands.
+    parameters: names of the kernel's pointers: the input, the output and the epilogue's tensor
+    operands.
     blocks: number of blocks that the kernel computes.
     division: the division of the problem among work-groups.
     """

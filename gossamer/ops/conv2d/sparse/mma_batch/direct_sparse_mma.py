@@ -125,7 +125,7 @@ _NOMINAL_BATCH = 64
 
 def _shapes(precision: str) -> list[BatchTile]:
     """Returns the shapes that fill a multiprocessor's registers: 16, 12 or 8 warps with 64, 96 or
-    128 sums per work-item."""
+    128 sums per work-item, respectively."""
     shapes = []
     for (tiles, parts), points in _POINTS[precision].items():
         for height, width in points:

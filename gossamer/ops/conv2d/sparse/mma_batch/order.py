@@ -61,8 +61,8 @@ class TileBlock:
 
     @property
     def kinds(self) -> list[tuple[int, ...]]:
-        """The possible sets of tiles of a step: exactly the tiles of one set need all columns of a
-        step."""
+        """The possible sets of tiles of a step. All columns of a step are needed by all tiles of
+        one set, and by no other tile."""
         return [(0,)] if len(self.tiles) == 1 else [(0, 1), (0,), (1,)]
 
     def columns(self, tiles: tuple[int, ...]) -> np.ndarray:
@@ -166,7 +166,8 @@ def _arranged(blocks: list[TileBlock], warps_a_block: int) -> list[TileBlock]:
 def _shares(blocks: list[TileBlock], sizes: Sequence[int]) -> list[list[TileBlock]]:
     """Divides the blocks into shares of given sizes with similar sums of work. First each block,
     the longest blocks first, goes to the share with least work. Then the largest share repeatedly
-    swaps a block with another share, in the swap that lessens the difference of their sums most."""
+    swaps a block with another share, by the swap that lessens the difference of the two sums
+    most."""
     shares: list[list[TileBlock]] = [[] for _ in sizes]
 
     def total(share: list[TileBlock]) -> int:

@@ -71,7 +71,8 @@ class BatchTables:
     The tables by name:
 
     "starts" has for each block its first step and, phase by phase, the end of the steps of each
-    kind (with two tiles: steps for both tiles, for the first, for the second).
+    kind (with two tiles: steps for both tiles, for the first tile alone, for the second tile
+    alone).
     "places" has for each column of a step its row of shared memory for the tile's first pixel,
     times 128, plus the row's swizzle class.
     "weights" has the fragments of 16 channels, four registers for each of 32 lanes. A step has as
@@ -116,8 +117,8 @@ class BatchTables:
             rows = np.arange(first, first + per_group)
             blocks = blocks_of(rows, matrix[rows] != 0, self.tiles)
             for number, block in enumerate(dealt(blocks, self.together, self.warps_a_block)):
-                # the blocks of one scheduler round their steps of a phase differently, so that the
-                # scheduler's sums of steps are similar in all phases
+                # the blocks of one scheduler round their numbers of steps in a phase differently,
+                # so that the scheduler's sums of steps are similar in all phases
                 of_scheduler = number % self.together // 4
                 rounding = (of_scheduler + 0.5) / -(-self.together // 4)
                 kinds = [self._steps(block, tiles, matrix, rounding) for tiles in block.kinds]

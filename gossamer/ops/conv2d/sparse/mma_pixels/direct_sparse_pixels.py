@@ -266,7 +266,7 @@ class _PixelTables:
 def _dealt(blocks: list[np.ndarray], lengths: list[int], together: int) -> list[np.ndarray]:
     """Returns the blocks in an order in which each work-group's `together` successive blocks have
     about the same total length. The blocks, the longest first, are assigned to the work-groups in
-    turn, and every other round in reverse order."""
+    rounds, and every other round goes through the work-groups in reverse order."""
     groups = len(blocks) // together
     order = np.argsort(-np.array(lengths), kind="stable").reshape(together, groups)
     order[1::2] = order[1::2, ::-1]

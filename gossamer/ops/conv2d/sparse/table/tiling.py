@@ -227,7 +227,7 @@ def _columns(problem: Conv2dProblem, rows: int) -> float:
 
 
 def _halo(problem: Conv2dProblem, walk: OutputPlanes) -> int:
-    """Returns the points of the input by which a window extends beyond its start."""
+    """Returns the number of points of the input by which a window extends beyond its start."""
     down, across = ((taps - 1) * step for taps, step in
                     zip(problem.kernel, problem.dilation, strict=True))
     return down * walk.in_x[1] + across * walk.images
