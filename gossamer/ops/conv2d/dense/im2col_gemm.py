@@ -47,7 +47,7 @@ class Tile:
     tile_k: values of k that shared memory holds at a time.
     work_p: output pixels of a work-item.
     work_m: output channels of a work-item.
-    slice_k: sets of work-items (k-slices), each of which sums a part of the tile's K range.
+    slice_k: sets of work-items (k-slices); each set sums a part of the tile's K range.
     blocks_per_unit: work-groups that must fit a multiprocessor at once.
     split_k: work-groups that share the K range of a tile; another kernel adds up their sums.
     """

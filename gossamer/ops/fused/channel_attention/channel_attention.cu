@@ -6,7 +6,7 @@
  * of each pixel. While the previous kernel still runs, a work-group copies its weights to shared
  * memory. The work-group reads its words for the means, and keeps them in shared memory. Where they
  * do not fit, the work-group reads them again for the results. The first product is a sum over all
- * channels: each work-group gives the others its partial sums over its own channels.
+ * channels: each work-group gives the other work-groups its partial sums over its own channels.
  *
  * weights: for each work-group the weights of the first product for its channels, as (SQUEEZED
  * numbers, channels), and the weights of the second product in the same shape. */

@@ -57,8 +57,9 @@
 #define ADVANCE (POOL_Y * STRIDE_Y) /* rows of the image from one row of results to the next */
 #define SPAN (ROWS_HELD - ADVANCE)  /* rows of the image under ROWS rows of outputs */
 #define PAIRS CEIL_DIV(KERNEL_W, 2)
-/* With a stride of at most 2, a lane loads two numbers of a column's window, and gets the others
- * from the lanes that load them. With larger strides a lane loads all numbers of the window. */
+/* With a stride of at most 2, a lane loads two numbers of a column's window, and gets the other
+ * numbers from the lanes that load them. With larger strides a lane loads all numbers of the
+ * window. */
 #define EXCHANGES (STRIDE_X <= 2)
 #define BEYOND (EXCHANGES ? 2 * (PAIRS - 1) / STRIDE_X : 0) /* columns loaded behind the 64 */
 #define ROUNDS (2 + (BEYOND > 0))

@@ -109,7 +109,7 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Products in order, each of which reads the result of the product before it.
+    """Products in order. Each product reads the result of the product before it.
 
     signs: the expression that makes signs of floats before the first product; None where the first
     product reads packed words.

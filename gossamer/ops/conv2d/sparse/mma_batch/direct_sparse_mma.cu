@@ -31,7 +31,7 @@
 #define HALVES 1
 #define TILES 1 /* tiles of 16 output channels of a block, 1 or 2 */
 #define BLOCKS 4 /* blocks of a work-group */
-#define PARTS 1 /* parts of the images, each of which a warp computes */
+#define PARTS 1 /* parts into which the images are divided among warps */
 #define SETS 1 /* sets of HEIGHT x WIDTH output pixels of a work-group */
 #define HEIGHT 2 /* rows of output pixels of a warp */
 #define WIDTH 2 /* columns of output pixels of a warp */
