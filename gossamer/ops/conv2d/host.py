@@ -179,8 +179,8 @@ def _shifted_sums(x: np.ndarray, taps: np.ndarray, problem: Conv2dProblem,
 
 def _phase(padded: np.ndarray, phase: tuple[int, int], stride: tuple[int, int],
            row_length: int) -> np.ndarray:
-    """Returns every stride-th row and column of each plane, from the phase on, as one sequence of
-    rows that are row_length long."""
+    """Returns every stride-th row and column of each plane, beginning with the row and the column
+    of `phase`, as one sequence of rows of row_length numbers."""
     part = padded[:, phase[0] :: stride[0], phase[1] :: stride[1]]
     if part.shape[2] < row_length:
         part = np.pad(part, ((0, 0), (0, 0), (0, row_length - part.shape[2])))

@@ -23,6 +23,6 @@ class FusionAlgorithm(Algorithm, abc.ABC):
 
     def recognises(self, problem: FusionProblem) -> bool:
         """Returns whether the layers are of the kind that the algorithm was made for; supports()
-        says whether it can compute them. Reports give reasons only for layers that an algorithm
-        recognises."""
+        says whether the algorithm can compute these layers. Reports give reasons only for layers
+        that an algorithm recognises."""
         return True

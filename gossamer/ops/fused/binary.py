@@ -1,4 +1,4 @@
-"""Convolutions of signs, each in one step with the padding before it and the layer of signs behind.
+"""Convolutions of signs, each in one step with the padding before it and the signs after it.
 
 A padding of -1, 0 or 1 costs nothing where the convolution's kernel reads pixels outside of a
 packed image as this constant. In residual blocks the signs of a sum are the next layer's input, and
@@ -212,7 +212,7 @@ def _layer(problem: FusionProblem) -> BinaryLayer:
 
 
 def _fusion(problem: FusionProblem) -> _Fusion | str:
-    """Returns a fusion as one convolution of signs, or the reason why it cannot be one."""
+    """Returns a fusion as one convolution of signs, or the reason why the fusion cannot be one."""
     if tuple(part.op for part in problem.parts) not in BinaryFusion.patterns:
         return "the layers are no convolution with the padding before it or the signs behind it"
     index = next(i for i, part in enumerate(problem.parts) if isinstance(part, Conv2dProblem))
@@ -281,8 +281,9 @@ def _both(first: Expression, second: Expression, places: dict[int, int]) -> Expr
     """Returns the expression with two outputs: the first expression's result, and the second
     expression of that result.
 
-    places: for inputs of the second expression that are not the first expression's result, their
-    numbers in the returned expression, by their numbers in the second expression.
+    places: the number in the returned expression of each input of the second expression, by the
+    input's number in the second expression; without the inputs that are the first expression's
+    result.
     """
     inputs = first.inputs + len(places)
 

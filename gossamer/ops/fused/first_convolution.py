@@ -1,5 +1,5 @@
-"""The algorithm few_channels_mma for fusions: a network's first convolution, and the layer before
-it, which computes the image from the network's input, as one kernel."""
+"""The algorithm few_channels_mma for fusions: one kernel for a network's first convolution and for
+the layer before the convolution, which computes the image from the network's input."""
 
 from __future__ import annotations
 

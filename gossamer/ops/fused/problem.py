@@ -62,7 +62,8 @@ class FusionProblem(Problem):
         return part.inputs[index]
 
     def reader(self, source: Source) -> tuple[Problem, int]:
-        """Returns the first part that reads an entry, and the number of its input."""
+        """Returns the first part that reads an entry, and the number of the input as which the part
+        reads the entry."""
         return next((part, sources.index(source)) for part, sources
                     in zip(self.parts, self.sources, strict=True) if source in sources)
 

@@ -2,7 +2,7 @@
  * work-group has some of the channels of an image.
  *
  * The first product makes SQUEEZED numbers. `parts` has the partial sum of each work-group for each
- * number, (work-groups, numbers). */
+ * number, as an array (work-groups, numbers). */
 
 #pragma once
 

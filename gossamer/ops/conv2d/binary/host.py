@@ -34,10 +34,10 @@ _WORDS_AT_ONCE = 32 * 1024
 core's L2 cache. The number was chosen on two cores of an AMD EPYC; on another processor another
 number may be faster."""
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
-"""The most 64-bit words whose ones a byte can count together."""
+"""The most 64-bit words whose numbers of ones can be added up in one byte."""
 _PIXELS_AT_ONCE = 1024
-"""The most output pixels that are computed together where images are small: images are joined up to
-this number. A larger image is computed alone."""
+"""Small images are computed together, up to this number of output pixels. A larger image is
+computed alone."""
 _FEW_PIXELS = 16
 """Number of output pixels below which NumPy's inner loop runs over the words of one pixel, instead
 of over pixels or channels. The number is a rule of thumb."""
@@ -45,7 +45,8 @@ of over pixels or channels. The number is a rule of thumb."""
 
 class HostPopcount(Algorithm):
     """Computes a convolution of signs. The exclusive or of the words of inputs and weights has a 1
-    wherever signs differ; the sum of the products is their number minus 2 for each 1."""
+    wherever signs differ; the sum of the products is the number of products minus twice the number
+    of these ones."""
 
     op = "conv2d"
     name = "host_popcount"
@@ -111,7 +112,7 @@ class Constants:
 
     words: signs of the weights (groups, M/groups, words of a group * R * S).
     base: initial accumulators of shape (M, output rows, output columns), or (M, 1, 1) where all
-    pixels of a channel begin with one number.
+    pixels of a channel begin with the same number.
     outside: the words of a pixel outside of the image (words, planes).
     alphas: magnitude of each channel's weights.
     thresholds: integers that replace the epilogue, or None.
@@ -147,10 +148,10 @@ class Constants:
 
 def _base(arrays: Mapping[str, np.ndarray], layer: BinaryLayer) -> np.ndarray:
     """Returns the initial accumulators. With one-bit inputs an accumulator begins with the number
-    of products, the sum of products where all signs agree. Zeros outside of the image are then
-    stored as bits of 0, which stand for -1; the initial accumulators take back the terms that these
-    bits add. With two-bit inputs accumulators begin with 0, because _accumulators() counts the
-    products whose inputs are not 0."""
+    of products, which is the sum of the products if all signs agree. Zeros outside of the image are
+    then stored as bits of 0, which stand for -1; the initial accumulators take back the terms that
+    these bits add. With two-bit inputs accumulators begin with 0, because _accumulators() counts
+    the products whose inputs are not 0."""
     problem = layer.convolution
     shape = (problem.out_channels, problem.out_height, problem.out_width)
     if layer.form.planes == 2:
@@ -186,7 +187,7 @@ def _windows(planes: np.ndarray, problem: Conv2dProblem,
     """Returns the values that each tap reads for all output pixels, as an array
     (P * taps, N * output pixels).
 
-    planes: the values of the input, of shape (P, N, H, W).
+    planes: P planes of values of the input, of shape (P, N, H, W).
     outside: value of the planes outside of the image: one value for all planes, or an array (P,).
     """
     top, left, bottom, right = problem.pads
@@ -244,9 +245,9 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
 def _differences(columns: Sequence[np.ndarray], words: np.ndarray) -> np.ndarray:
     """Returns the number of products whose signs differ, (M, pixels).
 
-    columns: arrays of the inputs' words, each of shape (K, pixels). One-bit inputs have one array
-    with the signs. Two-bit inputs have two arrays: in the first a bit is 1 where an input is not 0,
-    in the second where an input is 1.
+    columns: arrays of the inputs' words, each of shape (K, pixels), where K is the number of words
+    of a window. One-bit inputs have one array with the signs. Two-bit inputs have two arrays: in
+    the first a bit is 1 where an input is not 0, in the second where an input is 1.
     words: the signs of the weights (M, K).
     """
     signs, counted = columns[-1], columns[0] if len(columns) == 2 else None

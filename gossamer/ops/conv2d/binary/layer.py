@@ -1,4 +1,4 @@
-"""A convolution of signs with two things that only algorithms on bits compute: padding by a
+"""A convolution of signs with two extensions that only algorithms on bits compute: padding by a
 constant, and a second result."""
 
 from __future__ import annotations

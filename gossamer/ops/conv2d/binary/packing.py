@@ -41,8 +41,8 @@ def sign_words(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 
 def tap_sums(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns the sum of each tap's signs over the input channels, in int32 of shape (M, R, S). A
-    pixel whose bits are all 0 stands for -1 in every channel: a tap that reads this pixel adds
-    minus the tap's sum."""
+    pixel whose bits are all 0 stands for -1 in every channel: a tap that reads this pixel adds the
+    negative of the tap's sum."""
     return np.where(arrays["weight"] > 0, 1, -1).sum(axis=1).astype(np.int32)
 
 

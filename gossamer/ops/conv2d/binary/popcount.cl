@@ -7,8 +7,8 @@
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORD_BITS 32 /* bits of a word, 32 or 64 */
-/* planes of the inputs: 1 for -1 and 1; 2 for -1, 0 and 1, where bits of plane 0 are 1 for inputs
- * that are not 0 */
+/* number of planes of the inputs. One plane holds inputs of -1 and 1. Two planes hold inputs of -1,
+ * 0 and 1; a bit of plane 0 is set where the input is not 0 */
 #define PLANES 1
 #define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
 #define FLOATS 0 /* 1: floats are written; a packed output is then the second result */
@@ -18,8 +18,8 @@
 #define TAKE_BACK 0 /* 1: zeros outside of the image are computed as -1, and corrected at the end */
 #define CHUNK 2 /* words of a pixel that shared memory holds at once */
 #define TILE_M 32 /* output channels of a work-group, a multiple of 32 */
-#define PATCHES_Y 2 /* work-items of a channel along the rows */
-#define PATCHES_X 2 /* work-items of a channel along the columns */
+#define PATCHES_Y 2 /* work-items of a channel over the height of the tile */
+#define PATCHES_X 2 /* work-items of a channel over the width of the tile */
 #define WORK_H 2 /* rows of outputs of a work-item */
 #define WORK_W 2 /* columns of outputs of a work-item */
 #define KERNEL_H 3 /* rows of the window */
@@ -106,7 +106,8 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
     int tile_y = tile % tiles_y * TILE_H;
     int image = tile / tiles_y;
     /* tiles_m is the number of tiles of channels in all groups, and each group has the same number
-     * of tiles. A single group may have one more tile, which only writes zeros to the last word. */
+     * of tiles. Where there is only one group, it may have one more tile, which only writes zeros
+     * to the last word. */
     int tiles_of_group = CEIL_DIV(group_channels, TILE_M);
     int group = MINIMUM(tile_m / tiles_of_group, out_channels / group_channels - 1);
     int tile_channel = (tile_m - group * tiles_of_group) * TILE_M;

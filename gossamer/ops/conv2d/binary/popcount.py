@@ -45,8 +45,8 @@ _STAGED_BYTES = 8 * 1024
 """The most bytes of one plane of inputs that are staged in shared memory at once, unless one word
 of each input pixel takes more."""
 _CYCLES_PER_MICROSECOND = 1750
-"""Clock rate in MHz of the multiprocessors of an H200 under load. The estimate of a launch on GPUs
-holds for an H200; on another GPU it only decides the order in which tiles are tried."""
+"""Clock rate in MHz of the multiprocessors of an H200 under load. Estimated times of launches hold
+for an H200; on another GPU they only decide the order in which tiles are tried."""
 _WORDS_PER_MICROSECOND = 600
 """Words of 64 bits that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512
 under PoCL. On another processor the tuner corrects the estimate by its measurements."""
@@ -60,8 +60,8 @@ class Tile:
     """The sizes of a work-group's tile.
 
     tile_m: output channels of a work-group, a multiple of 32.
-    patches_y: work-items of a channel along the rows of outputs.
-    patches_x: work-items of a channel along the columns of outputs.
+    patches_y: work-items of a channel over the height of the tile.
+    patches_x: work-items of a channel over the width of the tile.
     work_h: rows of outputs of a work-item.
     work_w: columns of outputs of a work-item.
     """
@@ -169,9 +169,9 @@ class Popcount(Algorithm):
 def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
              device: Device) -> list[Launch]:
     """Returns the launches (none or one) that compute a layer in a variant whose config is a tile.
-    Where the variant's tensors are matrices, the layer is a convolution of one image, and the rows
-    of the matrices are its pixels. weights: the layer's constants, under their names in the layer's
-    convolution."""
+    Where the variant's tensors are matrices, the layer is a convolution of one image, and each row
+    of a matrix is a pixel of the image. weights: the layer's constants, under their names in the
+    layer's convolution."""
     problem = layer.convolution
     if variant.outputs[0].size == 0:
         return []
@@ -184,8 +184,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     kernel = device.compile(_source(layer, variant, tile, epilogue, thresholds is not None))
     group_channels = problem.out_channels // problem.groups
     out_words = -(-problem.out_channels // word_bits)
-    # the channels of a single group fill whole words, so that a tile also writes the second half of
-    # the last word
+    # where there is only one group, its channels are rounded up to whole words, so that a tile also
+    # writes the second half of the last word
     channels = group_channels if problem.groups > 1 else out_words * word_bits
     tiles_m = -(-channels // tile.tile_m) * problem.groups
     tiles_y = -(-problem.out_height // tile.rows)
@@ -265,10 +265,10 @@ def fitting(problem: Conv2dProblem, device: Device,
 
 
 def _gpu_cycles(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
-    """Returns the estimated cycles of a launch on a GPU: a start, and then the longer of two times.
-    The first is the time in which a multiprocessor counts ones and copies words to shared memory
-    for all its work-groups, outputs beyond the image and the channels included. The second is the
-    latency of one work-item."""
+    """Returns the estimated cycles of a launch on a GPU: its start, and then a busy time or a
+    latency, whichever is longer. The busy time is the time in which a multiprocessor counts ones
+    and copies words to shared memory for all its work-groups, which also compute outputs beyond the
+    image and the channels. The latency is the time of one work-item."""
     words = words_of_a_group(problem, word_bits) * word_bits // 32
     taps = words * problem.kernel[0] * problem.kernel[1]
     counts = tile.work_h * tile.work_w

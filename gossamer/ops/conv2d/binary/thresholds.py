@@ -94,7 +94,7 @@ def find_thresholds(epilogue: Epilogue, arrays: Mapping[str, np.ndarray], magnit
     Parameters
     ----------
     epilogue : Epilogue
-        The epilogue; its input 0 is the accumulator times the channel's number of `magnitudes`.
+        The epilogue; its input 0 is the accumulator times the channel's magnitude.
     arrays : mapping of str to numpy.ndarray
         The layer's constants, with the epilogue's channel operands.
     magnitudes : numpy.ndarray

@@ -1,7 +1,7 @@
 /* Convolution of signs on processors: a work-group is one work-item. For PIXELS output pixels and
- * LANES = 8 * VECTORS output channels it counts the pairs of an input and a weight whose signs
- * differ. A vector has a 64-bit word of each of eight output channels. One word of the input at a
- * time is broadcast to a vector. Nothing is staged in shared memory.
+ * LANES = 8 * VECTORS output channels the work-item counts the pairs of an input and a weight whose
+ * signs differ. A vector has a 64-bit word of each of eight output channels. One word of the input
+ * at a time is broadcast to a vector. Nothing is staged in shared memory.
  *
  * panels: the signs of the weights. Each group has a panel for each LANES output channels; for each
  * tap and each word of input channels a panel has a word of each of the LANES output channels.
@@ -11,8 +11,8 @@
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define PIXELS 4 /* output pixels of a work-item */
 #define VECTORS 4 /* vectors of 8 output channels of a work-item, a multiple of 4 */
-/* planes of the inputs: 1 for -1 and 1; 2 for -1, 0 and 1, where bits of plane 0 are 1 for inputs
- * that are not 0 */
+/* number of planes of the inputs. One plane holds inputs of -1 and 1. Two planes hold inputs of -1,
+ * 0 and 1; a bit of plane 0 is set where the input is not 0 */
 #define PLANES 1
 #define OUTPUT_PLANES 1 /* planes of the packed output, 1 or 2; 0 where no output is packed */
 #define FLOATS 0 /* 1 where floats are written; a packed output is then the second result */
@@ -80,7 +80,8 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_popcount(
     int products[PIXELS];
     int image[PIXELS], row[PIXELS], column[PIXELS];
     UNROLL for (int i = 0; i < PIXELS; i++) {
-        /* in place of pixels after the last one the last pixel is computed again, but not stored */
+        /* in place of pixels beyond the last one, the last pixel is computed again but not
+         * stored */
         int pixel = MINIMUM(first_pixel + i, pixels - 1);
         image[i] = pixel / plane * x_image + first_word * x_word;
         row[i] = pixel % plane / out_width * stride_y - pad_top;

@@ -33,7 +33,7 @@ _SOURCE = Path(__file__).with_name("wide_popcount.cl")
 WORD_BITS = 64
 CONFIGS = tuple((("pixels", pixels), ("vectors", vectors))
                 for pixels, vectors in ((4, 4), (2, 8), (2, 4), (1, 8)))
-"""Output pixels and vectors of 8 output channels of a work-item."""
+"""Numbers of output pixels, and of vectors of 8 output channels, of a work-item."""
 _WORDS_PER_MICROSECOND = 4000
 """Words of 64 bits that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512
 under PoCL. On another processor the tuner corrects the estimate by its measurements."""
@@ -92,7 +92,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     channels, per_group = (count // problem.groups
                            for count in (problem.channels, problem.out_channels))
     out_words = -(-problem.out_channels // WORD_BITS)
-    # the blocks of a single group cover whole words of the output, and so fill the last word
+    # where there is only one group, its blocks cover whole words of the output, the last word
+    # included
     blocks = -(-(per_group if problem.groups > 1 else out_words * WORD_BITS) // lanes)
     x_image, x_word, x_row, x_column = (
         stride // (WORD_BITS // 32) for stride in PackedParts.of(source).strides)

@@ -22,8 +22,8 @@ _SHAPES = ((4, 1), (4, 2), (4, 4), (2, 2), (1, 1))
 _HALF_SHAPES = {1: ((4, 2), (4, 4), (2, 2), (4, 1), (1, 1)),
                 2: ((4, 1), (2, 2), (4, 2), (4, 4), (1, 1))}
 """Rows and columns of outputs of a work-item: `_SHAPES`, and for float16 `_HALF_SHAPES` by the
-stride, where a stride above 2 counts as 2. Large problems try shapes in this order, in which the
-shapes that are fastest on an H200 come first; on every device each shape may be measured."""
+stride, where a stride above 2 counts as 2. Large problems try shapes in the listed order: the
+shapes that are fastest on an H200 come first. On every device each shape may be measured."""
 _MAX_TAPS = 49
 _EIGHTFOLD_TAPS = 9
 """The most taps for which registers hold the weights of eight channels."""
@@ -122,7 +122,7 @@ def _vector(problem: Conv2dProblem, variant: Variant) -> int:
 
 
 def _window_width(problem: Conv2dProblem, columns: int) -> int:
-    """Returns the input columns that a work-item holds for `columns` outputs of a row."""
+    """Returns the number of input columns that a work-item holds for `columns` outputs of a row."""
     return ((columns - 1) * problem.stride[1]
             + (problem.kernel[1] - 1) * problem.dilation[1] + 1)
 

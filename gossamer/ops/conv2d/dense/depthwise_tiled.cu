@@ -9,8 +9,8 @@
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 2 /* rows of outputs of a work-item */
 #define COLUMNS 7 /* columns of outputs of a work-item */
-#define STRIPS_Y 2 /* work-items along the rows of a tile */
-#define STRIPS_X 1 /* work-items along the columns of a tile */
+#define STRIPS_Y 2 /* work-items over the height of a tile */
+#define STRIPS_X 1 /* work-items over the width of a tile */
 #define PAIRS 32 /* pairs of channels of a tile, whose bytes are a multiple of COPY_BYTES */
 #define COPY_BYTES 16 /* bytes of a copy: 4, 8 or 16, which divides the bytes of a pixel of x */
 #define KERNEL_H 3 /* rows of the window */

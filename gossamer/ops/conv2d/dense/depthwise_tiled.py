@@ -43,7 +43,7 @@ _SCHEDULERS = 4
 _COPY_INSTRUCTIONS = 14
 """Instructions of a copy to shared memory."""
 _STORE_INSTRUCTIONS = 14
-"""Instructions that apply an epilogue to a pair of results and store it."""
+"""Instructions that apply an epilogue to a pair of results and store the pair."""
 _LATENCY = 2500.0
 """Cycles in which a work-group waits for its inputs and for its barrier."""
 _READ, _STORED = 24.0, 14.0
@@ -57,8 +57,8 @@ class _Tiling:
 
     problem: the convolution.
     itemsize: bytes of a number of x.
-    rows, columns: outputs of a work-item.
-    strips_y, strips_x: work-items along the rows and the columns of a tile.
+    rows, columns: rows and columns of outputs of a work-item.
+    strips_y, strips_x: work-items over the height and over the width of a tile.
     """
 
     problem: Conv2dProblem
@@ -82,12 +82,12 @@ class _Tiling:
 
     @property
     def chunks(self) -> int:
-        """Tiles along the channels."""
+        """Number of tiles along the channels."""
         return -(-self.problem.channels // (2 * self.pairs))
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Tiles along the rows and the columns of an image."""
+        """Numbers of tiles over the height and over the width of an image."""
         return (-(-self.problem.out_height // (self.rows * self.strips_y)),
                 -(-self.problem.out_width // (self.columns * self.strips_x)))
 

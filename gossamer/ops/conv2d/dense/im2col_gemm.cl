@@ -30,7 +30,8 @@
 /* 1: k is channel k of the pixel itself; 0: k_table[k / VECTOR] holds the offset of k in x, and
  * its row and column */
 #define POINTWISE 0
-/* 1: x, y and the epilogue's tensor operands are 16-bit floats; the tiles are float */
+/* 1: x, y and the epilogue's tensor operands are 16-bit floats; the tiles in shared memory are
+ * always 32-bit floats */
 #define HALVES 1
 /* 4 where four consecutive k are adjacent in x (NHWC, channels a multiple of 4), else 1 */
 #define VECTOR 1

@@ -47,7 +47,7 @@ class Tile:
     tile_k: values of k that shared memory holds at a time.
     work_p: output pixels of a work-item.
     work_m: output channels of a work-item.
-    slice_k: sets of work-items (k-slices), each of which sums a part of the tile's K range.
+    slice_k: sets of work-items (k-slices); each set sums a part of the tile's K range.
     blocks_per_unit: work-groups that must fit a multiprocessor at once.
     split_k: work-groups that share the K range of a tile; another kernel adds up their sums.
     """
@@ -251,9 +251,10 @@ def _launch_count(tile: Tile) -> int:
 
 
 def _split(problem: Conv2dProblem, tile: Tile, device: Device) -> list[Tile]:
-    """Returns the tile with its K range shared by the number of work-groups that is expected to be
-    the fastest; returns no tile where one work-group is expected to be the fastest. Nominal rates
-    decide, so that a plan finds its variants again where no rates were measured."""
+    """Returns a list of one tile: `tile` with its K range split over the number of work-groups that
+    is expected to be the fastest. The list is empty where one work-group is expected to be the
+    fastest. Expected times follow from nominal rates, so that a stored plan finds its variants
+    again on a machine where no rates were measured."""
     steps = -(-problem.depth // tile.tile_k)
     splits = [replace(tile, split_k=split) for split in _SPLITS
               if steps >= split * _LEAST_STEPS
@@ -295,7 +296,7 @@ def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
 
 def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
     """Returns the estimated time on processors in microseconds: the time of all multiply-adds and
-    stores of all work-groups, also on padding."""
+    stores of all work-groups, which also compute padding."""
     rounds = -(-_work_groups(problem, tile) // max(limits.compute_units, 1))
     padded_k = -(-problem.depth // tile.tile_k) * tile.tile_k
     multiply_add = _PROCESSOR_COST[tile.tile_p, tile.tile_m, tile.tile_k]
@@ -304,8 +305,8 @@ def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: Pea
 
 
 def _gpu_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
-    """Returns the estimated time on a GPU in microseconds: a start, the steps along K, and the
-    stores. A step takes its latency, or the time in which a multiprocessor computes the
+    """Returns the estimated time on a GPU in microseconds: the start of the launch, the steps along
+    K, and the stores. A step takes its latency, or the time in which a multiprocessor does the
     arithmetic and the staging of its work-groups, whichever is longer.
 
     The six constants were fitted to 600 timings of MobileNetV2's layers on an H200: the tile with

@@ -78,7 +78,8 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_gemm(
     FLOAT16 sum[PIXELS][VECTORS];
     int image[PIXELS], row[PIXELS], column[PIXELS];
     UNROLL for (int i = 0; i < PIXELS; i++) {
-        /* in place of pixels after the last one the last pixel is computed again, but not stored */
+        /* in place of pixels beyond the last one, the last pixel is computed again but not
+         * stored */
         int pixel = first_pixel + i < pixels ? first_pixel + i : pixels - 1;
         image[i] = pixel / plane * x_image + group * channels * x_channel;
         row[i] = pixel % plane / out_width * stride_y - pad_top;

@@ -21,7 +21,7 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("wide_gemm.cl")
 _TILES = ((12, 2), (6, 4), (6, 2), (12, 1))
-"""Output pixels and vectors of 16 output channels of a work-item."""
+"""Numbers of output pixels, and of vectors of 16 output channels, of a work-item."""
 _SHARE = 0.9
 """Share of a processor's peak rate of multiply-adds that the kernel reaches. This number and the
 two numbers below were measured under PoCL on two cores with AVX-512; on another processor they only
@@ -104,8 +104,9 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 
 
 def _expected_us(problem: Conv2dProblem, pixels: int, vectors: int, device: Device) -> float:
-    """Returns the estimated time of a launch in microseconds: the time of all multiply-adds and
-    stores of all work-items, also on padding, and of finding the pixels of each tap."""
+    """Returns the estimated time of a launch in microseconds: the time in which all work-items
+    multiply, add and store, also for padding, and the time in which they find the input pixels of
+    each tap."""
     per_group = problem.out_channels // problem.groups
     tiles = -(-problem.pixels // pixels) * -(-per_group // (16 * vectors)) * problem.groups
     rounds = -(-tiles // max(device.limits.compute_units, 1))

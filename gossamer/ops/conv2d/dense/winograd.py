@@ -33,7 +33,7 @@ _OUTPUTS = (4, 2)
 """Rows and columns of results of a tile."""
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.625, -0.625, 1.5, -1.5)}
 """By the number of rows of a tile of results: the points, beside infinity, at which polynomials are
-multiplied. The kernels have the same points. With other points than 1 and 2 errors are smaller:
+multiplied. The kernels have the same points. With points other than 1 and 2 the errors are smaller:
 see B. Barabasz, A. Anderson, K. Soodhalter and D. Gregg, "Error analysis and improving the accuracy
 of Winograd convolution for deep neural networks", ACM TOMS 46 (4), 2020."""
 _SHARE_OF_COPIES = {True: 0.75, False: 0.6}
@@ -170,8 +170,8 @@ def _transformed(weight: np.ndarray, output: int) -> np.ndarray:
 
 def _weight_transform(points: Sequence[float]) -> np.ndarray:
     """Returns the transform (points, 3) of a row of weights: the value of the row's polynomial at
-    each point, divided by the differences to the other points, and at infinity the row's last
-    number."""
+    each point, divided by the product of the differences to the other points, and at infinity the
+    row's last number."""
     rows = [np.array([1, point, point**2]) / math.prod(point - other for other in points
                                                        if other != point) for point in points]
     return np.array([*rows, (0, 0, 1)])

@@ -94,7 +94,8 @@ def _is_im2col_already(problem: Conv2dProblem, images: int) -> bool:
 
 
 def _windows(x: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
-    """Returns a view of the padded images as (groups, C/groups, R, S, N, E, F)."""
+    """Returns a view of the padded images as (groups, C/groups, R, S, images, output rows, output
+    columns)."""
     top, left, bottom, right = problem.pads
     if any(problem.pads):
         x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -109,7 +110,7 @@ def _windows(x: np.ndarray, problem: Conv2dProblem) -> np.ndarray:
 
 def _columns(windows: np.ndarray, problem: Conv2dProblem,
              workspace: Buffer | None) -> np.ndarray:
-    """Returns the im2col matrix (C R S, N E F) of one group."""
+    """Returns the im2col matrix (C/groups * R * S, images * output pixels) of one group."""
     if workspace is None:
         return windows.reshape(problem.depth, -1)
     columns = host_array(workspace, windows.shape)

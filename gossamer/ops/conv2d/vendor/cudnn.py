@@ -169,7 +169,7 @@ class Cudnn(Algorithm):
 
 
 def _reason_not_asked(problem: Conv2dProblem, device: Device) -> str | None:
-    """Returns why cuDNN is not asked for a problem; None where it is."""
+    """Returns why cuDNN is not asked for a problem; None where cuDNN is asked."""
     if (reason := unavailable(device) or too_large(problem)) is not None:
         return reason
     if min(spec.size for spec in (*problem.inputs, *problem.outputs)) == 0:

@@ -220,10 +220,9 @@ def _refusal(message: str, too_large: int) -> str:
 
 
 def built(device: Device, problem: Conv2dProblem, form: CudnnForm, plan: ExecutionPlan) -> Any:
-    """Returns cuDNN's graph of a problem with one of the offered plans, which is built. Built plans
-    are kept on disk, and the graphs that were used most recently are kept in memory. Raises
-    RuntimeError where cuDNN now offers another plan, and passes on errors of the frontend and the
-    library."""
+    """Returns cuDNN's graph of a problem, with one of the offered plans built. Built plans are kept
+    on disk, and the graphs that were used most recently are kept in memory. Raises RuntimeError
+    where cuDNN now offers another plan, and passes on errors of the frontend and the library."""
     return _built(device, _plain(problem, form), form, plan)
 
 
@@ -291,8 +290,8 @@ def _build(library: CudnnLibrary, handle: Any, problem: Conv2dProblem, form: Cud
 
 def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, handle: Any,
              count: float = math.inf) -> Any:
-    """Returns the graph with cuDNN's plans for it, none of them built. count: number of plans from
-    which on no further engine is tried."""
+    """Returns the graph with cuDNN's plans for it, none of them built. count: number of plans at
+    which the search for further engines ends."""
     graph = _graph(problem, form, library.api, handle)
     graph.validate()
     graph.build_operation_graph()

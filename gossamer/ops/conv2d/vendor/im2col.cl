@@ -1,5 +1,6 @@
-/* Writes the im2col matrix of a convolution, or its part for some of the images and some of the
- * output pixels. The matrix has, for every output pixel, the inputs at the taps of the filter.
+/* Writes the im2col matrix of a convolution, or the part of the matrix for some of the images and
+ * some of the output pixels. The matrix has, for every output pixel, the inputs at the taps of the
+ * filter.
  *
  * ORDER is the order of dimensions in memory:
  *   NCHW_ORDER   x (image, channel, row, column); matrix (image, channel, r, s, pixel)

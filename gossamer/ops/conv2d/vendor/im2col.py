@@ -1,7 +1,7 @@
 """Gathers the im2col matrix of a convolution, in parts, and packs the weights that multiply it.
 
 Source: the framework Caffe, which computes a convolution as a matrix product by im2col. With sparse
-weights the product is the product of a sparse and a dense matrix.
+weights a sparse matrix is multiplied by the im2col matrix.
 """
 
 from __future__ import annotations

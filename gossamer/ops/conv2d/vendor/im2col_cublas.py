@@ -48,7 +48,7 @@ class _ProductCall:
 
     part: the part.
     product: shape of the product.
-    offsets: for each repetition of the product, the elements before the operands A, B and D.
+    offsets: for each repetition of the product, the numbers of elements before A, B and D.
     """
 
     part: MatrixPart
@@ -77,7 +77,7 @@ class _Call:
     gathering: launch that gathers the im2col matrix; None where the input is the matrix.
     multiplication: the product, described to cuBLAS.
     offer: the algorithm of cuBLAS.
-    offsets: for each repetition of the product, the elements before the operands A, B and D.
+    offsets: for each repetition of the product, the numbers of elements before A, B and D.
     scratch: bytes of the im2col matrix, after which the product's own workspace starts.
     """
 
@@ -174,7 +174,7 @@ def _itemsize(precision: str) -> int:
 
 def _products(problem: Conv2dProblem, precision: str, layout: str, device: Device) -> _Products:
     """Returns the products for a precision and layout, with the epilogue fused where cuBLAS offers
-    such products."""
+    products that apply it."""
     def steps(epilogue: Fused) -> tuple[tuple[_ProductCall, ...], int]:
         calls = tuple(_step(problem, layout, precision, part, epilogue)
                       for part in parts(problem, layout, _itemsize(precision)))
@@ -193,9 +193,10 @@ def _products(problem: Conv2dProblem, precision: str, layout: str, device: Devic
 def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
           epilogue: Fused) -> _ProductCall:
     """Returns the product for one part. Output channels are the rows of D in NHWC, where channels
-    are adjacent, and the columns of D in other layouts. The members of a batched product are
-    the groups. In NCHW the members are the images or the groups, whichever are more, and the
-    product is repeated for each group or each image, respectively."""
+    are adjacent, and the columns of D in other layouts. In NHWC and CHWN the members of a batched
+    product are the groups. In NCHW the members are the images, and the product is repeated for each
+    group. Where a part has fewer images than the problem has groups, the members are the groups,
+    and the product is repeated for each image."""
     channels, depth = problem.out_channels // problem.groups, problem.depth
     pixels, plane = part.pixels, problem.out_height * problem.out_width
     first = output_offset(problem, layout, part)

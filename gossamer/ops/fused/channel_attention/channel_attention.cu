@@ -4,12 +4,12 @@
  *
  * A cluster of work-groups computes an image, and each work-group has SLICE_WORDS words of 16 bytes
  * of each pixel. While the previous kernel still runs, a work-group copies its weights to shared
- * memory. It reads its words for the means, keeps them in shared memory where they fit, and reads
- * them again otherwise. The first product is a sum over all channels: each work-group gives the
- * others its partial sums over its own channels.
+ * memory. The work-group reads its words for the means, and keeps them in shared memory. Where they
+ * do not fit, the work-group reads them again for the results. The first product is a sum over all
+ * channels: each work-group gives the other work-groups its partial sums over its own channels.
  *
- * weights: for each work-group the weights of the first product for its channels, (numbers,
- * channels), and the weights of the second product in the same shape. */
+ * weights: for each work-group the weights of the first product for its channels, as (SQUEEZED
+ * numbers, channels), and the weights of the second product in the same shape. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: x, y and weights are 16-bit floats; 0: they are floats */

@@ -88,7 +88,8 @@ class _Division:
 
     @property
     def floats(self) -> int:
-        """Floats of sums, gates and numbers of the first product, a multiple of four."""
+        """Number of floats of sums, of gates and of the results of the first product, a multiple of
+        four."""
         count = (32 * self.warps * self.width + self.slice
                  + (self.cluster + 1) * self.layer.squeezed)
         return rounded_up(count, 4)
@@ -224,7 +225,7 @@ def _division(problem: FusionProblem, precision: str, cluster: int, warps: int,
 def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_Division]:
     """Returns the divisions that are offered, in the order of their expected times. Of the clusters
     whose work-groups have the same number of words, only the smallest is offered. The first
-    division is taken where nothing is measured, so that it is the fastest of the divisions that
+    division is taken where nothing is measured. It is therefore the fastest of the divisions that
     every device with clusters has room for."""
     batch, limits = problem.inputs[0].shape[0], device.limits
     alone = _division(problem, precision, 1, min(_WARPS), device)

@@ -57,7 +57,7 @@ def convolution_pool_of(problem: FusionProblem) -> ConvolutionPool | None:
 
 def reason_apart(layers: ConvolutionPool) -> str | None:
     """Returns why no kernel computes the layers in one step, as shown to the user; None where a
-    kernel may."""
+    kernel may compute them."""
     convolution, pool = layers.convolution, layers.pool
     if layers.problem.exits != ((len(layers.problem.parts) - 1, 0),):
         return "a value between the layers is read elsewhere"

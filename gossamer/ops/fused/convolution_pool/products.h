@@ -61,8 +61,8 @@ INLINE void wgmma_ss(float (&sums)[OUT_PART / 8][4], ulong columns, ulong weight
 #endif
 
 /* Computes the products of ROWS rows of outputs; with wgmma, only begins to compute them. lines,
- * weights: the addresses of the lines and of the weights in shared memory. row_line: returns the
- * number in the ring of the first line under the windows of an output row. */
+ * weights: the addresses of the lines and of the weights in shared memory. row_line: function that
+ * returns the first line under the windows of an output row, as a number in the ring. */
 template <typename RowLine>
 INLINE void multiply_rows(float (&sums)[ROWS][OUT_PART / 8][4], uint lines, uint weights,
                           RowLine row_line, [[maybe_unused]] uint warp, [[maybe_unused]] uint lane)

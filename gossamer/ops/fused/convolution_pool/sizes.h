@@ -5,7 +5,7 @@
  * ROWS         rows of outputs that are multiplied together: POOL_Y where windows share rows,
  *              otherwise POOL_H
  * SHARED_ROWS  rows of outputs that a window shares with the next window
- * ROWS_HELD    rows of the image in the ring: those under ROWS rows of outputs, and the ADVANCE
+ * ROWS_HELD    rows of the image in the ring: the rows under ROWS rows of outputs, and the ADVANCE
  *              next rows
  * FOLDED       1: the weights include the bias of each channel. Lines then have a 1 behind the
  *              numbers of a window, and a window has at most 7 columns
@@ -57,8 +57,9 @@
 #define ADVANCE (POOL_Y * STRIDE_Y) /* rows of the image from one row of results to the next */
 #define SPAN (ROWS_HELD - ADVANCE)  /* rows of the image under ROWS rows of outputs */
 #define PAIRS CEIL_DIV(KERNEL_W, 2)
-/* With a stride of at most 2, a lane loads two numbers of a column's window, and gets the others
- * from the lanes that load them. With larger strides a lane loads all numbers of the window. */
+/* With a stride of at most 2, a lane loads two numbers of a column's window, and gets the other
+ * numbers from the lanes that load them. With larger strides a lane loads all numbers of the
+ * window. */
 #define EXCHANGES (STRIDE_X <= 2)
 #define BEYOND (EXCHANGES ? 2 * (PAIRS - 1) / STRIDE_X : 0) /* columns loaded behind the 64 */
 #define ROUNDS (2 + (BEYOND > 0))

@@ -17,13 +17,13 @@ TAPS = 8
 """Columns of a window that 16 bytes hold."""
 _PARTS = (64, 48, 32, 16, 8)
 _WGMMA_PARTS = (64, 48, 32, 16)
-"""Output channels of a work-group, with mma and with wgmma."""
+"""The possible numbers of output channels of a work-group, with mma and with wgmma."""
 _MOST_DIVISIONS = 8
 """The most work-groups along the rows of results; each smaller number is considered, too."""
 _SMALL_HEIGHTS = (4, 2, 1)
 """Further heights of tiles, in rows of results, that are considered."""
 _OFFERED = 5
-"""Number of tiles that are offered: those with the least expected times."""
+"""Number of tiles that are offered: the tiles with the least expected times."""
 _MOST_SUMS = 128
 """The largest product of rows of outputs and output channels whose sums fit the registers of a
 work-group."""

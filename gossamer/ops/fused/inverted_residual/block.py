@@ -46,8 +46,8 @@ class Block:
     first layer, which has larger windows. None where the block is a separable convolution.
     depthwise: the depthwise convolution.
     project: the 1x1 convolution that projects.
-    excite: the squeeze-and-excite layer between depthwise and project; None where the block has
-    none.
+    excite: the squeeze-and-excite layer between depthwise and project; None where the block has no
+    such layer.
     given: the layer that computes the image from the network's input, such as bytes in NHWC; None
     where the network's input is the image itself.
     """
@@ -119,8 +119,8 @@ def block_of(problem: FusionProblem, expands: bool) -> Block | None:
 
 def stem_block_of(problem: FusionProblem) -> Block | None:
     """Returns a fusion as a block whose first convolution is a network's first layer; None where
-    its layers are no such block. A layer that computes the image from the network's input may
-    come first."""
+    its layers are no such block. A layer that computes the image from the network's input may come
+    before the first convolution."""
     if len(problem.parts) not in (3, 4):
         return None
     *before, first, depthwise, project = problem.parts
@@ -194,7 +194,7 @@ def _with_batch(part: Problem, batch: int) -> Problem:
 
 def reason_apart(block: Block) -> str | None:
     """Returns why no kernel computes a block in one step, as shown to the user; None where a kernel
-    may."""
+    may compute it."""
     last = len(block.problem.parts) - 1
     if block.problem.exits != ((last, 0),):
         return "a value inside the block is read elsewhere"
@@ -226,8 +226,8 @@ def reason_apart(block: Block) -> str | None:
 
 
 def epilogues(block: Block) -> dict[str, tuple[int, Epilogue]]:
-    """Returns the number of the part and the epilogue of each convolution, by the prefix that their
-    macros have in kernels."""
+    """Returns for each convolution the number of its part and its epilogue, by the prefix that the
+    macros of this epilogue have in kernels."""
     names = ("EXPAND_", "DEPTHWISE_", "PROJECT_")[-len(block.convolutions):]
     return {name: (block.part(part), part.epilogue)
             for name, part in zip(names, block.convolutions, strict=True)}

@@ -27,8 +27,8 @@ _CLUSTER_LATENCY = 700.0
 _LEAST_GPC, _LARGEST_GPC = 16, 18
 """The least and the largest number of multiprocessors of a graphics processing cluster (GPC). All
 work-groups of a cluster run in one GPC. The number of GPCs of a device is estimated with the larger
-number, as 7 for an H200 with 132 multiprocessors. There eight clusters of 12 or 15 work-groups took
-as long as two waves, and seven clusters did not."""
+number, as 7 for an H200 with 132 multiprocessors. On an H200 eight clusters of 12 or 15 work-groups
+took as long as two waves, and seven clusters did not."""
 
 
 class Phase(NamedTuple):
@@ -135,8 +135,8 @@ class ChunkWork:
 
     def beside(self, groups: int, limits: Limits) -> int:
         """Returns a lower bound of the number of work-groups that run at once on the multiprocessor
-        with most of them. The bound follows from the GPCs: all work-groups of a cluster run in
-        one of them. groups: number of work-groups of the launch."""
+        with most of them. The bound follows from the GPCs: all work-groups of a cluster run in one
+        GPC. groups: number of work-groups of the launch."""
         if self.cluster == 1:
             return 1
         gpcs = max(1, limits.compute_units // _LARGEST_GPC)

@@ -4,9 +4,9 @@
  * one kernel and the projection is another.
  *
  * A work-group computes TILE_H by TILE_W outputs of all channels. For CHUNK hidden channels at a
- * time it expands the pixels under the tile's windows into shared memory, where pixels outside of
- * the image are zeros, convolves the expanded pixels there, and adds their projection to sums in
- * registers. So the expanded tensor is never in global memory. Tensors are NHWC.
+ * time the work-group expands the pixels under the tile's windows into shared memory, where pixels
+ * outside of the image are zeros, convolves the expanded pixels there, and adds their projection to
+ * sums in registers. So the expanded tensor is never in global memory. Tensors are NHWC.
  *
  * A unit of work is four neighbouring pixels and four channels. A work-item computes SUMS units of
  * the projection. */

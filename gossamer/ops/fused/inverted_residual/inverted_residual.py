@@ -34,7 +34,8 @@ _OUTPUTS = (49, 64, 32, 16)
 _CHUNKS = (32, 16, 8)
 _WORK_GROUPS = (64, 128, 256)
 _MOST_SHARED = 48 * 1024
-"""The most bytes of shared memory of a work-group; with more, it is alone on a compute unit."""
+"""The most bytes of shared memory of a work-group; with more bytes, a work-group would be alone on
+a compute unit."""
 CONFIGS = 3
 """Number of tiles that are offered for a block."""
 _AT_ONCE = 2
@@ -178,7 +179,7 @@ class Separable(_FusedBlock):
 
 
 def fitting_tiles(block: Block, device: Device) -> list[Tile]:
-    """Returns the tiles that fit the device, those with the fewest multiplications first."""
+    """Returns the tiles that fit the device, the tiles with the fewest multiplications first."""
     p = block.depthwise
     most = min(_MOST_SHARED, device.limits.shared_bytes)
     fitting = []
@@ -201,7 +202,7 @@ def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, d
                  x: RunTimeBuffer, y: RunTimeBuffer, *, convolves: bool = True,
                  projects: bool = True, totals: RunTimeBuffer | None = None,
                  gates: RunTimeBuffer | None = None) -> Launch:
-    """Returns the launch of the kernel that computes a block or a part of one.
+    """Returns the launch of the kernel that computes a block or a part of a block.
 
     convolves: whether the expansion and the depthwise convolution are computed. Otherwise x holds
     the results of the depthwise convolution, as a launch without `projects` writes them, and

@@ -5,10 +5,10 @@
  * A cluster of CLUSTER work-groups computes TILE_H by TILE_W outputs of all channels. Its
  * work-groups share the chunks of CHUNK hidden channels round-robin. For each chunk, a work-group
  * expands the pixels under the tile's windows that lie in the image, and stores them in shared
- * memory with zeros around them. It convolves the expanded pixels, and adds their projection to
- * sums in registers while it expands the next chunk. Weights are copied to shared memory one chunk
- * ahead. At the end, each work-group of a cluster receives the sums of all work-groups for its part
- * of the results. Tensors are NHWC.
+ * memory with zeros around them. The work-group convolves the expanded pixels, and adds their
+ * projection to sums in registers while it expands the next chunk. Weights are copied to shared
+ * memory one chunk ahead. At the end, each work-group of a cluster receives the sums of all
+ * work-groups for its part of the results. Tensors are NHWC.
  *
  * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
  * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and 2 (lane % 4) + 1.
@@ -122,7 +122,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
      * chunk. This saves a barrier, and warps that have finished one product go on with the other.
      * So the projection's weights are read an iteration later than the other weights of their
      * stage. They are also copied an iteration later: they take the place of the projection's
-     * weights of the second-last chunk, which the previous iteration still reads. */
+     * weights of the chunk before the previous chunk, which the previous iteration still reads. */
     int stage = 0;
     [[maybe_unused]] uint iteration = 0;
     for (int chunk = tile.rank; chunk < chunks + (PROJECTS_LATER ? CLUSTER : 0);

@@ -223,9 +223,9 @@ def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[Bloc
 
 def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile]:
     """Yields the tiles that are offered. Where the block's batch size is one of BATCHES, the tiles
-    for this batch size come first, and the tiles for the others are computed only when the caller
-    reads on. Otherwise the tiles for all BATCHES are one group. Within each group, tiles that are
-    expected to be faster at the block's batch size come first."""
+    for this batch size come first, and the tiles for the other batch sizes are computed only when
+    the caller reads on. Otherwise the tiles for all BATCHES are one group. Within each group, tiles
+    that are expected to be faster at the block's batch size come first."""
     batch = block.depthwise.batch
     known: dict[BlockTile, None] = {}
     for batches in ([batch], [other for other in BATCHES if other != batch]
@@ -234,7 +234,7 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
                                                                          limits))
         order = sorted((tile for tile in tiles if tile not in known),
                        key=lambda tile: BlockTiling(block, tile, precision).cycles(limits))
-        # where nothing is measured, the first tile is taken, so that its cluster has to fit every
+        # where nothing is measured, the first tile is taken; its cluster therefore has to fit every
         # device with clusters
         yield from sorted(order, key=lambda tile: tile is not next(
             (sure for sure in order if sure.cluster <= _SURE_CLUSTER), None))
@@ -242,10 +242,10 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
 
 
 def _best(block: Block, batch: int, precision: str, limits: Limits) -> list[BlockTile]:
-    """Returns the tiles that are expected to be fastest at a batch size: one for each number of
-    outputs and instruction (wgmma or mma). With squeeze-and-excite, where every tile is a whole
-    image, there is one for each cluster size and instruction. A few further tiles have clusters of
-    more than _SURE_CLUSTER work-groups."""
+    """Returns the tiles that are expected to be fastest at a batch size: one tile for each pair of
+    a number of outputs and an instruction (wgmma or mma). With squeeze-and-excite, where every tile
+    is a whole image, there is one tile for each pair of a cluster size and an instruction. A few
+    further tiles have clusters of more than _SURE_CLUSTER work-groups."""
     best: dict[bool, dict[tuple[int, int], BlockTile]] = {False: {}, True: {}}
     for divided in tilings(of_batch(block, batch), precision, limits):
         tile = divided.tile

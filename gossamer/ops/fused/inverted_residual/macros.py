@@ -89,7 +89,7 @@ def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size:
     """Returns the C declarations of an epilogue's operands.
 
     constants: the name of the memory in which channel operands follow one another.
-    first: the number of channel operands in this memory before the epilogue's first one.
+    first: the number of channel operands in this memory before the epilogue's first operand.
     size: the number of elements of each channel operand in this memory, as a C expression.
     tensor: the name of the memory of tensor operands.
     """
@@ -112,7 +112,7 @@ def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[st
     bounds = _half_bounds(rest.expression) if halves else None
     if bounds is None:
         # Results of the depthwise convolution are rounded to TF32 for the projection. Results of
-        # the expansion are not: without float16, no tensor cores read them.
+        # the expansion are not rounded, because without float16 no tensor cores read them.
         values = ("first, second" if prefix == "EXPAND_" else "rounded(first), rounded(second)")
         store = (f"{{ {prefix}EPILOGUE(first, channel, 0) "
                  f"{prefix}EPILOGUE(second, (channel) + 1, 0) store_two(target, {values}); }}")

@@ -70,9 +70,9 @@ INLINE void squeeze_means(float *parts, const float *means, const REAL *weights,
         give_part(parts, sum, number, rank, lane);
     }
 }
-/* Computes the gates of the hidden channels of this work-group's chunks, (chunks, CHUNK), from its
- * convolved channels. Behind the gates, shared memory has room for the partial sums and the results
- * of the first product. */
+/* Computes the gates of the hidden channels of this work-group's chunks, (chunks, CHUNK), from the
+ * work-group's convolved channels. Behind the gates, shared memory has room for the partial sums
+ * and the results of the first product. */
 INLINE void make_gates(float *gates, const REAL *convolved, int own_chunks, const Tile &tile,
                        const REAL *squeeze, const REAL *excite,
                        [[maybe_unused]] const float *small_constants)

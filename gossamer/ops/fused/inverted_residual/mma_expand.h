@@ -32,10 +32,10 @@ INLINE void multiply_inputs(float (&values)[EXPAND_TILES][2 * EXPAND_PAIRS][4], 
 #endif
 }
 
-/* Expands the pixels of a tile to a chunk of hidden channels. The warpgroups take units of
- * EXPAND_TILES tiles of pixels for each warp and EXPAND_PAIRS pairs of channel tiles. factors: the
- * weights of the chunk. chunk_constants: the channel operands of the chunk's epilogues. units: the
- * number of units. */
+/* Expands the pixels of a tile to a chunk of hidden channels. The warpgroups take units in turn. A
+ * unit is EXPAND_TILES tiles of pixels for each warp by EXPAND_PAIRS pairs of channel tiles.
+ * factors: the weights of the chunk. chunk_constants: the channel operands of the chunk's
+ * epilogues. units: the number of units. */
 INLINE void expand_chunk(REAL *expanded, const REAL *inputs, const uint4 *factors,
                          [[maybe_unused]] const float *chunk_constants, const int *places,
                          const Tile &tile, int units)

@@ -12,8 +12,8 @@
  * tiles of its warpgroup. */
 typedef float Sums[SUM_TILES][2 * SUM_PAIRS][4];
 
-/* The work of a warpgroup in the projection. m: its number among the warpgroups that share the
- * channels. p: its number among the warpgroups that share the pixels. */
+/* The work of a warpgroup in the projection. m: the warpgroup's number among the warpgroups that
+ * share the channels. p: the warpgroup's number among the warpgroups that share the pixels. */
 struct Share {
     int m, p;
 };

@@ -131,7 +131,8 @@
  * for the first chunk. With squeeze-and-excite all weights are copied first where the stages hold
  * all chunks. */
 #define FIRST_WORDS (EXCITES && OWN_CHUNKS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
-/* whether a chunk is projected while the next one is expanded: where there are several chunks */
+/* whether a chunk is projected while the next chunk is expanded: true where a work-group has
+ * several chunks */
 #define PROJECTS_LATER (!EXCITES && STAGES > 1)
 /* chunks whose results of the depthwise convolution are kept */
 #define KEPT_CHUNKS (EXCITES ? OWN_CHUNKS : 1)
@@ -145,7 +146,7 @@
 #define WARPGROUPS (WGMMA ? WARPS / 4 : WARPS)
 #define WARPGROUP_WARPS (WGMMA ? 4 : 1)
 /* The projection's channels are divided into WARPGROUPS_M parts, and its pixels into WARPGROUPS_P
- * parts. A warpgroup has one part of each. */
+ * parts. A warpgroup has one part of the channels and one part of the pixels. */
 #define WARPGROUPS_P (WARPGROUPS / WARPGROUPS_M)
 #define SUM_TILES CEIL_DIV(CEIL_DIV(PIXEL_TILES, WARPGROUP_WARPS), WARPGROUPS_P)
 #define SUM_PAIRS CEIL_DIV(OUT_PAIRS, WARPGROUPS_M)

@@ -10,11 +10,11 @@
  * under the tile's windows, row by row. */
 struct Tile {
     int item;                    /* number of the work-item in its work-group */
-    uint lane, warp;             /* number of the work-item in its warp, and of the warp */
+    uint lane, warp;             /* number of the work-item in its warp, number of the warp */
     int rank;                    /* number of the work-group in its cluster */
     int first_row, first_column; /* first row and column of the tile's outputs */
     int above, left;             /* row and column of the image where the first window begins */
-    int top, start;              /* rows and columns of the windows that are outside of the image */
+    int top, start;              /* rows of the windows above the image, columns on its left */
     int columns, pixels;         /* pixels of a row, and of the whole tile */
     float of_columns;            /* 1 / columns */
 };
@@ -61,9 +61,9 @@ INLINE int hidden_place(const Tile &tile, int row, int column)
 }
 
 /* Copies the words `from` to `to` of a chunk's weights to a stage of shared memory. With BULK one
- * work-item starts one copy of the words before the projection's weights, and one of the
- * projection's weights. `arrived` then has two barriers for each stage, the second one for the
- * projection's weights. */
+ * work-item starts one copy of the words before the projection's weights, and one copy of the
+ * projection's weights. `arrived` then has two barriers for each stage: the second barrier is for
+ * the projection's weights. */
 INLINE void copy_weights(uint4 *staged, const uint4 *weights, ulong *arrived, int item, int chunk,
                          int stage, int from, int to)
 {

@@ -115,8 +115,8 @@ class BlockSizes:
 
     @property
     def operands(self) -> int:
-        """Numbers of a pixel of the block's input in shared memory: the pixel's channels, or the
-        inputs gathered from its window, padded with zeros to whole steps."""
+        """How many numbers a pixel of the block's input has in shared memory: one for each channel,
+        or one for each input gathered from the pixel's window, padded with zeros to whole steps."""
         if self.block.gathers:
             return self.expand_steps * DEPTHS[self.precision]
         return self.block.channels

@@ -53,8 +53,9 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
 
 def _clusters(groups: int, most: int, units: int) -> list[int]:
     """Returns the sizes of clusters that are tried where `groups` clusters are launched: the
-    largest size that leaves a compute unit without work, the smallest size that does not, and the
-    largest size of all where it gives each compute unit at most _MOST_SHARED work-groups."""
+    largest size that leaves a compute unit without work, the smallest size that leaves none without
+    work, and the largest size of all where it gives each compute unit at most _MOST_SHARED
+    work-groups."""
     sizes = [size for size in _CLUSTERS if size <= most]
     filling = sum(size * groups < units for size in sizes)
     tried = sizes[max(0, filling - 1):filling + 1]
@@ -85,6 +86,6 @@ def _shapes(block: Block) -> list[tuple[int, int]]:
 
 
 def _balanced(size: int, most: int) -> int:
-    """Returns the length of equal tiles that cover `size` with as few tiles as tiles of length
-    `most`."""
+    """Returns the length of equal tiles that cover `size`. The number of these tiles is the number
+    of tiles of length `most` that would cover `size`."""
     return -(-size // -(-size // most))

@@ -19,8 +19,8 @@ from gossamer.ops.fused.inverted_residual.sizes import DEPTHS, ROWS, WARPGROUP_W
 from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
 
 # The numbers of sums that fit the registers were found by compiling for sm_80, sm_90a and sm_100:
-# with more sums the compiler spills registers. On another architecture it may spill with fewer
-# sums, and kernels are slower.
+# with more sums the compiler spills registers. On another architecture the compiler may spill with
+# fewer sums, which makes kernels slower.
 _MOST_SUMS = 96
 """The most sums of the projection that fit the registers of a work-item."""
 _MOST_EXCITED_SUMS = 48
@@ -153,14 +153,15 @@ class BlockTiling(BlockSizes):
 
     @cached_property
     def warpgroups_m(self) -> int:
-        """Number of parts into which warpgroups divide the projection's channels; they divide its
-        pixels into _warpgroups / warpgroups_m parts. Without wgmma a warpgroup is one warp."""
+        """Number of parts into which the warpgroups divide the projection's channels. The
+        projection's pixels are divided into _warpgroups / warpgroups_m parts. Without wgmma a
+        warpgroup is one warp."""
         return min((count for count in (1, 2, 4, 8, 16) if self._warpgroups % count == 0 and (
                         not self.tile.wgmma or self.out_pairs % count == 0)),
                    key=lambda count: self._project_cycles(count).alone)
 
     def _phase(self, issued: float, waited: float, shared: float) -> Phase:
-        """Returns a phase. issued: cycles in which one warp, not all, issues its instructions."""
+        """Returns a phase. issued: cycles in which a single warp issues its instructions."""
         return Phase(issued * self.tile.warps / 4, waited, shared)
 
     def _sum_tiles(self, warpgroups_m: int) -> tuple[int, int]:

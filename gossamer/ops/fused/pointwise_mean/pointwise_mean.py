@@ -30,7 +30,8 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("pointwise_mean.cu")
 _PARTS = (16, 8, 32, 64)
-"""Output channels of a work-group, each a multiple of 8 and a divisor of the largest."""
+"""The possible numbers of output channels of a work-group. Each number is a multiple of 8 and
+divides the largest number."""
 _MOST_SPLIT = 32
 """The most output channels of a work-group in float32: operands that are split into TF32 numbers
 take more registers."""
@@ -152,12 +153,12 @@ def _convolution(problem: FusionProblem) -> Conv2dProblem:
 
 
 def _width(precision: str) -> int:
-    """Returns the channels that 16 bytes hold."""
+    """Returns the number of channels that 16 bytes hold."""
     return 8 if precision == "fp16" else 4
 
 
 def _lines(problem: Conv2dProblem, precision: str) -> int:
-    """Returns the lines of 64 bytes that hold the channels of a pixel."""
+    """Returns the number of lines of 64 bytes that hold the channels of a pixel."""
     return -(-problem.channels // (4 * _width(precision)))
 
 

@@ -38,20 +38,21 @@ class PointwisePair:
 
     @property
     def input(self) -> int:
-        """Position among the fusion's inputs of the tensor that the first layer multiplies."""
+        """Number of the fusion's input that the first layer multiplies."""
         return self.problem.entries.index(self.problem.sources[0][0])
 
     @property
     def added_input(self) -> int:
-        """Position among the fusion's inputs of the tensor that the first layer adds; 0 where the
-        first layer adds none."""
+        """Number of the fusion's input that the first layer adds to its result; 0 where the first
+        layer adds no tensor."""
         added = self.problem.sources[0][1:]
         return self.problem.entries.index(added[0]) if added else 0
 
 
 def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
     """Returns a fusion as a pair; None where its layers are no such pair. The first convolution has
-    to make at least twice as many channels as it reads, and as the second convolution makes."""
+    to make at least twice as many channels as it reads, and at least twice as many as the second
+    convolution makes."""
     if len(problem.parts) != 2 or not all(map(is_product, problem.parts)):
         return None
     first, second = problem.parts
@@ -64,7 +65,7 @@ def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
 
 def reason_apart(pair: PointwisePair) -> str | None:
     """Returns why no kernel computes a pair in one step, as shown to the user; None where a kernel
-    may."""
+    may compute it."""
     first, second = pair.first, pair.second
     if pair.problem.exits not in (LAST, BOTH):
         return "the second layer's result is not read"

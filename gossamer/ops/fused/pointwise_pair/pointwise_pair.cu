@@ -11,8 +11,8 @@
  * for the slice's outputs, and the second layer's weights for the slice as inputs.
  *
  * Two warpgroups multiply 64 pixels each. Of the four other warps one copies weights, and three
- * copy pixels and the added tensor. Each slot has a barrier that says that it was filled, and a
- * barrier that says that it was read. */
+ * copy pixels and the added tensor. Each slot has two barriers: the first completes when the slot
+ * was filled, the second when the slot was read. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define HALVES 1 /* 1: operands are float16 */
@@ -204,7 +204,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
 #if ADDS
             mbarrier_wait_parity(slot_filled + slot.number, slot.phase);
 #endif
-            /* a lane has 8 neighbouring channels of each 32 */
+            /* of each 32 channels a lane has 8 neighbouring ones */
             HALF *numbers = (HALF *)((char *)memory + BARRIERS_BYTES + INPUTS * INPUT_BYTES
                                      + slot.number * SLOT_BYTES);
             {

@@ -25,8 +25,8 @@
 #define ALL_COLUMNS 32 /* columns of a work-group, for each product */
 #define ALL_QUADS 1 /* quads (four words of 32 bits) of a row of inputs, for each product */
 #define EPILOGUES /* parameters of the products' epilogues */
-/* the products in order: HIDDEN(number, number of the next product), and FINAL(number) for the
- * last */
+/* the products in order: HIDDEN(number, number of the next product), and FINAL(number) for the last
+ * product */
 #define PRODUCTS FINAL(0)
 /* the sizes of product 0; its places are in units of 16 bytes */
 #define L0_DEPTH 70 /* length of its inner products */

@@ -88,7 +88,7 @@ class _Product:
             _CLUSTER, -1)
 
     def constants(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns four numbers for each column, two thresholds, their direction and the factor of
+        """Returns four numbers for each column: two thresholds, their direction and the factor of
         the column's sums (as the bits of a float), as int32 of shape (work-groups, numbers).
         Columns that only fill up the last work-groups have the result 0."""
         own = weights_of_part(arrays, self.part)
@@ -109,7 +109,7 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Products in order, each of which reads the result of the product before it.
+    """Products in order. Each product reads the result of the product before it.
 
     signs: the expression that makes signs of floats before the first product; None where the first
     product reads packed words.

@@ -104,7 +104,8 @@ def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, 
 
 
 def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
-    """Returns the layouts of the output. The last layout is packed where the result is a sign."""
+    """Returns the layouts of the output. The last layout is packed if the results fit a packed
+    dtype and no word has channels of several groups."""
     packs = layer.form.output is not None and words_are_whole(layer.convolution, word_bits)
     return ("NHWC", "NCHW", f"packed{word_bits}") if packs else ("NHWC", "NCHW")
 
@@ -124,7 +125,7 @@ def with_float16(layer: BinaryLayer, variant: Variant) -> Iterator[Variant]:
 
 def _floats_of(variant: Variant) -> list[TensorSpec]:
     """Returns the specs of the tensors of floats that a variant reads and writes. All of them have
-    one format."""
+    the same format."""
     return [spec for spec in (*variant.inputs[1:], *variant.outputs) if not spec.format.is_packed]
 
 
@@ -197,8 +198,8 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
 
 
 def variant_of(problem: Conv2dProblem, tile: Tile, word_bits: int, layout: str) -> Variant:
-    """Returns a tile's variant, which reads words of `word_bits` bits and writes a layout.
-    Run-time operands are in the same layout, or in NHWC where the output is packed."""
+    """Returns a tile's variant that reads words of `word_bits` bits and writes an output in
+    `layout`. Run-time operands are in the same layout, or in NHWC where the output is packed."""
     form = binary_form(problem)
     x, *operands = problem.inputs
     source = TensorSpec(x.shape, Format(f"packed{word_bits}", form.input))

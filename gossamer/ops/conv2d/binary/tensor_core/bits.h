@@ -7,10 +7,11 @@
  *
  *     4 ones(x & w) - 2 ones(x) - (the sum of the channel's weights inside of the image).
  *
- * Bits of x outside of the image are 0, so the first two terms need no correction there. With
+ * Here x are the bits of the inputs, w the bits of the weights, and ones() counts the bits that are
+ * 1. Bits of x outside of the image are 0, so the first two terms need no correction there. With
  * inputs of two bits a word is multiplied twice: first the inputs that are 1 by the weights that
  * are 1, then the inputs that are -1 by the weights that are -1. The ones of both products count
- * the pairs of equal signs; in all other pairs without a 0 the signs differ. The sum is
+ * the pairs of equal signs; in all other pairs whose input is not 0 the signs differ. The sum is
  *
  *     2 ones - (the number of inputs that are not 0).
  *
@@ -22,8 +23,8 @@
 
 #if !defined CONFIGURED && !defined WORD_BITS
 #define WORD_BITS 64 /* bits of a word, 32 or 64 */
-/* planes of the inputs: 1 for -1 and 1; 2 for -1, 0 and 1, where bits of plane 0 are 1 for inputs
- * that are not 0 */
+/* number of planes of the inputs. One plane holds inputs of -1 and 1. Two planes hold inputs of -1,
+ * 0 and 1; a bit of plane 0 is set where the input is not 0 */
 #define PLANES 1
 #define AT_ONCE 3 /* steps that a warp multiplies between two barriers */
 #endif
@@ -102,9 +103,10 @@ INLINE int counted_in(const Operand &operand)
     return ones;
 }
 
-/* Loads a lane's part of a pixel's step. words: address of the pixel in the line of word number
- * lane % 4. With words of 64 bits a lane's part is the two halves of one word. With words of 32
- * bits a lane's part is two words; the second word lies four lines after the first one. */
+/* Loads a lane's part of a pixel's step. words: address of the pixel's word in line `lane % 4` of
+ * the step (each line has one word of every pixel). With words of 64 bits a lane's part is the two
+ * halves of one word. With words of 32 bits a lane's part is two words; the second word lies four
+ * lines after the first one. */
 INLINE Operand load_operand(const uchar *words, int line_bytes)
 {
     Operand operand;

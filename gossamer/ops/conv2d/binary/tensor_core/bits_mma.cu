@@ -2,15 +2,15 @@
  * registers.
  *
  * A work-group computes WARPS_P * TILES_P * 16 output pixels, counted through all images, and
- * WARPS_C * TILES_C * 8 channels. A set of WARPS_P * WARPS_C warps shares these outputs. WARPS_K
- * sets share the steps of the inner products, and their sums are added at the end. Channels are
- * ordered so that a lane has 2 * TILES_C consecutive channels of a pixel, and packs them without
- * other lanes. */
+ * WARPS_C * TILES_C * 8 channels. A set of WARPS_P * WARPS_C warps divides these outputs among its
+ * warps. WARPS_K sets divide the steps of the inner products among them, and the sums of all sets
+ * are added at the end. Channels are ordered so that a lane has 2 * TILES_C consecutive channels of
+ * a pixel, and packs them without other lanes. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WARPS_P 1 /* warps along the pixels of a tile */
 #define WARPS_C 2 /* warps along the channels of a tile */
-#define WARPS_K 1 /* warps that share the inner products of a tile */
+#define WARPS_K 1 /* sets of warps, each for a part of the steps of every inner product */
 #define TILES_P 1 /* tiles of 16 pixels of a warp */
 #define TILES_C 4 /* tiles of 8 channels of a warp */
 #define STAGES 3 /* parts of shared memory, each for the operands of AT_ONCE * WARPS_K steps */
@@ -30,7 +30,8 @@
 #define THREADS (32 * WARPS_OF_PART * WARPS_K)
 #define LINE LINE_BYTES(TILE_P)
 #define LINES (AT_ONCE * WARPS_K * WORDS)
-/* Lines that a work-group copies at once, and the turns in which it copies all lines of a stage. */
+/* Lines that a work-group copies at once, and the number of turns that all lines of a stage
+ * take. */
 #define LINES_AT_ONCE (THREADS / TILE_P)
 #define LINE_TURNS CEIL_DIV(LINES, LINES_AT_ONCE)
 /* Taps that a work-item loads at once, and whether it loads them one phase before it copies their
@@ -112,7 +113,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
                          loaded[i]);
         }
     };
-    /* copy_weights and copy_inputs copy nothing for numbers after the last phase */
+    /* copy_weights and copy_inputs copy nothing where `number` lies beyond the last phase */
     auto copy_weights = [&](int number, int stage) {
         if (number < phases) {
             uint held = start + stage * STAGE_BYTES + INPUT_BYTES;

@@ -7,10 +7,10 @@
  * results, another multiplies. A warpgroup has STAGES parts of shared memory, each for the input
  * words of AT_ONCE steps. A warpgroup copies the words of its windows to these parts, and begins to
  * copy the words of its next tile before it has computed the present one. With COPIERS, two more
- * warps for each warpgroup do nothing but copy. With HALO, which needs COPIERS, each stage holds
- * all inputs of a tile (halo.h). Channels are ordered so that a lane has TILE_C / 4 consecutive
- * channels of a pixel, and packs them without other lanes. With EXCHANGES a warp reads and writes
- * floats through shared memory (exchange.h). */
+ * warps for each warpgroup copy in its place, and do nothing else. With HALO, which needs COPIERS,
+ * each stage holds all inputs of a tile (halo.h). Channels are ordered so that a lane has TILE_C /
+ * 4 consecutive channels of a pixel, and packs them without other lanes. With EXCHANGES a warp
+ * reads and writes floats through shared memory (exchange.h). */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_C 64 /* channels of a work-group: 64, 128 or 256 */
@@ -87,7 +87,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #if HALO
     SHARED ALIGNED(16) uint zeros[4];
 #endif
-    /* by the shuffle the compiler knows that the number is the same for all lanes of a warp */
+    /* the shuffle tells the compiler that all lanes of a warp have the same number here */
     int all_warps = __shfl_sync(0xffffffffu, LOCAL_ID(0) / 32, 0);
     bool copies = COPIERS && all_warps >= 4 * WARPGROUPS;
     int warpgroup = copies ? all_warps / 2 - 2 * WARPGROUPS : all_warps / 4;
@@ -144,7 +144,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         next_pixel += tile_step * TILE_P;
     };
 #else
-    /* the next phase to be copied, and the window of this work-item's pixel in its tile */
+    /* the next pixel, phase and stage that this work-item copies, and the pixel's window */
     int next_pixel = tile * TILE_P + item % TILE_P, next_phase = 0, next_stage = 0;
     Window window;
     auto copy_inputs = [&]() {

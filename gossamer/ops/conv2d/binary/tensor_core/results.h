@@ -11,8 +11,8 @@
 /* channels whose floats are read and written at once: 8 with 16-bit floats; with 32-bit floats 4
  * where a group's channels lie side by side in memory and are a multiple of 4, else 1 */
 #define VECTOR 1
-/* number of classes of pixels where their constants are kept in shared memory, else 0; all pixels
- * of a class have the same taps inside of the image */
+/* number of classes of output pixels if the constants of all classes are kept in shared memory,
+ * else 0; all pixels of a class have the same taps inside of the image */
 #define CONSTANT_CLASSES 6
 #endif
 #if !defined CONFIGURED && !defined EXCHANGES
@@ -283,10 +283,10 @@ INLINE void write_results(const int (&ones)[PIXELS][COUNT], const int (&counted)
 
 /* Writes COUNT consecutive channels (8, 16, 32 or 64) of PIXELS pixels. ones: the number of ones of
  * each pixel and channel. counted: for each pixel the number that bits.h calls counted. constants:
- * the number that is added to the sum of each channel; where FOLDED, the largest 2 ones - counted
- * whose bit is 0. channel: number of the first channel, a multiple of COUNT. end: end of the
- * channels of its group. floats: for each pixel the index of the first channel's float. exists:
- * whether each pixel exists. */
+ * the number that is added to the sum of each channel; where FOLDED, the largest value of 2 ones -
+ * counted for which the channel's bit is 0. channel: number of the first channel, a multiple of
+ * COUNT. end: the number after the last channel of the group. floats: for each pixel the index of
+ * the first channel's float. exists: whether each pixel exists. */
 template <int PIXELS, int COUNT>
 INLINE void write_channels(const int (&ones)[PIXELS][COUNT], const int (&counted)[PIXELS],
                            const Target &target, const Place (&places)[PIXELS],

@@ -36,9 +36,10 @@ class Tables:
     columns of a product, lane `quarter` of a pixel's four lanes has columns 2 * quarter and
     2 * quarter + 1. A lane has consecutive channels: channel quarter * (unit / 4) + 2 * i + e of a
     unit, where e is 0 or 1, is column 8 * i + 2 * quarter + e.
-    units: units of a group of channels.
-    together: units of a work-group, whose weights lie side by side in each step.
-    steps: steps of 256 bits of an inner product, rounded up to whole phases.
+    units: number of units of each group of the convolution.
+    together: number of units of a work-group; the weights of these units lie side by side in each
+    step.
+    steps: number of steps of 256 bits of an inner product, rounded up to whole phases.
     by_registers: true where lanes load weights to registers, in the order of mma.sync's operands;
     false where tensor cores read weights from shared memory, in matrices of 8 x 128 bits.
     """
@@ -69,8 +70,9 @@ class Tables:
                 f"{problem.pads} {problem.dilation}")
 
     def taps(self, weights: Weights) -> Buffer:
-        """Returns a table (words, 2) of int32: for each word of a window its distance from the
-        window's first word in words, and in pixels as rows << 16 | columns."""
+        """Returns a table (words, 2) of int32: for each word of a window two distances from the
+        window's first word: the first in words, the second in rows and columns of pixels, as rows
+        << 16 | columns."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
             table = np.zeros((self.steps * STEP_BITS // self.word_bits, 2), np.int32)
@@ -87,8 +89,8 @@ class Tables:
 
     def halo_taps(self, weights: Weights, line_bytes: int, place_bytes: int) -> Buffer:
         """Returns a table (words, 2) of int32: for each word of a window its distance in bytes from
-        the window's first word in a halo, and the number of its tap. Words that fill the last step
-        have a tap that is outside of any image."""
+        the window's first word in a halo, and the number of its tap. Words that only fill up the
+        last step have the number of a tap that counts as outside of any image."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
             table = np.zeros((self.steps * STEP_BITS // self.word_bits, 2), np.int32)
@@ -136,7 +138,8 @@ class Tables:
     def constants(self, weights: Weights, with_thresholds: bool) -> Buffer:
         """Returns the numbers that are added to sums, for each class of pixels and each channel of
         the units, as int32 of shape (classes, channels). With thresholds, returns instead the
-        largest 2 ones - counted (bits.h) for which the sum is below the upper threshold."""
+        largest value of 2 ones - counted (see bits.h) for which the sum is below the upper
+        threshold."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
             rows, columns = _taps_inside(problem)[:2]

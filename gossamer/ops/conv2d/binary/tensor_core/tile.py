@@ -47,7 +47,7 @@ class Tile(abc.ABC):
     @property
     @abc.abstractmethod
     def lane_channels(self) -> int:
-        """Consecutive output channels of a pixel whose sums a lane holds."""
+        """Number of consecutive output channels of a pixel whose sums a lane holds."""
 
     @property
     @abc.abstractmethod
@@ -90,7 +90,7 @@ class Tile(abc.ABC):
                 + self.float_cycles(layer, word_bits, limits))
 
     def macros(self, layer: BinaryLayer) -> dict[str, int]:
-        """Returns the macros of a layer that only this kind of tile has."""
+        """Returns the macros that only the kernel of this kind of tile has."""
         return {}
 
     def taps(self, layer: BinaryLayer, word_bits: int, weights: Weights) -> Buffer:
@@ -105,17 +105,17 @@ class Tile(abc.ABC):
                   for size in fields(self)))  # type: ignore[arg-type]
 
     def channel_tiles(self, layer: BinaryLayer) -> int:
-        """Returns the number of tiles of the output channels of one group of the convolution. The
-        channels of a single group are rounded up to 64, so that whole words of packed outputs are
-        written."""
+        """Returns the number of tiles of the output channels of one group of the convolution. Where
+        there is only one group, its channels are rounded up to a multiple of 64, so that whole
+        words of packed outputs are written."""
         of_group = layer.convolution.out_channels // layer.convolution.groups
         if layer.convolution.groups == 1:
             of_group = -(-of_group // 64) * 64
         return -(-of_group // self.channels)
 
     def constant_classes(self, layer: BinaryLayer) -> int:
-        """Returns pixel_classes(), where shared memory has room for the constants of each class of
-        pixels, else 0."""
+        """Returns pixel_classes() where shared memory has room for the constants of all classes of
+        pixels; else 0."""
         classes = pixel_classes(layer)
         return classes if classes * self.channels * 4 <= _MOST_CONSTANT_BYTES else 0
 

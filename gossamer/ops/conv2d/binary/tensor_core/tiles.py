@@ -33,7 +33,7 @@ class MmaTile(Tile):
     warps_k: warps along the inner product.
     tiles_p: tiles of 16 pixels of a warp.
     tiles_c: tiles of 8 channels of a warp, an even number.
-    stages: parts of shared memory, each of which holds the operands of a phase.
+    stages: parts of shared memory; each part holds the operands of a phase.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     """
 
@@ -113,7 +113,7 @@ class WgmmaTile(Tile):
     warpgroups: warpgroups that multiply, which take tiles of 64 output pixels in turn.
     copiers: 1 where each warpgroup has two producer warps that copy its inputs, 0 where the
     warpgroup copies its inputs itself.
-    stages: parts of shared memory of a warpgroup, each of which holds the inputs of a phase.
+    stages: parts of shared memory of a warpgroup; each part holds the inputs of a phase.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     halo: 1 where each stage holds all inputs of a tile, copied once for all taps; else 0.
     """

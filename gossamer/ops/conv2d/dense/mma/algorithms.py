@@ -148,8 +148,8 @@ class ImplicitGemmMma(_MmaProduct):
 
 
 def _layouts(problem: Conv2dProblem, precision: str) -> tuple[str, ...]:
-    """Returns the layouts in which the input is read: NHWC, and also NCHW where the channels of a
-    group are no whole pieces of 16 bytes in NHWC."""
+    """Returns the layouts in which the input is read: NHWC, and also NCHW where the bytes of a
+    group's channels are no multiple of 16."""
     return ("NHWC",) if bytes_at_once(problem, precision) == 16 else ("NCHW", "NHWC")
 
 
@@ -162,7 +162,8 @@ def _variant(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: str)
 
 
 def _values_at_once(problem: Conv2dProblem, variant: Variant) -> int:
-    """Returns the neighbouring values of a pixel that a variant loads or copies at once."""
+    """Returns the number of neighbouring values of a pixel that a variant loads or copies at
+    once."""
     x = variant.inputs[0]
     if not copies(problem, variant.precision, x.layout):
         return 1

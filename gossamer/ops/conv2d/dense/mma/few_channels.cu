@@ -1,7 +1,7 @@
 /* A convolution of few input channels, such as the first of a network, on tensor cores in float16
  * with float32 sums. No other kernel has to convert the image: this kernel reads float32 in NCHW,
- * or the tensor that callers give, such as bytes in NHWC, and computes the image's numbers from it
- * (ops/image.h). y is float16, NHWC.
+ * or the tensor that callers give, such as bytes in NHWC, and computes the image's numbers from
+ * that tensor (ops/image.h). y is float16, NHWC.
  *
  * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. The work-group copies
  * the pixels under the windows of these outputs to shared memory as float16, with zeros outside of
@@ -123,8 +123,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
     cp_async_wait_group<0>();
     BARRIER();
 
-    /* In each step a lane loads two pairs of numbers. `lines` has each pair's line within the step,
-     * `offsets` its distance from the step's first number, and `masks` has the bits of the pair's
+    /* In each step a lane loads two pairs of numbers. For each pair, `lines` has its line within
+     * the step, `offsets` its distance from the step's first number, and `masks` the bits of its
      * numbers that are in the window. */
     int lines[2], offsets[2];
     uint masks[2];

@@ -26,7 +26,8 @@ shapes are tried, the same on every device, is a rule of thumb."""
 _MOST_CHANNELS = 4
 _MOST_DEPTH = 192
 """The most numbers of a window, the zeros that fill its lines included. The limit is a rule of
-thumb: beside the products of larger windows, a separate conversion of the image costs little."""
+thumb: compared with the products of larger windows, a separate conversion of the image costs
+little."""
 _MOST_PART = 64
 """The most output channels whose sums fit the registers of a work-group."""
 _MOST_SHARED = 40 * 1024
@@ -132,8 +133,8 @@ def _steps(problem: Conv2dProblem) -> int:
 
 
 def _group(problem: Conv2dProblem) -> int:
-    """Returns the output channels of a group. The columns of a group are permuted so that each of
-    four lanes has neighbouring channels, up to 8 of them."""
+    """Returns the number of output channels of a group. The columns of a group are permuted
+    together, so that each of four lanes has neighbouring channels, up to 8 of them."""
     return next(count for count in (32, 16, 8) if problem.out_channels % count == 0)
 
 
@@ -148,8 +149,8 @@ def _parts(problem: Conv2dProblem) -> list[int]:
 
 
 def _fitting(problem: Conv2dProblem) -> list[tuple[int, int, int]]:
-    """Returns the possible sizes of a work-group, whose inputs and weights fit shared memory: its
-    output channels, and its rows and columns of outputs."""
+    """Returns the sizes of a work-group with which its inputs and weights fit shared memory, as
+    (output channels, rows of outputs, columns of outputs)."""
     fitting = []
     for part, (rows, columns) in itertools.product(_parts(problem), _SHAPES):
         height, width = ((count - 1) * stride + taps for count, stride, taps in zip(

@@ -66,9 +66,9 @@
 #define NEXT_SLOT(slot) slot = slot + 1 == SLOTS ? 0 : slot + 1;
 #endif
 #define COPIES (VECTOR / AT_ONCE) /* copies of a piece */
-/* LANE_CHANNELS: output channels from a lane's first channel to the next lane's first channel.
- * CHANNEL(v): output channels from a lane's first channel to its channel v. Where fewer than four
- * channels are stored at once, the pairs of channels of four lanes are adjacent. */
+/* LANE_CHANNELS: distance in channels from a lane's first output channel to the next lane's first
+ * output channel. CHANNEL(v): distance from a lane's first output channel to its channel v. Where
+ * fewer than four channels are stored at once, the pairs of channels of four lanes are adjacent. */
 #if OUT_VECTOR > 2
 #define LANE_CHANNELS VECTOR
 #define CHANNEL(v) (v)
@@ -175,7 +175,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
             int unit = copier + i * COPIERS;
             int line = UNIT_LINE(unit), piece = UNIT_PIECE(unit);
             int k_piece = stage * 8 + piece;
-            /* steps without a piece are not multiplied by mma, so they are not copied */
+            /* mma multiplies no steps beyond the last piece, so these steps are not copied */
             if (WGMMA || k_piece / 2 * 2 < pieces) {
                 int to = target + line * LINE + ((piece ^ line % 8) << 4);
 #if !LOADS

@@ -1,14 +1,14 @@
-/* Where the numbers of a tile of implicit_gemm lie, and which warps have its sums.
+/* Where the numbers of a tile of implicit_gemm lie, and which warps have the sums of the tile.
  *
  * A tile is TILE_P pixels by TILE_M output channels, computed in stages of 128 bytes of K (64
  * float16 or 32 floats). A line is the 128 bytes of one pixel or one output channel. Shared memory
  * has SLOTS slots. Each slot holds the lines of a stage: first the lines of pixels, then the lines
  * of output channels.
  *
- * A line is eight pieces of 16 bytes. Piece p of line l is stored at p ^ l % 8, so that the same
- * pieces of eight lines are in different banks. In device memory the pieces of weights are already
- * in this order, and the lines of a stage lie one after the other. A step is 32 bytes of K: one
- * instruction of the tensor cores.
+ * A line is eight pieces of 16 bytes. Piece p of line l is stored as piece p ^ l % 8 of the line,
+ * so that the same pieces of eight lines are in different banks. In device memory the pieces of
+ * weights are already in this order, and the lines of a stage lie one after the other. A step is 32
+ * bytes of K: one instruction of the tensor cores.
  *
  * WARPS_P x WARPS_M warps share a tile. Where pixels are few, WARPS_K warps and the CLUSTER
  * work-groups of a cluster share the K range of a tile and add up their sums at the end (slice-K,
@@ -74,8 +74,9 @@
 #define HOLDERS (CLUSTER * WARPS_K)
 #define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels and a block */
 #define SHARE CEIL_DIV(SUMS, CLUSTER)
-/* The staged operand has OPERAND_STAGES stages of OPERAND_ROWS rows, one for each pixel. A row has
- * OPERAND_PIECES pieces; OPERAND_PLACE says where each lies. */
+/* The staged operand has OPERAND_STAGES stages of OPERAND_ROWS rows, one row for each pixel. A row
+ * has OPERAND_PIECES pieces; OPERAND_PLACE is the number of pieces that lie before a piece in
+ * shared memory. */
 #define OPERAND_PIECES (TILE_M / VECTOR)
 #define OPERAND_FITS(stages) (TILE_P / (stages) * OPERAND_PIECES * 16 <= SLOT_BYTES)
 #define OPERAND_STAGES (STAGED ? OPERAND_FITS(1) ? 1 : OPERAND_FITS(2) ? 2 : 4 : 0)

@@ -29,7 +29,8 @@ def vector_of(precision: str) -> int:
 
 def bytes_at_once(problem: Conv2dProblem, precision: str) -> int:
     """Returns the largest number of bytes that can be copied at once from every pixel in NHWC: the
-    largest divisor of 16, the bytes of a piece, that divides the bytes of a group's channels."""
+    largest divisor of 16 (the bytes of a piece) that also divides the bytes of a group's
+    channels."""
     channels = problem.channels // problem.groups
     return math.gcd(16, channels * (2 if precision == "fp16" else 4))
 
@@ -60,8 +61,8 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
     channels are ordered so that each lane of a row of the tensor cores' results has adjacent
     channels: line 8 f + 2 q + j of the block belongs to channel vector * q + 2 f + j, where f is
     a fragment, q one of the row's four lanes, and j is 0 or 1. Otherwise lines are in the order of
-    channels, and the pairs of channels of four lanes are adjacent. Piece p of line l is stored at
-    p ^ l % 8.
+    channels, and the pairs of channels of four lanes are adjacent. Piece p of line l is stored as
+    piece p ^ l % 8 of the line.
     """
     vector = vector_of(precision)
     groups, stages = problem.groups, stages_of(problem, precision)

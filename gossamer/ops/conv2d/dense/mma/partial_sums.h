@@ -1,7 +1,7 @@
 /* How the partial sums of a tile of implicit_gemm.cu are added up. CLUSTER work-groups share the K
- * range of a tile, and WARPS_K warps of each work-group share its part of the range. So HOLDERS =
- * CLUSTER * WARPS_K warps hold a partial sum of each output. Each work-group adds up every
- * CLUSTER-th set of sums. */
+ * range of a tile, and WARPS_K warps of each work-group share the work-group's part of the range.
+ * So HOLDERS = CLUSTER * WARPS_K warps hold a partial sum of each output. Each work-group adds up
+ * every CLUSTER-th set of sums. */
 
 #pragma once
 

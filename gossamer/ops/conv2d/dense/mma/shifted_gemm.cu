@@ -16,17 +16,17 @@
  * stage. Stages have slots: a ring of WEIGHT_SLOTS slots, or with KEEPS_WEIGHTS a slot for each
  * stage, so that weights are copied only once.
  *
- * WARPGROUPS warpgroups multiply, each up to UNITS units of a tile. Of four more warps one copies
- * weights and the others copy runs. Each slot has two barriers: the first completes when the slot
- * was filled, the second when the slot was multiplied.
+ * WARPGROUPS warpgroups multiply, each up to UNITS units of a tile. There are four more warps: one
+ * copies weights, and three copy runs. Each slot has two barriers: the first completes when the
+ * slot was filled, the second when the slot was multiplied.
  *
  * A place of a run has CHUNKS chunks of 8 channels, each a piece of 16 bytes. With 8 chunks a place
- * is a line of 128 bytes, whose piece p is stored at p ^ line % 8. With fewer chunks the pieces of
- * one chunk of all places lie side by side, and the next chunk begins an odd number of pieces
- * later, so that the chunks of a place are in different banks.
+ * is a line of 128 bytes, whose piece p is stored as piece p ^ line % 8. With fewer chunks the
+ * pieces of one chunk of all places lie side by side, and the next chunk begins an odd number of
+ * pieces later, so that the chunks of a place are in different banks.
  *
  * KEEPS_WEIGHTS     1: each stage has its own slot and is copied once
- * WEIGHT_SLOTS      slots for stages, where they are not kept
+ * WEIGHT_SLOTS      slots for stages, where weights are not kept
  * MULTIPLIER_REGISTERS, COPIER_REGISTERS   registers of a work-item that multiplies, or copies */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
@@ -35,7 +35,7 @@
 #define WARPGROUPS 2 /* warpgroups that multiply */
 #define UNITS 1 /* units of a tile that a warpgroup multiplies, at most */
 #define SLICE 64 /* input channels that are copied at once */
-#define WEIGHT_SLOTS 0 /* slots for stages, where they are not kept */
+#define WEIGHT_SLOTS 0 /* slots for stages, where weights are not kept */
 #define KEEPS_WEIGHTS 1 /* 1: each stage has its own slot and is copied once */
 #define COPIER_REGISTERS 56 /* registers of a work-item that copies */
 #define MULTIPLIER_REGISTERS 224 /* registers of a work-item that multiplies */
@@ -157,8 +157,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     DYNAMIC_SHARED(Memory, memory)
     pdl_trigger();
     int item = LOCAL_ID(0), stages = slices * taps;
-    /* The number is taken from lane 0, so that the compiler knows that it is the same for all
-     * lanes. The compiler then keeps values that follow from it in uniform registers, from which
+    /* The warp's number is taken from lane 0, which tells the compiler that all lanes have the same
+     * number. The compiler then keeps values that follow from it in uniform registers, from which
      * wgmma reads its descriptors. */
     uint warp = __shfl_sync(0xffffffffu, (uint)item / 32, 0);
     uint lane = (uint)item % 32, group = warp / 4;
@@ -286,7 +286,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
 
     Multiplier its = {runs, kept, group, run_bytes, run_pieces, slices, taps, kernel_w, pitch,
                       run_filled, run_read, weights_filled, weights_read, 0, 0, 0, 0};
-    /* Returns the index of a place's first channel in y, or -1 where it has no output. */
+    /* Returns the index of a place's first channel in y, or -1 where the place has no output. */
     auto index_of = [&](int place) {
         int image = (int)QUOTIENT(place, image_places), in_image = place - image * image_places;
         int row = (int)QUOTIENT(in_image, pitch), column = in_image - row * pitch;

@@ -17,7 +17,7 @@ RUNS = 2
 _BARRIERS_BYTES = 1024
 """Bytes of shared memory for barriers, before the runs."""
 _MOST_KEPT = 100
-"""The most stages whose weights are kept in shared memory; each has a barrier."""
+"""The most stages whose weights are kept in shared memory; each stage has a barrier."""
 _ALIGNMENT = 1024
 """A run takes a multiple of this number of bytes."""
 
@@ -64,7 +64,7 @@ class ShiftedTile:
         return -(-problem.channels // self.slice) * problem.kernel[0] * problem.kernel[1]
 
     def run_pieces(self, problem: Conv2dProblem) -> int:
-        """Returns the places of a run, rounded up to an odd number."""
+        """Returns the number of places of a run, rounded up to an odd number."""
         return (ROWS * self.tile_units + Places(problem).halo) | 1
 
     def run_bytes(self, problem: Conv2dProblem) -> int:
@@ -89,10 +89,12 @@ class Places:
     """The places of a problem: the pixels of all images as one sequence, with the pads between
     them.
 
-    pitch: places of a row; the pads at its right are also the left pads of the next row.
-    image: places of an image; the pads below it are also the pads above the next image.
-    units: units of ROWS places, up to the unit of the last output.
-    halo: places after a tile that its last tap reads.
+    pitch: number of places of a row; the pads at the right of a row are also the left pads of the
+    next row.
+    image: number of places of an image; the pads below an image are also the pads above the next
+    image.
+    units: number of units of ROWS places, up to the unit of the last output.
+    halo: number of places after a tile that the last tap reads.
     """
 
     def __init__(self, problem: Conv2dProblem) -> None:
@@ -169,9 +171,9 @@ def _largest(problem: Conv2dProblem, limits: Limits, columns: int, warpgroups: i
 
 
 def expected_us(problem: Conv2dProblem, tile: ShiftedTile, limits: Limits) -> float:
-    """Returns the estimated time of a launch in microseconds: a start, and then the time of the
-    busiest multiprocessor's tiles, or the time of moving tensors that do not stay in the L2 cache,
-    whichever is longer."""
+    """Returns the estimated time of a launch in microseconds: the start of the launch, and then the
+    time of the busiest multiprocessor's tiles, or the time of moving tensors that do not stay in
+    the L2 cache, whichever is longer."""
     ranges, parts = tile.grid(problem, limits)
     full, rest = divmod(-(-Places(problem).units // ranges), tile.tile_units)
     cycles = full * _cycles(problem, tile, tile.tile_units)

@@ -56,7 +56,8 @@ class MmaTile:
 
     @property
     def work_group(self) -> int:
-        """Work-items of a work-group: its warps, and with wgmma the warps that copy."""
+        """Work-items of a work-group: the warps that multiply, and with wgmma the warps that
+        copy."""
         return 32 * (self.warps_p * self.warps_m * self.warps_k + self.copy_warps)
 
     @property
@@ -91,7 +92,7 @@ class MmaTile:
         return self.cluster == 1
 
     def at_once(self, stages: int, limits: Limits) -> int:
-        """Returns the work-groups that the device holds at once."""
+        """Returns the number of work-groups that the device holds at once."""
         each = (limits.shared_bytes_opt_in + _RESERVED_BYTES) // (
             self.shared_bytes(stages) + _RESERVED_BYTES)
         return max(1, limits.compute_units * min(each, self.blocks_per_unit))
@@ -211,11 +212,11 @@ def fitting(problem: Conv2dProblem, precision: str, layout: str, limits: Limits)
 
 def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: str,
                 limits: Limits) -> float:
-    """Returns the estimated time of a launch in microseconds: a start, and then the time in which
-    the busiest multiprocessor computes or its work-groups wait, whichever is longer. Where the
-    tensors do not stay in the L2 cache, a launch takes at least the time in which device memory
-    moves them. The times of the multiprocessor and of device memory overlap only in part, so that a
-    share of the shorter one is added."""
+    """Returns the estimated time of a launch in microseconds: the start of the launch, and then the
+    time in which the busiest multiprocessor computes or its work-groups wait, whichever is longer.
+    Where the tensors do not stay in the L2 cache, a launch takes at least the time in which device
+    memory moves them. The times of the multiprocessor and of device memory overlap only in part, so
+    that a share of the shorter one is added."""
     itemsize = 2 if precision == "fp16" else 4
     vector = vector_of(precision)
     stages = stages_of(problem, precision)

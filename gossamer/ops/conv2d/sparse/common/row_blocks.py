@@ -8,14 +8,14 @@ import numpy as np
 
 _CANDIDATES = 512
 """The most channels among which a block's next channel is sought: the remaining channels that have
-the most weights. The limit bounds the time for layers with many channels."""
+the most nonzero weights. The limit bounds the time for layers with many channels."""
 
 _UNROLLED = 4
 """Columns that a kernel multiplies in an iteration of its loop."""
 
 _MULTIPLE = 8
-"""The number of blocks is rounded up to a multiple of this number, the most blocks that share a
-work-group."""
+"""The number of blocks is rounded up to a multiple of this number, which is the largest number of
+blocks of a work-group."""
 
 
 @dataclass(frozen=True)

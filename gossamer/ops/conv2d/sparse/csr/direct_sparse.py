@@ -152,9 +152,9 @@ class _Points:
     on.
 
     In CHWN the innermost index counts images: all images, or in the tiled kernel only the images
-    that fill a cache line, where their number divides the batch. With fewer images, neighbouring
-    places, whose windows share inputs, are closer together. In NCHW the innermost index is always
-    0.
+    that fill a cache line, where their number divides the batch. With fewer images at each place,
+    neighbouring places, whose windows share inputs, are computed by work-items that are closer
+    together. In NCHW the innermost index is always 0.
 
     sizes: number of values of each index.
     in_x: elements by which a step along each index moves the window in x.

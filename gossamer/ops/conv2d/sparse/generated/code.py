@@ -38,7 +38,8 @@ class Generated:
     """A kernel for some of the blocks, with a grid of tiles by blocks.
 
     code: instructions of the kernel.
-    parameters: names of its pointers: the input, the output and the epilogue's tensor operands.
+    parameters: names of the kernel's pointers: the input, the output and the epilogue's tensor
+    operands.
     blocks: number of blocks that the kernel computes.
     division: the division of the problem among work-groups.
     """
@@ -126,9 +127,9 @@ class _BlockCode:
         Results(self.code, division, block.channels, epilogue).write(self._values(), self._memory)
 
     def _prefetch(self) -> None:
-        """Emits the number of the part of a stage at which a warp begins, and the number of the
-        part before which it ends. A prefetch warp runs one part; other warps run all parts, from
-        the first on."""
+        """Emits the computation of two numbers: the part of a stage at which a warp begins, and the
+        part before which the warp ends. A prefetch warp runs one part; other warps run all parts,
+        from the first on."""
         code, d = self.code, self.division
         self._is_prefetch = code.get("setp.ge.u32", "p", self._item, d.workers)
         number, _ = code.divided(code.get("add.u32", "r", self._item, -d.workers), WARP)

@@ -60,8 +60,8 @@ _MOST_COPIES = 4
 _WORK_ITEMS_PER_UNIT = 2048
 """The most work-items that a multiprocessor holds."""
 _MOST_KINDS = 16
-"""The most kinds of configs, beside the kinds of the leading configs, whose best config is
-offered."""
+"""The best config of a kind is offered for at most this number of kinds. The kinds of the leading
+configs are not counted."""
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,7 @@ def _holds(d: GeneratedTiling) -> bool:
 
 
 def _needed_registers(d: GeneratedTiling) -> int:
-    """Returns the registers with which the assembler spills little or nothing."""
+    """Returns the number of registers with which the assembler spills little or nothing."""
     wide = 2 if d.halves and d.problem.depth * d.problem.weights_info.density > 56 else 0
     return min(255, d.block * (1 + wide) + 12 + 4 * d.copies)
 

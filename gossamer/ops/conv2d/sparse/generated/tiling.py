@@ -218,7 +218,7 @@ class GeneratedTiling:
 
     def registers_of(self, blocks_per_unit: int) -> int:
         """Returns the most registers that a work-item may use where `blocks_per_unit` work-groups
-        share a multiprocessor. Warps are divided among the multiprocessor's sub-partitions, each of
-        which has its own registers."""
+        share a multiprocessor. Warps are divided among the multiprocessor's sub-partitions. Each
+        sub-partition has its own registers."""
         warps = -(-self.work_group // WARP // SUB_PARTITIONS) * blocks_per_unit
         return min(255, _REGISTERS // SUB_PARTITIONS // (warps * WARP) // 8 * 8)

@@ -31,7 +31,7 @@
 #define HALVES 1
 #define TILES 1 /* tiles of 16 output channels of a block, 1 or 2 */
 #define BLOCKS 4 /* blocks of a work-group */
-#define PARTS 1 /* parts of the images, each of which a warp computes */
+#define PARTS 1 /* parts into which the images are divided among warps */
 #define SETS 1 /* sets of HEIGHT x WIDTH output pixels of a work-group */
 #define HEIGHT 2 /* rows of output pixels of a warp */
 #define WIDTH 2 /* columns of output pixels of a warp */
@@ -182,7 +182,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
 
     int piece = item % 8, unit = batch_part * 8 + piece;
     int first_channel = (int)QUOTIENT(GROUP_ID(1), groups_apart) * group_channels;
-    /* copy_chunk copies nothing for numbers after the last chunk */
+    /* copy_chunk copies nothing where `number` lies beyond the last chunk */
     auto copy_chunk = [&](int number, int stage) {
         int left = number < phases ? group_channels - number * chunk : 0;
         int rows = (left < chunk ? left : chunk) * pitch;

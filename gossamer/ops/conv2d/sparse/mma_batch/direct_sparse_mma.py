@@ -61,8 +61,8 @@ class BatchTile:
     parts: parts into which the images are divided among warps; 1 in TF32.
     sets: sets of warps of a work-group; each set computes the pixels below the pixels of the
     previous set.
-    height: output lines of a warp.
-    width: output columns of a warp.
+    height: rows of output pixels of a warp.
+    width: columns of output pixels of a warp.
     blocks_per_unit: work-groups that a multiprocessor is to hold at once.
     """
 
@@ -125,7 +125,7 @@ _NOMINAL_BATCH = 64
 
 def _shapes(precision: str) -> list[BatchTile]:
     """Returns the shapes that fill a multiprocessor's registers: 16, 12 or 8 warps with 64, 96 or
-    128 sums per work-item."""
+    128 sums per work-item, respectively."""
     shapes = []
     for (tiles, parts), points in _POINTS[precision].items():
         for height, width in points:

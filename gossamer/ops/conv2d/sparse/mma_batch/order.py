@@ -1,5 +1,5 @@
 """Orders the work of direct_sparse_mma: which output channels form a block, which warps multiply
-it, and when each column is multiplied."""
+the block, and when each column is multiplied."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
 from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS
 
 _LAG = 1.5
-"""Number of chunks after its own by which the product of a column is delayed where possible. A step
-then has more columns to choose from, and more often gets columns that lie in different banks."""
+"""Number of phases by which the product of a column is delayed, where possible, after the chunk of
+the column has arrived. A step then has more columns to choose from, and more often gets columns
+that lie in different banks."""
 _MOST_ROUNDS, _MOST_PRODUCTS, _SWAPS = 16, 2e9, 400
 """Limits of the search that swaps rows between tiles: rounds, multiply-adds in total, and pairs of
 rows in a round. All three are rules of thumb."""
@@ -60,8 +61,8 @@ class TileBlock:
 
     @property
     def kinds(self) -> list[tuple[int, ...]]:
-        """The possible sets of tiles of a step: exactly the tiles of one set need all columns of a
-        step."""
+        """The possible sets of tiles of a step. All columns of a step are needed by all tiles of
+        one set, and by no other tile."""
         return [(0,)] if len(self.tiles) == 1 else [(0, 1), (0,), (1,)]
 
     def columns(self, tiles: tuple[int, ...]) -> np.ndarray:
@@ -165,7 +166,8 @@ def _arranged(blocks: list[TileBlock], warps_a_block: int) -> list[TileBlock]:
 def _shares(blocks: list[TileBlock], sizes: Sequence[int]) -> list[list[TileBlock]]:
     """Divides the blocks into shares of given sizes with similar sums of work. First each block,
     the longest blocks first, goes to the share with least work. Then the largest share repeatedly
-    swaps a block with another share, in the swap that lessens the difference of their sums most."""
+    swaps a block with another share, by the swap that lessens the difference of the two sums
+    most."""
     shares: list[list[TileBlock]] = [[] for _ in sizes]
 
     def total(share: list[TileBlock]) -> int:
@@ -194,8 +196,8 @@ def _shares(blocks: list[TileBlock], sizes: Sequence[int]) -> list[list[TileBloc
 
 def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int, apart: int,
               depth: int, rounding: float = 0.5) -> tuple[list[list[int]], list[int]]:
-    """Returns the steps of a block, each a list of its columns' numbers (-1: none), and the number
-    of steps that are multiplied by the end of each phase.
+    """Returns the steps of a block, each as a list of the numbers of the step's columns (-1: no
+    column), and the number of steps that are multiplied by the end of each phase.
 
     chunks: chunk of each column, ascending. Chunk c is in shared memory from phase c on, and is
     replaced `stages` - 2 phases later.

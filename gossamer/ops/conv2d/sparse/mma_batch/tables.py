@@ -20,15 +20,16 @@ defines swizzle classes. With 3, a window of 3 x 3 has all eight classes."""
 
 _PARTS: LruCache[dict[str, np.ndarray]] = LruCache(
     2**28, lambda parts: sum(part.nbytes for part in parts.values()))
-"""The tables of layers, which do not depend on the batch. The cache's size is in bytes."""
+"""A cache of the tables of layers, which do not depend on the batch size. The cache's size is in
+bytes."""
 
 
 @dataclass(frozen=True)
 class Geometry:
     """The staging of a layer's input in shared memory, one chunk of channels at a time.
 
-    height: input lines that the windows of a tile cover.
-    width: input columns that the windows of a tile cover.
+    height: rows of the input that the windows of a tile cover.
+    width: columns of the input that the windows of a tile cover.
     chunk: channels that are copied at a time.
     stages: parts of shared memory, each for a chunk, which are filled one after another (a ring).
     """
@@ -70,12 +71,13 @@ class BatchTables:
     The tables by name:
 
     "starts" has for each block its first step and, phase by phase, the end of the steps of each
-    kind (with two tiles: steps for both tiles, for the first, for the second).
+    kind (with two tiles: steps for both tiles, for the first tile alone, for the second tile
+    alone).
     "places" has for each column of a step its row of shared memory for the tile's first pixel,
     times 128, plus the row's swizzle class.
     "weights" has the fragments of 16 channels, four registers for each of 32 lanes. A step has as
-    many fragments as a block has tiles; where its columns are for one tile alone, each fragment has
-    other columns.
+    many fragments as a block has tiles; where the columns of the step are for one tile alone, each
+    fragment has other columns.
     "channels" has for each row of a block its output channel, or -1.
 
     One further step follows the last step, because kernels read ahead.
@@ -115,8 +117,8 @@ class BatchTables:
             rows = np.arange(first, first + per_group)
             blocks = blocks_of(rows, matrix[rows] != 0, self.tiles)
             for number, block in enumerate(dealt(blocks, self.together, self.warps_a_block)):
-                # the blocks of one scheduler round their steps of a phase differently, so that the
-                # scheduler's sums of steps are similar in all phases
+                # the blocks of one scheduler round their numbers of steps in a phase differently,
+                # so that the scheduler's sums of steps are similar in all phases
                 of_scheduler = number % self.together // 4
                 rounding = (of_scheduler + 0.5) / -(-self.together // 4)
                 kinds = [self._steps(block, tiles, matrix, rounding) for tiles in block.kinds]

@@ -10,16 +10,16 @@
  * A work-group holds its input channels in shared memory, in one copy for each of KERNEL_WIDTH
  * horizontal taps. In a tap's copy a piece has the eight inputs that the tap reads for the pixels
  * of a fragment, with zeros for inputs outside of the image. The pieces lie line by line. With a
- * vertical stride the lines that one tap reads lie together: with a stride of 2 the even lines come
- * first, then the odd lines. So for each column the pieces of a tile's fragments follow one
- * another, and `offsets` has the offset of the first piece. ldmatrix gathers 16 columns of two
+ * vertical stride above 1 the lines that one tap reads lie together: with a stride of 2 the even
+ * lines come first, then the odd lines. So for each column the pieces of a tile's fragments follow
+ * one another, and `offsets` has the offset of the first piece. ldmatrix gathers 16 columns of two
  * fragments at once. ldmatrix cannot transpose numbers of 32 bits, so in TF32 a lane loads one
  * float of every fourth column.
  *
  * A warp multiplies a block's steps for FRAGMENTS fragments. WARPS_P warps share a tile of pixels,
- * and PARTS warps share the steps. A set of sums is 16 rows by one fragment. One work-group of the
- * cluster adds up each set: all warps of the cluster write their sums of the set to the shared
- * memory of this work-group. The sets are assigned to the work-groups round-robin. */
+ * and PARTS warps share the steps. A set of sums is 16 rows by one fragment. Each set is added up
+ * by one work-group of the cluster: all warps of the cluster write their sums of the set to the
+ * shared memory of this work-group. The sets are assigned to the work-groups round-robin. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; 0: they are floats, which are
@@ -245,7 +245,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
             sum = MAKE4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
         }
         uint of_warp = share % (OF_WARP / CLUSTER) * CLUSTER + rank;
-        uint other = share / (OF_WARP / CLUSTER); /* block and warp_p of its warp */
+        uint other = share / (OF_WARP / CLUSTER); /* block and warp_p of the set's warp */
         int fragment = (int)(other % WARPS_P * FRAGMENTS + of_warp % FRAGMENTS);
         int in_tile = (int)QUOTIENT(fragment, width);
         int out_y = first_line + in_tile;

@@ -57,7 +57,7 @@ _SHAPES = tuple(PixelTile(*numbers) for numbers in (
     (2, 2, 7, 1, 6, 4),
     (2, 4, 1, 2, 4, 1), (1, 4, 1, 4, 2, 1), (2, 2, 1, 4, 2, 1), (1, 2, 1, 8, 2, 1),
     (2, 2, 7, 1, 4, 1)))
-"""The shapes that are offered. By the model of an H200 in tiling.py, the best one takes 1.6%
+"""The shapes that are offered. By the model of an H200 in tiling.py, the best of them takes 1.6%
 longer than the best of 1134 shapes, on average over 24 pruned layers. On every device each shape
 that fits may be measured."""
 
@@ -150,8 +150,9 @@ def _runnable(limits: Limits) -> list[PixelTile]:
 
 
 def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[PixelTile]:
-    """Returns the shapes that the device can run, in the order of their expected times. The sizes
-    of clusters alternate, because only measurements tell the cost of a cluster."""
+    """Returns the shapes that the device can run. The shapes of each cluster size are sorted by
+    expected time, and these lists are interleaved, because only measurements tell the cost of a
+    cluster."""
     by_size: dict[int, list[PixelTiling]] = defaultdict(list)
     for shape in _runnable(limits):
         divided = PixelTiling(problem, shape, precision)
@@ -172,18 +173,19 @@ def _variant(problem: Conv2dProblem, shape: PixelTile, precision: str) -> Varian
 
 @dataclass(frozen=True)
 class _PixelTables:
-    """The tables of a layer, which list the columns of each block and part of the channels.
+    """The tables of a layer, which list the columns of each block, and of each part of the input
+    channels. A part has the input channels of one work-group of a cluster.
 
     divided: the division of the layer among work-groups.
     weight: the layer's weights.
 
     The tables by name:
 
-    "starts" has for each block and part its first step, and then the end.
+    "starts" has the first step of each part of each block, and then the end.
     "offsets" has for each column of a step the bytes from the first piece in shared memory to the
     column's first piece.
-    "weights" has for each step, tile and instruction (float16: one, TF32: two of eight columns)
-    four registers for each of 32 lanes.
+    "weights" has four registers for each of 32 lanes, for each step, tile and instruction. A step
+    takes one instruction in float16, and two instructions of eight columns each in TF32.
     "channels" has for each row of a block its output channel, or -1.
     """
 
@@ -244,9 +246,9 @@ class _PixelTables:
                 "channels": channels}
 
     def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the order in which columns fill steps, with -1 for an unused place, and their
-        offsets in bytes. One load of a step reads `banks` columns at once; columns that lie in the
-        same bank are put into different loads."""
+        """Returns the order in which columns fill steps, with -1 for an unused place, and the
+        offsets of the columns in bytes. One load of a step reads `banks` columns at once; columns
+        that lie in the same bank are put into different loads."""
         divided = self.divided
         channel, tap = np.divmod(columns, math.prod(divided.problem.kernel))
         row, column = np.divmod(tap, divided.problem.kernel[1])
@@ -264,7 +266,7 @@ class _PixelTables:
 def _dealt(blocks: list[np.ndarray], lengths: list[int], together: int) -> list[np.ndarray]:
     """Returns the blocks in an order in which each work-group's `together` successive blocks have
     about the same total length. The blocks, the longest first, are assigned to the work-groups in
-    turn, and every other round in reverse order."""
+    rounds, and every other round goes through the work-groups in reverse order."""
     groups = len(blocks) // together
     order = np.argsort(-np.array(lengths), kind="stable").reshape(together, groups)
     order[1::2] = order[1::2, ::-1]

@@ -24,14 +24,14 @@ _BATCH = 16
 _LARGEST_GRID = 65535
 """The most work-groups of a grid along y and along z."""
 _CLUSTER_PART = 16
-"""Multiprocessors of a group within which an H200 forms clusters; multiprocessors that are left
-over run no cluster. On another device the number only affects the order in which tiles are
-tried."""
+"""Number of multiprocessors of a group. An H200 forms clusters only within such groups, and the
+multiprocessors that are left over run no cluster. On another device the number only affects the
+order in which tiles are tried."""
 _SIMILAR, _LONGEST = 0.85, 1.3
 """Two ratios of numbers of columns. A block of similar rows has _SIMILAR times as many columns as a
 block of rows taken at random, and the block with the most columns has _LONGEST times as many as the
-mean. Both are typical of pruned layers of AlexNet, ResNet-50 and GoogLeNet, and do not depend on
-the device."""
+mean block. Both ratios are typical of pruned layers of AlexNet, ResNet-50 and GoogLeNet, and do not
+depend on the device."""
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
  * input of a column is loaded once for all channels of the block. `columns` has for each column the
  * offset of its input from the start of a window. `values` has for each column ROWS weights, zero
  * where a channel has none. Both tables are read four columns at a time; columns with zero weights
- * fill the last four of a block.
+ * fill up the last four columns of a block.
  *
  * A set of LANES work-items computes LANES * POINTS output points of a block. SPLITS sets, 1 or a
- * multiple of ROWS, share the columns of a block and add up their sums at the end. BLOCKS blocks
- * share a work-group, and so the inputs that it reads.
+ * multiple of ROWS, share the columns of a block and add up their sums at the end. A work-group
+ * computes BLOCKS blocks, which read the same inputs.
  *
  * Output points are counted over (lines, places, images). With LINEAR a line has as many places as
  * an input line. Places past the last output of a line are then computed and not stored, and the
@@ -25,8 +25,8 @@
  * of taps that are outside of x, and reads zeros for these taps */
 #define MASKED 0
 #define VECTOR 1 /* neighbouring points that are loaded and stored at once: 1, or 4 images */
-/* points from a work-item's point (or vector) to its next one: LANES * VECTOR, or less where the
- * next one would lie past the last point */
+/* distance in points from a work-item's point (or vector) to its next point: LANES * VECTOR, or
+ * less where the next point would lie past the last point */
 #define DISTANCE 32
 /* 1: a line has as many places as an input line; 0: the start of every point's window is
  * computed */
@@ -83,7 +83,7 @@
     int image = in_line - place * images;
 
 /* POINT(k) is a work-item's k-th point, whose inputs can be read. Several work-items may have the
- * same point; IS_OWN(k) tells whether this work-item is the one that stores it. */
+ * same point; IS_OWN(k) tells whether this work-item stores the point. */
 #if LINEAR && !MASKED
 #define POINT(k) (base + (k) * DISTANCE)
 #define IS_OWN(k)                                               \

@@ -141,8 +141,8 @@ class TableTiling:
 
     @property
     def distance(self) -> int:
-        """Points from a work-item's point (or vector) to its next one; 0 where the kernel's
-        sizes do not suit the plane: the kernel would read points outside of the plane, or
+        """Distance in points from a work-item's point (or vector) to its next point; 0 where the
+        kernel's sizes do not suit the plane: the kernel would read points outside of the plane, or
         work-items would have no points. Where the plane is smaller than two vectors of all lanes,
         the two vectors may overlap."""
         if self.form.masked:
@@ -227,7 +227,7 @@ def _columns(problem: Conv2dProblem, rows: int) -> float:
 
 
 def _halo(problem: Conv2dProblem, walk: OutputPlanes) -> int:
-    """Returns the points of the input by which a window extends beyond its start."""
+    """Returns the number of points of the input by which a window extends beyond its start."""
     down, across = ((taps - 1) * step for taps, step in
                     zip(problem.kernel, problem.dilation, strict=True))
     return down * walk.in_x[1] + across * walk.images
@@ -253,8 +253,8 @@ _LATENCY = 300
 """Cycles from loading a column's offset to having its input, mostly from the L2 cache."""
 
 _LONGEST = 2
-"""Columns of the longest block, which starts first, divided by the mean: 1.1 to 3.4 in real
-layers."""
+"""Columns of the longest block, which starts first, divided by the mean over all blocks: 1.1 to 3.4
+in real layers."""
 
 _WORK_ITEMS_PER_UNIT = 1024
 """Work-items of a multiprocessor, as limited by the registers that the kernel needs with most
