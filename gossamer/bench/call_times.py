@@ -1,4 +1,4 @@
-"""Times calls by the clock, as a caller sees them: from the call to its result."""
+"""Times whole calls on the host, as a caller sees them: from the call to its result."""
 
 from __future__ import annotations
 

@@ -123,8 +123,8 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
         note(f"{case.name}, batch {case.batch}: {name}")
         if (other := made(name, name, make_case)) is not None:
             contenders += [(other, own_name, make) for own_name, make in other.contenders.items()]
-    # torch.compile goes first: with torch 2.11 a CUDA graph that was captured before torch.compile
-    # had compiled faulted when it was replayed
+    # torch.compile goes first: with torch 2.11 the replay of a CUDA graph faulted where
+    # torch.compile had compiled a module after the capture of the graph
     for work, name, make in sorted(contenders,
                                    key=lambda each: not each[1].startswith("torch-compile")):
         alternatives = made(name, name, make) or []

@@ -1,4 +1,4 @@
-"""Has a contender run a network for the first time, in a process of its own with empty caches."""
+"""Starts a process with empty caches, in which a contender runs a network for the first time."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ class LinearLayer:
 class InvertedResidual:
     """An inverted residual block of a square image.
 
-    hidden: number of channels between its 1x1 convolutions. A block whose hidden channels are no
-    more than its input channels has no first 1x1 convolution.
+    hidden: number of channels between the two 1x1 convolutions of the block. A block whose hidden
+    channels are no more than its input channels has no first 1x1 convolution.
     """
 
     name: str

@@ -60,7 +60,7 @@ class Outcome:
     request.
     statuses: number of answers by HTTP status; "failed" counts the requests without an answer.
     seconds: time from the first request to the last answer.
-    answers: distinct answers to each body, in base 64, by the number of the body.
+    answers: distinct answers to each body, in base 64. The key is the index of the body, as text.
     """
 
     latencies_s: list[float] = field(default_factory=list)

@@ -74,9 +74,9 @@ def check(suite: str, folder: Path | None, files: tuple[str, ...]) -> Path:
 def published_layers(folder: Path) -> Iterator[SparseLayer]:
     """Yields every sparse layer, named network/layer.
 
-    The layers are those of SkimCaffe's networks with random weights of the published density, of
-    SkimCaffe's AlexNet with its published weights, of the published 3x3 filters of ResNet-50, and
-    of ResNet-50 with DLMC's masks.
+    There are four kinds of layers: layers of SkimCaffe's networks with random weights of the
+    published density; layers of SkimCaffe's AlexNet with its published weights; 3x3 layers of
+    ResNet-50 with published filters; and layers of ResNet-50 with DLMC's masks.
     """
     for layer, density in skimcaffe(folder).values():
         if density < 1 - _PRUNED:

@@ -173,8 +173,8 @@ def _entry_line(lines: list[bytes], entry: int) -> int:
 
 def _check_entries(name: str, lines: list[bytes], field: str, count: int) -> None:
     """Raises ModelError for malformed entries that SciPy does not refuse. SciPy ignores text behind
-    the numbers of a line, and reads 4.5 as 4 and .5. SciPy allocates memory for all entries before
-    it counts them, and crashes at a NUL behind the last entry."""
+    the numbers of a line, and reads `4.5` as the two numbers 4 and .5. SciPy allocates memory for
+    all entries before it counts them, and crashes at a NUL behind the last entry."""
     expected = "row column" if field == "pattern" else "row column value"
     first, entries = _entry_line(lines, 0), 0
     for number, line in enumerate(lines[first:], start=first + 1):

@@ -65,7 +65,7 @@ class EpochWork:
         return np.tile(np.array([RATE, 0, 0], np.float32), (self.problem.networks, 1))
 
     def order(self, samples: int) -> np.ndarray:
-        """Returns the numbers of the first samples, once for each network."""
+        """Returns the indices of the first samples, once for each network."""
         return np.tile(np.arange(samples, dtype=np.int32), (self.problem.networks, 1))
 
     def expected(self) -> np.ndarray:

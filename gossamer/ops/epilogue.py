@@ -40,8 +40,8 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
     tensor_dtype: dtype of the tensor operands, "float32" or "float16".
     one_channel: whether the values of a float4 all have the channel `channel`; else they have
     consecutive channels, and `channel` is a multiple of 4.
-    prefix: letters with which the names of the macros begin, and in lower case the names of the
-    parameters, in a kernel that has several epilogues.
+    prefix: letters at the start of the names of the macros and, in lower case, of the parameters;
+    needed in a kernel that has several epilogues.
     """
     return dict(_macros(epilogue, tensor_dtype, one_channel, prefix))
 

@@ -1,4 +1,4 @@
-"""A network on a device that a rung of the ladder computes."""
+"""A network as one rung of the ladder computes it on a device."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ class _Work:
 class PublishedNetwork:
     """A network that one rung computes, with its weights and its input in a device's memory.
 
-    Up to Rung.VALUES a layer that needs padding first copies its input into a larger tensor. From
-    Rung.BORDERS on, each tensor is written with the border that its readers need. Up to
-    Rung.BORDERS each layer allocates its memory in every run, and all this memory is freed at the
-    run's end.
+    Before Rung.BORDERS a layer that needs padding first copies its input into a larger tensor. From
+    Rung.BORDERS on, each tensor is written with the border that its readers need. Before
+    Rung.MEMORY each layer allocates its memory in every run, and all of it is freed at the run's
+    end. From Rung.MEMORY on, memory is allocated once.
 
     static: network at one batch size.
     x: input of the network (N, C, H, W).
@@ -154,8 +154,8 @@ class PublishedNetwork:
         return min(sizes), max(sizes)
 
     def run(self, stream: Any = None) -> None:
-        """Queues the network's layers one after another. In rungs that allocate memory in every
-        run, waits until the layers have ended."""
+        """Queues the network's layers one after another. In rungs before Rung.MEMORY, waits until
+        the layers have ended."""
         tensors, padded = dict(self._kept), dict(self._kept_padded)
         for work in self._works:
             if self._rung < Rung.MEMORY:

@@ -128,7 +128,8 @@ class _Run:
         return self.function.static.shapes[name]
 
     def axis(self, node: Node, axis: int) -> int:
-        """Returns the number that an axis of a node's first input has in the layout."""
+        """Returns the index of an axis in the layout. axis: the axis of a node's first input in the
+        graph."""
         rank = len(self.shape(node.inputs[0]))
         return self.function.order(range(rank)).index(axis % rank)
 

@@ -1,5 +1,5 @@
-"""The PyTorch peers: batch norm is folded, and memory formats, CUDA graphs and torch.compile are
-tried."""
+"""The PyTorch peers: networks in several memory formats, with CUDA graphs and with torch.compile.
+Needs torch."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def _precisions(measured: Sequence[MeasuredCase]) -> list[str]:
 
 
 def _mean_cell(group: Sequence[MeasuredCase], speed_up: SpeedUp) -> str:
-    """The mean speed-up as text, with the number of cases that have a speed-up where some have
+    """The mean speed-up as text, and the number of cases that have a speed-up if other cases have
     none."""
     result = mean(group, speed_up)
     if result is None:

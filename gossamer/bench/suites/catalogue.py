@@ -109,9 +109,9 @@ def networks(batch: int, files: Files) -> list[Item]:
 
 
 def pruned_networks(batch: int, files: Files) -> list[Item]:
-    """Returns whole pruned networks and the networks of the files; only the networks of the files
-    where files are given without a folder of data. Plans that force one algorithm, and a plan of
-    the same network with dense weights, are measured too."""
+    """Returns whole pruned networks and the networks of the files. Where files are given without a
+    folder of data, returns only the networks of the files. Plans that force one algorithm, and a
+    plan of the same network with dense weights, are measured too."""
     makers = {} if files.models and files.data is None else dict(sparse_networks(files.data))
     makers |= _file_networks(files)
 

@@ -47,7 +47,7 @@ _OVER_LAYERS = 2e-2
 one layer, because the errors of the layers add up. Over the 53 layers of MobileNetV2 the error was
 3e-3 in TF32 and 4e-3 in float16."""
 _ANY_ERROR = 10.0
-"""Error that no result exceeds."""
+"""A limit that the error of no result exceeds, for networks whose errors cannot be judged."""
 _JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
 """Functions that are not continuous. Such a function may turn the smallest difference into a large
 one, so that the errors of the layers behind the function have no bound."""
@@ -163,7 +163,7 @@ def _forced_algorithms(ops: Collection[str]) -> list[str]:
 
 
 def _most_error(graph: Graph) -> dict[str, float]:
-    """Returns, for each precision, the largest error of a result that is not wrong."""
+    """Returns, for each precision, the normalised error above which a result counts as wrong."""
     functions = {step.function for node in graph.nodes for key in ("expression", "epilogue")
                  if key in node.attributes for step in node.attributes[key].steps}
     most = _ANY_ERROR if functions & _JUMPS else _OVER_LAYERS

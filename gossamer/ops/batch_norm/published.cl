@@ -9,7 +9,7 @@
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORK_GROUP_SIZE 256 /* work-items of a work-group, a power of two */
-#define STORED 0 /* 1: also writes mean and variance, mixed with stored ones, as outputs */
+#define STORED 0 /* 1: the new stored mean and variance are outputs, too */
 #endif
 
 #include "dialect/common.h"

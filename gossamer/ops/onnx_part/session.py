@@ -60,7 +60,7 @@ class Session:
     optimised: whether ONNX Runtime may rewrite the model.
     spinning: whether threads spin while they wait for work, also between runs.
     profiled: whether the times of nodes are taken.
-    inputs, outputs: numbers of the values that a run takes and returns.
+    inputs, outputs: how many values a run takes, and how many it returns.
     Where ONNX Runtime cannot run the model, raises UnsupportedError that says why.
     """
 
@@ -140,7 +140,8 @@ class Session:
 
     def node_times(self) -> list[tuple[str, float]]:
         """Returns the name and the microseconds of each execution of a node, in the order of all
-        runs so far. The session must be `profiled`. After this call it takes no more times."""
+        runs so far. The session must be `profiled`. After this call the session measures no more
+        times."""
         events = json.loads(Path(self._session.end_profiling()).read_text())
         ending = "_kernel_time"
         return [(event["name"].removesuffix(ending), float(event["dur"])) for event in events

@@ -44,7 +44,8 @@ class Fused:
 
 
 def fused(epilogue: Epilogue) -> Fused | None:
-    """Returns the epilogue as cuBLAS applies it; None where cuBLAS cannot apply all its steps."""
+    """Returns the epilogue as cuBLAS applies it; None where cuBLAS cannot apply all steps of the
+    epilogue."""
     bias, residual, relu = "", False, False
     expression = epilogue.expression
     current = 0

@@ -46,8 +46,8 @@
 #define QUADS CEIL_DIV(CAPACITY, 128)
 #define DATA_ROWS BLOCK
 
-/* The n-th input of a matmul warp: each round of sectors starts one warp further than the round
- * before. */
+/* The index of the n-th input of a matmul warp. Sectors are dealt to the warps in rounds, and the
+ * first sector of round r goes to warp r % MATMUL_WARPS. */
 #define INPUT_OF(n)                                                               \
     (((n) / 8 * MATMUL_WARPS                                                      \
       + (matmul_warp + MATMUL_WARPS * CAPACITY - (n) / 8) % MATMUL_WARPS) * 8     \
@@ -81,10 +81,11 @@
 
 #define VOTES_OF_WARPS ((SHARED_POINTER uint *)(pool + VOTES_AT))
 
-/* The registers of a work-item of a matmul warp. quad: its groups of four inputs. valid: a mask for
- * each group, with all bits set where the network has the group, otherwise none. next_row: the data
- * row of a later sample. source: the network whose inner products are used. listed_before,
- * listed: how many rows the warp listed in the block before and in this block. */
+/* The registers of a work-item of a matmul warp. quad: the indices of its groups of four inputs.
+ * valid: a mask for each group; all bits are set where the network has the group, otherwise no bit
+ * is set. next_row: the data row of a later sample. source: the network whose inner products are
+ * used. listed_before, listed: how many rows the warp listed in the block before and in this
+ * block. */
 typedef struct {
     int quad[QUADS], valid[QUADS], next_row, source, listed_before, listed;
 } MatmulState;
@@ -109,7 +110,8 @@ INLINE void load_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
     state->listed = 0;
 }
 
-/* Changes the weights by block - 1, multiplies them by block + 1, and makes its records. */
+/* Changes the weights by the updates of block - 1, multiplies them by the samples of block + 1, and
+ * makes the records of block + 1. */
 INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, const Run *run,
                              int warp, int item, int block)
 {

@@ -15,8 +15,9 @@
 #define REACH 16 /* later samples whose sums a delta enters, a multiple of 4 */
 #define STRIDE 32 /* hidden units, padded */
 #define PARTS 1 /* work-items that share the weights of an output */
-/* weights of each of these work-items, a multiple of 4; in CUDA, where partial sums need no shared
- * memory, SPLIT work-items share the weights of an output, and each has PIECE weights */
+/* weights of each of the PARTS work-items, a multiple of 4. In CUDA, where partial sums need no
+ * shared memory, SPLIT work-items share the weights of an output in place of PARTS, and each has
+ * PIECE weights */
 #define SHARE 32
 #define HIDDEN_AT 1728 /* offset in shared memory, in floats, of the hidden units' outputs */
 #define ERROR_AT 1760 /* offset of the outputs' errors, in floats */

@@ -225,7 +225,8 @@ KERNEL WORK_GROUP_OF(THREADS) void update(
 }
 #endif
 
-/* Adds the number of updates of a call to the count of updates, each network's last parameter. */
+/* Adds the number of updates of a call to the count of updates, which is each network's last
+ * parameter. */
 #ifdef COUNT_UPDATES
 KERNEL void count_updates(GLOBAL float *parameters, int parameter_count, int updates)
 {
