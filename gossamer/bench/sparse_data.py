@@ -22,8 +22,8 @@ from gossamer.io import npy
 SHARES = ("0.90", "0.98")
 """Sparsities of the masks of DLMC, Google's collection of pruned networks."""
 DRAWN_FROM = {"0.80": "0.90", "0.95": "0.90"}
-"""Sparsities of further masks. The masks of each key are drawn from the masks of DLMC that have the
-sparsity of the value."""
+"""Sparsities of further masks. Masks whose sparsity is a key are drawn from DLMC's masks whose
+sparsity is the key's value."""
 
 SKIMCAFFE = "alexnet_pruned/skimcaffe_layers.csv"
 MASKS = ("resnet50_masks/output_pixels.txt",

@@ -28,7 +28,7 @@ _VALUE = rb"[ \t]+[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|(?i:inf|in
 _ENTRIES = {field: re.compile(rb"[ \t]*\d+[ \t]+\d+" + (b"" if field == "pattern" else _VALUE)
                               + rb"[ \t]*\r?")
             for field in ("real", "double", "integer", "unsigned-integer", "pattern")}
-"""Pattern of an entry's line for each value type of MatrixMarket files that is read."""
+"""For each value type that is read from MatrixMarket files, the pattern of an entry's line."""
 _BLANKS = b" \t\r"
 
 
@@ -37,8 +37,8 @@ class SparseWeightsFile:
     """The weights of a file.
 
     name: name of the file in messages.
-    matrix: float32 weights with a row for each output channel (groups stacked) and ascending
-    columns.
+    matrix: float32 weights with a row for each output channel (groups stacked); the columns of a
+    row ascend.
     is_mask: True where the file has no values; all values of `matrix` are then 1.
     """
 

@@ -91,8 +91,8 @@ class TrainingRun:
 
 
 def flat(layers: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Returns weights and biases, given as EpochWork.layers returns them, as one array (networks,
-    weight_count)."""
+    """Returns weights and biases as one array (networks, weight_count). layers: weights and biases
+    as EpochWork.layers returns them."""
     return np.concatenate([array.reshape(len(array), -1) for layer in layers for array in layer],
                           axis=1)
 

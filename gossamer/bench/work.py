@@ -65,7 +65,7 @@ class Case:
         """Returns the case with fewer plans of gossamer. A contender `gossamer:NAME` or
         `gossamer:NAME/FORM` stays if NAME is in `names`. NAME is an algorithm or one of
         OTHER_PLANS. FORM is a value of `variant` in the algorithm's configs, or a precision.
-        gossamer's choice and the peers stay in any case."""
+        gossamer's choice and the peers always stay."""
         def stays(contender: str) -> bool:
             return (not contender.startswith(f"{OWN}:")
                     or contender.removeprefix(f"{OWN}:").split("/")[0] in names)

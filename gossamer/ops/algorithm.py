@@ -369,8 +369,8 @@ class Algorithm(abc.ABC):
         Returns
         -------
         iterable of Variant
-            The variants of these precisions. An algorithm with many configs may list only
-            those that it expects to be fast in the last precision of `precisions`.
+            The variants of these precisions. An algorithm with many configs may list only the
+            configs that it expects to be fast in the last precision of `precisions`.
         """
         return (variant for variant in self.variants(problem, device)
                 if variant.precision in precisions)

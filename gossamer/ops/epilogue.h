@@ -1,8 +1,8 @@
 /* The epilogue of a kernel: arithmetic on each result before it is stored. epilogue.py, beside this
  * file, writes these macros; without an epilogue, results are stored unchanged.
  *
- * `channel` is the result's channel. `index` is the offset, in elements, of the numbers of the
- * tensor operands that belong to the result. */
+ * `channel` is the result's channel. `index` is the offset, in elements, at which each tensor
+ * operand has the number for this result. */
 
 #pragma once
 

@@ -141,7 +141,7 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
     that kernels can read them as vectors.
 
     first_tensor_input: index of the run-time input that is the first tensor operand.
-    prefix: letters with which the names of the channel operands begin among the weights.
+    prefix: letters at the start of the channel operands' names among the weights.
     multiple: channel operands are padded to a multiple of this number, which is a multiple of 4.
     """
     arguments: list[Argument | Callable[..., Argument]] = []
@@ -172,7 +172,8 @@ def channel_vector(name: str, channels: int, size: int
 
 def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
                    tensors: Sequence[np.ndarray], rank: int) -> list[np.ndarray]:
-    """Returns an epilogue's operands as arrays that broadcast to an (N, C, ...) result of a rank.
+    """Returns an epilogue's operands as arrays that broadcast to a result (N, C, ...) of rank
+    `rank`.
 
     arrays: the constants by name, which hold the channel operands.
     tensors: the tensor operands.

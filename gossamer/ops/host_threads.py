@@ -30,7 +30,7 @@ ALL: Threads = "all"
 
 _SERIAL = 2**18
 """The most multiply-adds of a product for which OpenBLAS takes only one thread, even where it may
-take more."""
+take more threads."""
 
 Config = tuple[tuple[str, int | str], ...]
 
@@ -84,6 +84,6 @@ def number_of(threads: Threads) -> int:
 
 @functools.cache
 def _has_too_many() -> bool:
-    """Returns whether BLAS takes more threads than this process may use processors. BLAS does not
-    know the limit of a container."""
+    """Returns whether BLAS takes more threads than there are processors for this process. BLAS does
+    not know the limit of a container."""
     return blas.threads() > processors()

@@ -25,8 +25,8 @@ floats."""
 _MOST_ROUNDED = 2.0**22
 """The largest magnitude of numbers that are rounded by additions."""
 _INTEGERS = 1.5 * 2.0**23
-"""The float that rounds a number of a magnitude up to _MOST_ROUNDED when it is added: the sum lies
-between 2^23 and 2^24, where floats are exactly the integers."""
+"""The float that is added to a number to round the number to an integer. For magnitudes up to
+_MOST_ROUNDED the sum lies between 2^23 and 2^24, where floats are exactly the integers."""
 
 
 class _Steps:

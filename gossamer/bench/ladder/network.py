@@ -30,7 +30,7 @@ _HERE = Path(__file__).parent
 _BLOCK = 256
 """Work-items of a work-group in rungs that do not tune this number."""
 _BLOCKS = (32, 64, 128, 256, 512, 1024)
-"""Numbers of work-items in a work-group that are tried."""
+"""The numbers of work-items of a work-group that Rung.BLOCKS and the later rung try."""
 _TUNING_REPEATS, _TUNING_SAMPLE_US = 3, 200.0
 """Samples of each block size, and their length in microseconds."""
 _LARGEST = 2**31 - 1
@@ -144,12 +144,12 @@ class PublishedNetwork:
 
     @property
     def kernels(self) -> int:
-        """The number of kernels of a run."""
+        """The number of kernel launches of a run."""
         return sum(len(work.launches) for work in self._works)
 
     @property
     def block_sizes(self) -> tuple[int, int]:
-        """The smallest and the largest block size of a kernel."""
+        """The smallest and the largest block size among the kernels."""
         sizes = {launch.work_group_size[0] for work in self._works for launch in work.launches}
         return min(sizes), max(sizes)
 

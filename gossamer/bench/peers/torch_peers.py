@@ -93,8 +93,8 @@ FLAGS = _Flags()
 
 
 class _TorchDevice:
-    """The device that a network runs on, and the network's input on it, copied once for each layout
-    and precision."""
+    """The device that a network runs on, and the network's input on this device, copied once for
+    each layout and precision."""
 
     def __init__(self, network: PeerNetwork, x: np.ndarray, device: Device) -> None:
         self.network = network

@@ -1,4 +1,5 @@
-"""Views of the rows of a case: the contenders' speeds where a precision is allowed."""
+"""Views of the rows of a case: the contenders' speeds where a precision and more precise ones are
+allowed."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from gossamer.bench.suites.tuning import SUITE as TUNING
 from gossamer.ops.algorithm import PRECISIONS
 
 EQUAL = 1.02
-"""Ratio up to which two times count as equal: gossamer may have chosen the peer's algorithm."""
+"""Ratio up to which two times count as equal, because gossamer may have chosen the peer's
+algorithm."""
 _ALLOWED_BY_ALL = ("fp64", "int8", "b1")
 """The precisions that every other precision allows: double precision, and integers, whose sums are
 exact."""
@@ -29,8 +31,8 @@ class View:
 
     rows: rows of this precision, and gossamer's fastest row even if that row is more precise; the
     fastest row comes first.
-    fastest: fastest allowed row of gossamer, of its plans in OTHER_PLANS, and of each contender
-    that has a row of this precision, by contender.
+    fastest: the fastest allowed row of each contender. The contenders are gossamer, its plans in
+    OTHER_PLANS, and all others that have a row of this precision.
     """
 
     precision: str

@@ -171,8 +171,8 @@ class _OnDevice:
         return self.device.upload(self.stored[spec], "a layer's input")
 
     def _fastest_of(self, algorithm: Algorithm) -> tuple[Variant, float]:
-        """Returns the fastest variant of an algorithm that reads and writes packed bits, and its
-        microseconds."""
+        """Returns an algorithm's fastest variant that reads and writes packed bits, and the
+        variant's microseconds."""
         found = self.packed(algorithm)
         sources = {spec: self._uploaded(spec) for spec in
                    dict.fromkeys(variant.inputs[0] for variant in found)}

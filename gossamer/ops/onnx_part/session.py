@@ -176,8 +176,8 @@ def _run_options() -> Any:
 
 
 def _checked(model: bytes) -> onnx.ModelProto:
-    """Returns a model that was read from bytes. Raises UnsupportedError for a model that names
-    another file: a saved plan may come from anybody, and must not make ONNX Runtime read files."""
+    """Returns the model that the bytes hold. Raises UnsupportedError for a model that names another
+    file: a saved plan may come from anybody, and must not make ONNX Runtime read files."""
     try:
         proto = onnx.load_model_from_string(model)
     except DecodeError:

@@ -21,7 +21,7 @@ def problem_times(problem: PartProblem, weights: Mapping[str, np.ndarray], varia
     """Returns the microseconds that each problem of a part takes, as the median of several runs.
 
     A problem takes 0 microseconds where ONNX Runtime has fused its nodes into the nodes of another
-    problem. Nodes that ONNX Runtime adds, such as changes of layout, count for no problem.
+    problem. The times of nodes that ONNX Runtime adds, such as changes of layout, are not counted.
 
     inputs: the inputs of the part.
     """

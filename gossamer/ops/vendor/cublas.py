@@ -20,8 +20,8 @@ from gossamer.ops.weights import Weights
 RANKS = 4
 """Number of algorithms requested; cuBLAS lists the best first by its own estimate."""
 ALIGNMENT = 16
-"""The address of every buffer, also of one from another library, is a multiple of this number of
-bytes."""
+"""The address of every buffer, including buffers from other libraries, is a multiple of this number
+of bytes."""
 _WORKSPACE_BYTES = 32 * 2**20
 _COMPUTE = {"fp32": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32", "fp16": "COMPUTE_32F"}
 _NOT_SUPPORTED = 15

@@ -23,7 +23,7 @@
 #define LIST_AT 3876 /* offset of the lists of inputs that are not 0, in floats */
 #define ROWS_AT 5284 /* offset of the rows of weights of the listed inputs, in floats */
 #define PARTIAL_AT 5412 /* offset of partial sums, in floats */
-#define DATA_ROW_AT 6692 /* offset of the numbers of the samples' rows, in floats */
+#define DATA_ROW_AT 6692 /* offset of the samples' row numbers in the data, in floats */
 #define VOTES_AT 6708 /* offset of the votes of the warps, in floats */
 #define FLOATS 6724 /* floats of shared memory */
 #endif
@@ -260,8 +260,8 @@ KERNEL WORK_GROUP_OF(THREADS) void pipeline(PIPELINE_PARAMETERS)
 {
     PIPELINE_START
 
-/* Loops over the first layer's weights, by eight inputs and then by units, so that a warp accesses
- * several neighbouring words of both memories. */
+/* Loops over the first layer's weights. A warp takes eight neighbouring inputs of four neighbouring
+ * units, so that it accesses neighbouring words of both global and shared memory. */
 #define FOR_EACH_WEIGHT(BODY)                                                        \
     for (int n = item; n < CEIL_DIV(INPUTS, 8) * 8 * STRIDE; n += THREADS) {         \
         int i = n / (8 * STRIDE) * 8 + n % 8, j = n / 8 % STRIDE;                    \

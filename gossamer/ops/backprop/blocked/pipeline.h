@@ -36,8 +36,8 @@
 #define WEIGHT_COUNT (HIDDEN * (INPUTS + 1))
 #define PARAMETERS (WEIGHT_COUNT + OUTPUTS * (HIDDEN + 1))
 
-/* The training of one network: `count` samples, which begin at `start` among the samples of all
- * networks, and at `start_tile` among their tiles. */
+/* The training of one network on `count` samples. The first sample has the index `start` among the
+ * samples of all networks, and its tile the index `start_tile` among the tiles of all networks. */
 typedef struct {
     const GLOBAL float *x, *targets, *gram;
     const GLOBAL int *order, *same;

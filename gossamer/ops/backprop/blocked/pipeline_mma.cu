@@ -29,7 +29,7 @@
 #define GROUPS 2 /* groups of 8 inputs of a matmul warp */
 #define ROWS_AT 1828 /* offset in shared memory, in floats, of the inputs of three blocks */
 #define PARTIAL_AT 3984 /* offset of partial sums, in floats */
-#define DATA_ROW_AT 5904 /* offset of the numbers of the samples' rows, in floats */
+#define DATA_ROW_AT 5904 /* offset of the samples' row numbers in the data, in floats */
 #define FLOATS 5920 /* floats of shared memory */
 #endif
 

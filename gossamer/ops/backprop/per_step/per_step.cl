@@ -1,6 +1,7 @@
 /* Back-propagation with one launch per step and all data on the device: for each update the outputs
  * of every layer (9, 10), the errors of every hidden layer (11), and the changes of every layer's
- * weights and biases (12, 13). These numbers are the publication's numbers of its kernels.
+ * weights and biases (12, 13). The numbers in parentheses are the numbers of the kernels in the
+ * publication.
  *
  * `units` holds the outputs of all units but the inputs, [network][sample of the batch][unit],
  * layer after layer. The units' errors follow at the offset `errors`. The ids of a work-group are
@@ -45,8 +46,8 @@
     }
 #define SUM(a, b) ((a) + (b))
 
-/* Copies the parameters from `before` to `after`, where they are trained. Both may be the same
- * memory. */
+/* Copies the parameters from `before` to `after`, where they are trained. `before` and `after` may
+ * be the same memory. */
 KERNEL void carry(const GLOBAL float *before, GLOBAL float *after, int count)
 {
     int i = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);

@@ -35,7 +35,8 @@ _GROUPS = (256, 128, 64)
 _LARGEST_GRID = 65535
 
 MOST_LAUNCHES = 1 << 16
-"""Largest number of launches of one call: Python records or queues each launch by itself."""
+"""Largest number of launches of one call. The number is limited because Python records or queues
+the launches one by one."""
 
 
 class PerStep(KernelBackprop):
