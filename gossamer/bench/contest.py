@@ -43,7 +43,7 @@ class Result:
     absent, failed: for the label of a contender or of an alternative, the reason why it has no row.
     notice: text on a disturbance of the times, which the rows contain too; "" where no disturbance
     is known.
-    seconds: time that the case took with its preparation; the caller sets this field.
+    seconds: time that the case took, preparation included; the caller sets this field.
     """
 
     case: Case

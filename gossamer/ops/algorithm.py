@@ -418,8 +418,8 @@ class Algorithm(abc.ABC):
                        device: Device) -> tuple[KernelSource, ...]:
         """Return the kernels that `prepare` compiles and that other variants may share.
 
-        An algorithm overrides this method where many variants have few different kernels, so that
-        variants whose kernels are compiled already are measured before others.
+        An algorithm overrides this method where many variants share few kernels. Variants whose
+        kernels are compiled already are then measured before others.
 
         Parameters
         ----------

@@ -25,7 +25,7 @@ Strides = tuple[int, ...]
 
 
 def in_layout(spec: TensorSpec, layout: str) -> TensorSpec:
-    """Returns the spec in a layout where it has rank 4, else the spec itself."""
+    """Returns a spec of rank 4 with the given layout, and any other spec unchanged."""
     return spec.with_format(layout=layout) if len(spec.shape) == 4 else spec
 
 

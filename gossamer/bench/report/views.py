@@ -41,7 +41,7 @@ class View:
 
     @property
     def own(self) -> ResultRow | None:
-        """Gossamer's fastest row, None where it has none."""
+        """Gossamer's fastest row; None where gossamer has no row."""
         return self.fastest.get(OWN)
 
     @property
@@ -51,7 +51,8 @@ class View:
 
     @property
     def light(self) -> float | None:
-        """Microseconds at the speed of light in this precision; None where they are not known."""
+        """Microseconds at the speed of light in this precision; None where the speed of light is
+        not known."""
         lights = (row.speed_of_light_us for row in self.rows if row.precision == self.precision)
         return next((light for light in lights if light is not None), None)
 

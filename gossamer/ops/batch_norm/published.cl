@@ -1,5 +1,5 @@
-/* Batch norm by the statistics of its own input, in two kernels. The input is (outer, channels,
- * inner) in memory, and `count` is the number of elements of a channel, outer * inner.
+/* Batch norm with the mean and the variance of its own input, in two kernels. The input is (outer,
+ * channels, inner) in memory, and `count` is the number of elements of a channel, outer * inner.
  *
  * The first kernel writes `statistics` (3, channels): the mean as computed in float32, the rest
  * (the exact mean minus the computed mean), and gamma divided by the standard deviation. The second

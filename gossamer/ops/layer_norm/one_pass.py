@@ -1,5 +1,5 @@
-"""Layer norm and RMS norm on a device in one kernel, which reads each element from memory once
-where the work-items of a row can keep the row in registers."""
+"""Layer norm and RMS norm on a device in one kernel. The kernel reads each element from memory only
+once if the work-items of a row can keep the row in registers."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ class Multiplication:
 
 def _padded(workspace: int) -> int:
     """Returns the bytes of a workspace plus 16 bytes, which cuBLAS may need for a fused epilogue;
-    nvmath-python adds them to its workspaces, too. A workspace of 0 bytes stays 0."""
+    nvmath-python adds these 16 bytes to its workspaces, too. A workspace of 0 bytes stays 0."""
     return workspace + 16 if workspace else 0
 
 

@@ -63,8 +63,8 @@ class NvmathLibrary:
 
 
 def unavailable(name: str, device: Device) -> str | None:
-    """Returns one line with the reason why a library cannot be used on a device; None where it can
-    be used."""
+    """Returns one line with the reason why a library cannot be used on a device; None where the
+    library can be used."""
     library = _on(name, device)
     return library if isinstance(library, str) else None
 

@@ -81,11 +81,11 @@
 
 #define VOTES_OF_WARPS ((SHARED_POINTER uint *)(pool + VOTES_AT))
 
-/* The registers of a work-item of a matmul warp. quad: the indices of its groups of four inputs.
- * valid: a mask for each group; all bits are set where the network has the group, otherwise no bit
- * is set. next_row: the data row of a later sample. source: the network whose inner products are
- * used. listed_before, listed: how many rows the warp listed in the block before and in this
- * block. */
+/* The registers of a work-item of a matmul warp. quad: the indices of the work-item's groups of
+ * four inputs. valid: a mask for each group; all bits are set where the network has the group,
+ * otherwise no bit is set. next_row: the data row of a later sample. source: the network whose inner
+ * products are used. listed_before, listed: how many rows the warp listed in the block before and in
+ * this block. */
 typedef struct {
     int quad[QUADS], valid[QUADS], next_row, source, listed_before, listed;
 } MatmulState;

@@ -2,10 +2,10 @@
  * shared memory until the last sample, and fetches each sample while it trains on the sample
  * before.
  *
- * In the first layer LANES neighbouring work-items share SHARE inputs, and each has PER_ITEM units
- * that are LANES apart: each weight is read and changed by one work-item only. Without velocities
- * the weights are stored divided by `scale`, so that their decay takes one multiplication per
- * update.
+ * In the first layer LANES neighbouring work-items share SHARE inputs. Each work-item has PER_ITEM
+ * units, which are LANES apart, so that only one work-item reads and changes each weight. Without
+ * velocities the weights are stored divided by `scale`, so that their decay takes one
+ * multiplication per update.
  *
  * upper_layers.h has further macros. */
 
