@@ -172,7 +172,8 @@ def _most_error(graph: Graph) -> dict[str, float]:
 
 def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
            between_layers: bool = False) -> list[Plan]:
-    """Returns one plan for each precision that the fastest plans use, the most precise first.
+    """Plans the network once for each allowed precision. Returns the plans, the most precise first:
+    one plan for each precision in which a plan's least precise layer computes.
 
     policy: restrictions of gossamer's choice.
     Raises AbsentError where the algorithm that the policy forces computes no layer.

@@ -1,5 +1,5 @@
 /* Pooling of a tensor seen as (outer, height, width, inner), inner contiguous: NCHW is
- * (N C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N).
+ * (N * C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N).
  *
  * A work-item computes LANES neighbours along `inner`, or PIXELS along the width. LANES or PIXELS
  * may be 4; the other is then 1. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and

@@ -1,5 +1,5 @@
 /* Resizing of a tensor seen as (outer, height, width, inner), inner contiguous: NCHW is
- * (N C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N). Tables hold the input position of
+ * (N * C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N). Tables hold the input position of
  * each output row and column, and with LINEAR also the next input position and its weight.
  *
  * A work-item computes LANES neighbours along `inner`, or PIXELS along the width. LANES or PIXELS

@@ -18,7 +18,7 @@
 #define PER_ITEM 4 /* units of a work-item */
 #define LANES 8 /* work-items of a row, a power of two */
 #define CAPACITY 16 /* the most inputs of a matmul warp */
-#define AHEAD 2 /* rows of a work-item in a step */
+#define AHEAD 2 /* rows of weights that a work-item handles in a step */
 #define WEIGHT_AT 1828 /* offset in shared memory, in floats, of the first layer's weights */
 #define LIST_AT 3876 /* offset of the lists of inputs that are not 0, in floats */
 #define ROWS_AT 5284 /* offset of the rows of weights of the listed inputs, in floats */
@@ -83,9 +83,9 @@
 
 /* The registers of a work-item of a matmul warp. quad: the indices of the work-item's groups of
  * four inputs. valid: a mask for each group; all bits are set where the network has the group,
- * otherwise no bit is set. next_row: the data row of a later sample. source: the network whose inner
- * products are used. listed_before, listed: how many rows the warp listed in the block before and in
- * this block. */
+ * otherwise no bit is set. next_row: the data row of a later sample. source: the network whose
+ * inner products are used. listed_before, listed: how many rows the warp listed in the block before
+ * and in this block. */
 typedef struct {
     int quad[QUADS], valid[QUADS], next_row, source, listed_before, listed;
 } MatmulState;

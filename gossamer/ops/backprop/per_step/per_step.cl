@@ -20,10 +20,10 @@
 #define FORWARD 1
 #define WEIGHTED 0 /* 1: each row has a weight, by which its loss and its errors are multiplied */
 #define ADAM 0 /* 1: Adam makes the changes */
-#define NEW_1 0.1f /* share of new values in Adam's first mean */
-#define NEW_2 0.001f /* share of new values in Adam's second mean */
-#define LOG_BETA_1 -0.1053605f /* logarithm of the share of the first mean that is kept */
-#define LOG_BETA_2 -0.0010005f /* logarithm of the share of the second mean that is kept */
+#define NEW_1 0.1f /* share of a new gradient in Adam's mean of the gradients */
+#define NEW_2 0.001f /* share of a new square in Adam's mean of the squared gradients */
+#define LOG_BETA_1 -0.1053605f /* logarithm of 1 - NEW_1 */
+#define LOG_BETA_2 -0.0010005f /* logarithm of 1 - NEW_2 */
 #define EPSILON 1e-8f /* the number that Adam adds to each square root */
 #define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
 #define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */

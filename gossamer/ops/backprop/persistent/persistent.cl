@@ -17,7 +17,8 @@
 #define SHARE 16 /* inputs of a work-item */
 #define PER_ITEM 1 /* units of a work-item, LANES apart */
 #define REGISTERS 0 /* 1: the first layer's weights are in registers */
-/* 1: zeros of a sample are skipped; each list then holds the nonzero inputs of 32 neighbours */
+/* 1: zeros of a sample are skipped; each list then holds the nonzero inputs among 32 neighbouring
+ * inputs */
 #define SPARSE 0
 #define X_AT 1024 /* offset in shared memory, in floats, of two samples */
 #define LISTED_AT 1152 /* offset of the indices of the listed inputs, in floats */
