@@ -1,4 +1,4 @@
-"""Times calls by the clock, as a caller sees them: from the call to its result."""
+"""Times whole calls on the host, as a caller sees them: from the call to its result."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Load:
 class CallTimes:
     """The times of one contender's calls.
 
-    samples: microseconds of each call. At a given rate they count from the moment at which the call
-    was due, and not from its start.
+    samples: microseconds of each call, from its start to its end. At a given rate the microseconds
+    count from the moment at which the call was due.
     rounds: median of each round, in microseconds.
     elapsed_s: duration of all rounds together, in seconds.
     """
@@ -94,8 +94,8 @@ def in_turn(contenders: Sequence[Callable[[], Call]], load: Load,
     """Measures contenders in turn, in several rounds. Returns for each contender the times of its
     calls, or the error that one of its calls raised.
 
-    contenders: functions that make a call. Each thread calls such a function once, and then times
-    the call that the function returned.
+    contenders: for each contender, a function that makes a `Call`. Each thread calls this function
+    once, and then times the `Call` that the function returned.
     before_round: function that is called before each round.
     """
     samples: list[list[np.ndarray]] = [[] for _ in contenders]

@@ -19,8 +19,8 @@ OWN = "gossamer"
 UNFUSED = "unfused"
 """Name of the plan without fusions. The name is used like the name of an algorithm."""
 DENSE = "dense"
-"""Name of the plan of the same network with dense weights. The name is used like the name of an
-algorithm."""
+"""Name of the plan of the network with random numbers in place of its zero weights. The name is
+used like the name of an algorithm."""
 OTHER_PLANS = (UNFUSED, DENSE)
 """Names of plans that force no algorithm."""
 SEMI_STRUCTURED = "torch-compile-graph:2:4"
@@ -54,10 +54,10 @@ class PeerNetwork:
 
     torch: function from the graph's constants to a torch.nn.Module, None where the network is not
     written in PyTorch.
-    torch_fused: function like `torch`, for a module that computes the whole layer in one call; only
-    CUDA has such calls. None for other networks.
+    torch_fused: function like `torch`, whose module computes the whole layer in one call, as only
+    CUDA can. None where there is no such call.
     onnx: function that returns the content of the network's ONNX file; None where to_onnx writes
-    one from the graph.
+    this file from the graph.
     is_layer: True for a single layer, which takes so little time that the cost of a call from
     Python matters.
     """

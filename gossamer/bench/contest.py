@@ -24,7 +24,7 @@ from gossamer.errors import DeviceLostError, GossamerError
 from gossamer.measure import Task, Timing, interleave
 
 _WARM_UP = 3
-"""Executions before a contender is timed, in which libraries load and clocks rise."""
+"""Executions before a contender is timed. During them libraries load and clock rates rise."""
 _BUDGET_US = 2e7
 """Microseconds of samples, of all contenders together, after which no further round begins."""
 _Made = TypeVar("_Made")
@@ -38,12 +38,12 @@ contender. The ratio was chosen on a machine with two processors, where the time
 class Result:
     """The outcome of a case's run.
 
-    rows: one for each contender and precision, measured with its fastest alternative; the fastest
-    row comes first.
+    rows: one row for each contender and precision, measured with the contender's fastest
+    alternative; the fastest row comes first.
     absent, failed: for the label of a contender or of an alternative, the reason why it has no row.
     notice: text on a disturbance of the times, which the rows contain too; "" where no disturbance
     is known.
-    seconds: time that the case took with its preparation; the caller fills it in.
+    seconds: time that the case took, preparation included; the caller sets this field.
     """
 
     case: Case
@@ -123,8 +123,8 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
         note(f"{case.name}, batch {case.batch}: {name}")
         if (other := made(name, name, make_case)) is not None:
             contenders += [(other, own_name, make) for own_name, make in other.contenders.items()]
-    # torch.compile goes first: with torch 2.11 a CUDA graph that was captured before torch.compile
-    # had compiled faulted when it was replayed
+    # torch.compile goes first: with torch 2.11 the replay of a CUDA graph faulted where
+    # torch.compile had compiled a module after the capture of the graph
     for work, name, make in sorted(contenders,
                                    key=lambda each: not each[1].startswith("torch-compile")):
         alternatives = made(name, name, make) or []

@@ -1,4 +1,4 @@
-"""Has a contender run a network for the first time, in a process of its own with empty caches."""
+"""Starts a process with empty caches, in which a contender runs a network for the first time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ and measurements."""
 class Job:
     """The work that a contender has to do in its process.
 
-    x: input of the network, which has only one.
+    x: the only input of the network.
     checked: number of images whose results are returned.
     device: the device's name.
     effort: effort of gossamer's search for candidates.

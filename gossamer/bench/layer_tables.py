@@ -52,8 +52,8 @@ class LinearLayer:
 class InvertedResidual:
     """An inverted residual block of a square image.
 
-    hidden: number of channels between its 1x1 convolutions. A block whose hidden channels are no
-    more than its input channels has no first 1x1 convolution.
+    hidden: number of channels between the two 1x1 convolutions of the block. A block whose hidden
+    channels are no more than its input channels has no first 1x1 convolution.
     """
 
     name: str
@@ -122,9 +122,10 @@ def _mobilenet_v2_pointwise() -> Iterator[ConvLayer]:
 def resnet50(halving: int = 1) -> Iterator[ConvLayer]:
     """Yields the convolutions of ResNet-50.
 
-    halving: kernel size of the convolution with stride 2 in the first block of a stage: 1 for the
-    block's first 1x1 convolution, or 3 for its 3x3 convolution as in later versions of the network.
-    The convolution of the shortcut has stride 2 in both cases.
+    halving: kernel size of the convolution that has stride 2 in the first block of a stage. With 1,
+    the block's first 1x1 convolution has stride 2. With 3, the block's 3x3 convolution has stride
+    2, as in later versions of the network. The convolution of the shortcut has stride 2 in both
+    cases.
 
     Kaiming He, Xiangyu Zhang, Shaoqing Ren and Jian Sun: Deep Residual Learning for Image
     Recognition. CVPR 2016.

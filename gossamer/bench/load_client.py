@@ -33,7 +33,7 @@ class Request:
 
     host, port, path: address to which the requests are sent.
     headers: headers of each request.
-    bodies: bodies that the requests have in turn.
+    bodies: bodies of the requests, which take them in turn.
     rate: mean number of requests per second, at random times (a Poisson process); None where each
     connection sends its next request as soon as its last request was answered.
     seconds: time during which requests are sent.
@@ -56,11 +56,11 @@ class Request:
 class Outcome:
     """The answers that came back.
 
-    latencies_s: seconds from the time at which a request was due to its answer, for each successful
-    request.
+    latencies_s: seconds between the moment at which a request was due and its answer, for each
+    successful request.
     statuses: number of answers by HTTP status; "failed" counts the requests without an answer.
     seconds: time from the first request to the last answer.
-    answers: distinct answers to each body, in base 64, by the number of the body.
+    answers: distinct answers to each body, in base 64. The key is the index of the body, as text.
     """
 
     latencies_s: list[float] = field(default_factory=list)

@@ -70,9 +70,10 @@ def made(name: str, place: Any, dtype: Any) -> tuple[Any, tuple[int, ...]]:
 
 def with_statistics(module: Any, x: Any) -> Any:
     """Returns a network in evaluation mode whose batch norms have the statistics of the pictures
-    `x`, so that activations neither vanish nor explode. Scales of channels that are all the same
-    number below _LEAST_SCALE become 1: with them, some networks begin the training of residual
-    branches, whose results would be zeros here, or would vanish beside the sums."""
+    `x`, so that activations neither vanish nor explode. Some networks begin training with scales of
+    channels that are all equal and nearly 0, at the end of residual branches. With these scales the
+    results of the branches would be zeros, or would vanish in the sums. Equal scales below
+    _LEAST_SCALE therefore become 1."""
     import torch
 
     for layer in module.modules():

@@ -16,14 +16,15 @@ Weigh = Callable[[np.ndarray], np.ndarray]
 
 
 def pruned(graph: Graph, sparsity: float) -> Graph:
-    """Returns the network with this share of the weights of each layer set to zero. Depthwise
-    convolutions keep their weights."""
+    """Returns the network with the share `sparsity` of the weights of each layer set to zero.
+    Depthwise convolutions keep their weights."""
     return _with_weights(graph, lambda weight: weight if _is_depthwise(weight) else
                          _with_zeros(weight, sparsity))
 
 
 def pruned_pointwise(graph: Graph, sparsity: float) -> Graph:
-    """Returns the network with this share of the weights of each 1x1 convolution set to zero."""
+    """Returns the network with the share `sparsity` of the weights of each 1x1 convolution set to
+    zero."""
     return _with_weights(graph, lambda weight: (
         _with_zeros(weight, sparsity) if weight.shape[2:] == (1, 1) else weight))
 

@@ -237,7 +237,8 @@ def csv_bytes(rows: Sequence[ResultRow]) -> bytes:
 
 
 def append_rows(path: Path, rows: Sequence[ResultRow]) -> None:
-    """Adds all rows to a file or none, and makes the file and its folder where they are absent.
+    """Adds the rows to a file, either all rows or none. Makes the file and its folder where they
+    are absent.
     Two processes may append to one file. Raises InputError when the file cannot be written."""
     lines = "".join(json.dumps(_without_empty(row), allow_nan=False) + "\n"
                     for row in rows)

@@ -2,7 +2,7 @@
 
 Each server and the client are processes of their own. Requests are sent at random times with a
 given mean rate, even while earlier requests wait for answers. The latency of a request is the time
-from the moment at which the request was due to the answer.
+between the moment at which the request was due and its answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gossamer.plan.plan import Plan
 
 SERVERS = ("gossamer", "litserve", "fastapi", "empty")
 """The servers that are known: gossamer's, PyTorch behind LitServe, PyTorch behind a plain handler
-of FastAPI, and the handler of FastAPI without a network."""
+of FastAPI, and the same handler without a network."""
 _SHARES = (0.25, 0.5, 0.7, 0.9)
 """Default rates at which a server is measured, as shares of the highest rate that the server
 answers."""
@@ -41,7 +41,7 @@ _START_S = 600.0
 """Seconds within which a server must be ready for requests; some servers compile the network
 first."""
 _BODIES = 4
-"""Different photos that the client sends in turn."""
+"""Number of different photos that the client sends in turn."""
 
 
 @dataclass(frozen=True)

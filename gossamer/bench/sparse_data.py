@@ -22,8 +22,8 @@ from gossamer.io import npy
 SHARES = ("0.90", "0.98")
 """Sparsities of the masks of DLMC, Google's collection of pruned networks."""
 DRAWN_FROM = {"0.80": "0.90", "0.95": "0.90"}
-"""Sparsities of further masks. The masks of each key are drawn from the masks of DLMC that have the
-sparsity of the value."""
+"""Sparsities of further masks. Masks whose sparsity is a key are drawn from DLMC's masks whose
+sparsity is the key's value."""
 
 SKIMCAFFE = "alexnet_pruned/skimcaffe_layers.csv"
 MASKS = ("resnet50_masks/output_pixels.txt",
@@ -74,9 +74,9 @@ def check(suite: str, folder: Path | None, files: tuple[str, ...]) -> Path:
 def published_layers(folder: Path) -> Iterator[SparseLayer]:
     """Yields every sparse layer, named network/layer.
 
-    The layers are those of SkimCaffe's networks with random weights of the published density, of
-    SkimCaffe's AlexNet with its published weights, of the published 3x3 filters of ResNet-50, and
-    of ResNet-50 with DLMC's masks.
+    There are four kinds of layers: layers of SkimCaffe's networks with random weights of the
+    published density; layers of SkimCaffe's AlexNet with its published weights; 3x3 layers of
+    ResNet-50 with published filters; and layers of ResNet-50 with DLMC's masks.
     """
     for layer, density in skimcaffe(folder).values():
         if density < 1 - _PRUNED:

@@ -28,7 +28,7 @@ _VALUE = rb"[ \t]+[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|(?i:inf|in
 _ENTRIES = {field: re.compile(rb"[ \t]*\d+[ \t]+\d+" + (b"" if field == "pattern" else _VALUE)
                               + rb"[ \t]*\r?")
             for field in ("real", "double", "integer", "unsigned-integer", "pattern")}
-"""Pattern of an entry's line for each value type of MatrixMarket files that is read."""
+"""For each value type that is read from MatrixMarket files, the pattern of an entry's line."""
 _BLANKS = b" \t\r"
 
 
@@ -37,8 +37,8 @@ class SparseWeightsFile:
     """The weights of a file.
 
     name: name of the file in messages.
-    matrix: float32 weights with a row for each output channel (groups stacked) and ascending
-    columns.
+    matrix: float32 weights with a row for each output channel (groups stacked); the columns of a
+    row ascend.
     is_mask: True where the file has no values; all values of `matrix` are then 1.
     """
 
@@ -173,8 +173,8 @@ def _entry_line(lines: list[bytes], entry: int) -> int:
 
 def _check_entries(name: str, lines: list[bytes], field: str, count: int) -> None:
     """Raises ModelError for malformed entries that SciPy does not refuse. SciPy ignores text behind
-    the numbers of a line, and reads 4.5 as 4 and .5. SciPy allocates memory for all entries before
-    it counts them, and crashes at a NUL behind the last entry."""
+    the numbers of a line, and reads `4.5` as the two numbers 4 and .5. SciPy allocates memory for
+    all entries before it counts them, and crashes at a NUL behind the last entry."""
     expected = "row column" if field == "pattern" else "row column value"
     first, entries = _entry_line(lines, 0), 0
     for number, line in enumerate(lines[first:], start=first + 1):

@@ -16,7 +16,8 @@ nonzeros, divided by the mean. In conv2 to conv5 of SkimCaffe's AlexNet these ra
 
 
 def drawn(layer: ConvLayer, density: float) -> np.ndarray:
-    """Returns random weights (M, C/groups, R, S) in float32, the same for the same name and shape.
+    """Returns random weights (M, C/groups, R, S) in float32. The weights are the same in every
+    call for a layer of this name and shape.
 
     Of all weights, round(density * size) are nonzero and normally distributed, with a variance that
     keeps the size of activations. The numbers of nonzeros of the output channels follow a gamma
@@ -70,7 +71,7 @@ def _gamma(rng: np.random.Generator, deviation: float, shape: tuple[int, ...]) -
 
 
 def _apportioned(total: int, shares: np.ndarray, most: int) -> np.ndarray:
-    """Splits a number into whole parts in proportion to the shares, none larger than `most`."""
+    """Splits a number into whole parts in proportion to the shares; no part exceeds `most`."""
     parts = np.zeros(len(shares))
     while total - parts.sum() > 0.5:
         room = parts < most

@@ -54,7 +54,7 @@ def measured(names: Sequence[str], batches: Sequence[int], setting: Setting, loa
              ) -> Iterator[TimmRow]:
     """Measures networks of timm at batch sizes. A network and batch size that fail are left out.
 
-    names: names of timm's networks, each after the prefix gossamer.bench.modules.TIMM.
+    names: names of timm's networks, each with the prefix gossamer.bench.modules.TIMM.
     note: function that is called with a line of text on the progress.
     failed: function that is called with a line on each network and batch size that is left out.
     Raises AbsentError where torch or timm is not installed.

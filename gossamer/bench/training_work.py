@@ -65,7 +65,7 @@ class EpochWork:
         return np.tile(np.array([RATE, 0, 0], np.float32), (self.problem.networks, 1))
 
     def order(self, samples: int) -> np.ndarray:
-        """Returns the numbers of the first samples, once for each network."""
+        """Returns the indices of the first samples, once for each network."""
         return np.tile(np.arange(samples, dtype=np.int32), (self.problem.networks, 1))
 
     def expected(self) -> np.ndarray:
@@ -91,8 +91,8 @@ class TrainingRun:
 
 
 def flat(layers: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Returns weights and biases, given as EpochWork.layers returns them, as one array (networks,
-    weight_count)."""
+    """Returns weights and biases as one array (networks, weight_count). layers: weights and biases
+    as EpochWork.layers returns them."""
     return np.concatenate([array.reshape(len(array), -1) for layer in layers for array in layer],
                           axis=1)
 

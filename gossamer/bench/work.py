@@ -31,16 +31,17 @@ class Case:
 
     flops: least number of floating-point operations that the work takes, without operations on zero
     weights.
-    least_bytes: bytes of nonzero weights, inputs and outputs when each crosses memory once as
-    float32.
+    least_bytes: bytes of nonzero weights, inputs and outputs when each of these float32 numbers is
+    read or written once.
     density: share of nonzero weights.
     expected: output for the first images or rows, in float64.
     contenders: for the name of each contender, a function that makes the contender's alternatives,
     or raises AbsentError.
     sample_us: approximate duration of one sample of a contender's time, in microseconds.
     most_error: for each precision, the normalised error beyond which a result is wrong.
-    beside: functions that make similar cases with other weights, by the name of a case's
-    contender. These contenders are measured in the same run.
+    beside: functions that make similar cases with other weights. The key of a function is the name
+    of the contender in the case that the function makes. These contenders are measured in the same
+    run.
     """
 
     suite: str
@@ -62,8 +63,9 @@ class Case:
 
     def with_forced(self, names: Collection[str]) -> Case:
         """Returns the case with fewer plans of gossamer. A contender `gossamer:NAME` or
-        `gossamer:NAME/FORM` stays if NAME, an algorithm or one of OTHER_PLANS, is in `names`.
-        gossamer's choice and the peers stay in any case."""
+        `gossamer:NAME/FORM` stays if NAME is in `names`. NAME is an algorithm or one of
+        OTHER_PLANS. FORM is a value of `variant` in the algorithm's configs, or a precision.
+        gossamer's choice and the peers always stay."""
         def stays(contender: str) -> bool:
             return (not contender.startswith(f"{OWN}:")
                     or contender.removeprefix(f"{OWN}:").split("/")[0] in names)
@@ -101,7 +103,8 @@ class Item:
     is_tuning: whether the time of planning is measured, with the effort in the item's name.
     is_ladder: whether the case has the rungs of the published ladder. Peers take part in such a
     case only where the command line names them.
-    is_called: whether calls are timed by the clock.
+    is_called: whether whole calls are timed on the host, from the call to its result
+    (call_times.py).
     is_module: whether the peers are ways in which torch calls a module.
     """
 
@@ -139,8 +142,8 @@ class Files:
 
 
 def least_work(layer: Layer) -> tuple[int, int]:
-    """Returns the least FLOPs and the least bytes of a layer: the numbers of its problem, minus the
-    part of zero weights."""
+    """Returns the least FLOPs and the least bytes of a layer: the numbers that its problem states,
+    minus the share of the zero weights."""
     assert layer.problem is not None
     flops, size = layer.problem.flops, layer.problem.least_bytes
     weight = layer.weights.get("weight")

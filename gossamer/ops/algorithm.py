@@ -97,7 +97,7 @@ class Problem(HashedOnce, abc.ABC):
 
     @property
     def exact_precision(self) -> str:
-        """The least precise of PRECISIONS whose results equal those of float32.
+        """The least precise of PRECISIONS that gives the same results as float32.
 
         The results are equal for all values that the facts allow.
         """
@@ -114,7 +114,7 @@ class Problem(HashedOnce, abc.ABC):
 
     @property
     def least_bytes(self) -> int:
-        """Bytes moved when every input, weight and output crosses memory once."""
+        """Bytes moved when every input and weight is read once and every output is written once."""
         weights = sum(4 * int(np.prod(shape)) for shape in self.weight_shapes.values())
         return weights + sum(spec.nbytes for spec in (*self.inputs, *self.outputs))
 
@@ -276,11 +276,11 @@ class Algorithm(abc.ABC):
         parts only where it joins channels.
     by_name_only : bool
         Whether the algorithm computes a layer only where `only` names it. There are two reasons:
-        the algorithm was not timed on a GPU yet; or another algorithm contains and improves it, so
-        that to measure it, too, would be of no use.
+        the algorithm was not timed on a GPU yet; or another algorithm is an improved version of
+        this algorithm, so that measuring both would be of no use.
     exact : bool
         Whether the algorithm sums bits to exact integers, so that rows state the precision EXACT.
-        Rows of variants of precision fp16, which round the sums to float16, state "fp16".
+        Variants of precision fp16 round the sums to float16; their rows state "fp16".
     rounds_sums : bool
         Whether variants of precision fp16 round sums to float16 before the epilogue. Such variants
         do not compute layers that sum integers.
@@ -369,8 +369,8 @@ class Algorithm(abc.ABC):
         Returns
         -------
         iterable of Variant
-            The variants of these precisions. An algorithm with many configs may list only
-            those that it expects to be fast in the last precision of `precisions`.
+            The variants of these precisions. An algorithm with many configs may list only the
+            configs that it expects to be fast in the last precision of `precisions`.
         """
         return (variant for variant in self.variants(problem, device)
                 if variant.precision in precisions)
@@ -379,7 +379,8 @@ class Algorithm(abc.ABC):
         """Return the time that a variant is expected to take, by the algorithm's own model.
 
         The tuner ranks variants by this time: some are measured first, others are not measured at
-        all. It compares expected times with measured ones and corrects the scale of the model.
+        all. The tuner compares expected times with measured ones and corrects the scale of the
+        model.
 
         Parameters
         ----------
@@ -417,8 +418,8 @@ class Algorithm(abc.ABC):
                        device: Device) -> tuple[KernelSource, ...]:
         """Return the kernels that `prepare` compiles and that other variants may share.
 
-        An algorithm overrides this method where many variants have few different kernels, so that
-        variants whose kernels are compiled already are measured before others.
+        An algorithm overrides this method where many variants share few kernels. Variants whose
+        kernels are compiled already are then measured before others.
 
         Parameters
         ----------
@@ -455,9 +456,9 @@ class Algorithm(abc.ABC):
         Returns
         -------
         callable or None
-            A function that can be pickled. Another process calls it with the same device; it then
-            puts the results for which `prepare` takes long into the kernel cache. None where no
-            step of `prepare` takes long.
+            A function that can be pickled. Another process calls the function with the same device.
+            The function computes what takes `prepare` long, and puts the results into the kernel
+            cache. None where no step of `prepare` takes long.
         """
         return None
 
@@ -480,8 +481,9 @@ class Algorithm(abc.ABC):
         Returns
         -------
         callable or None
-            A function that can be pickled. Another process calls it with the same device; it then
-            puts the library's answers into the kernel cache. None where no answer takes long.
+            A function that can be pickled. Another process calls the function with the same device.
+            The function puts the library's answers into the kernel cache. None where no answer
+            takes long.
         """
         return None
 

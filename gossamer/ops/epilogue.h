@@ -1,7 +1,8 @@
 /* The epilogue of a kernel: arithmetic on each result before it is stored. epilogue.py, beside this
  * file, writes these macros; without an epilogue, results are stored unchanged.
  *
- * `channel` is the result's channel, and `index` its place in the epilogue's tensor operands. */
+ * `channel` is the result's channel. `index` is the offset, in elements, at which each tensor
+ * operand has the number for this result. */
 
 #pragma once
 

@@ -40,8 +40,8 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
     tensor_dtype: dtype of the tensor operands, "float32" or "float16".
     one_channel: whether the values of a float4 all have the channel `channel`; else they have
     consecutive channels, and `channel` is a multiple of 4.
-    prefix: letters with which the names of the macros begin, and in lower case the names of the
-    parameters, in a kernel that has several epilogues.
+    prefix: letters at the start of the names of the macros and, in lower case, of the parameters;
+    needed in a kernel that has several epilogues.
     """
     return dict(_macros(epilogue, tensor_dtype, one_channel, prefix))
 
@@ -141,7 +141,7 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
     that kernels can read them as vectors.
 
     first_tensor_input: index of the run-time input that is the first tensor operand.
-    prefix: letters with which the names of the channel operands begin among the weights.
+    prefix: letters at the start of the channel operands' names among the weights.
     multiple: channel operands are padded to a multiple of this number, which is a multiple of 4.
     """
     arguments: list[Argument | Callable[..., Argument]] = []
@@ -172,7 +172,8 @@ def channel_vector(name: str, channels: int, size: int
 
 def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
                    tensors: Sequence[np.ndarray], rank: int) -> list[np.ndarray]:
-    """Returns an epilogue's operands as arrays that broadcast to an (N, C, ...) result of a rank.
+    """Returns an epilogue's operands as arrays that broadcast to a result (N, C, ...) of rank
+    `rank`.
 
     arrays: the constants by name, which hold the channel operands.
     tensors: the tensor operands.

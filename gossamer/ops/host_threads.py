@@ -30,7 +30,7 @@ ALL: Threads = "all"
 
 _SERIAL = 2**18
 """The most multiply-adds of a product for which OpenBLAS takes only one thread, even where it may
-take more."""
+take more threads."""
 
 Config = tuple[tuple[str, int | str], ...]
 
@@ -63,7 +63,8 @@ def of_threads(variants: Iterable[Variant], threads: Threads,
 
 
 def threads_of(variant: Variant) -> AbstractContextManager[None]:
-    """Returns a context manager, within which BLAS takes the threads of a variant's config."""
+    """Returns a context manager within which BLAS takes the number of threads of a variant's
+    config."""
     if (THREADS, ONE) in variant.config:
         return blas.limited(1)
     return blas.limited(processors()) if _has_too_many() else nullcontext()
@@ -83,6 +84,6 @@ def number_of(threads: Threads) -> int:
 
 @functools.cache
 def _has_too_many() -> bool:
-    """Returns whether BLAS takes more threads than a container's limit has processors. BLAS does
-    not know this limit."""
+    """Returns whether BLAS takes more threads than there are processors for this process. BLAS does
+    not know the limit of a container."""
     return blas.threads() > processors()

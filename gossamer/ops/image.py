@@ -23,8 +23,8 @@ _TYPES = {"float32": "float", "float16": "HALF", "uint8": "uchar", BFLOAT16: "un
 
 
 def makes_image(part: Problem) -> bool:
-    """Returns whether a part of a fusion computes an image from a single tensor in the arithmetic
-    of floats, and its constants have one number for each channel."""
+    """Returns whether a part of a fusion computes an image from a single tensor in float32
+    arithmetic, with constants of one number for each channel."""
     return isinstance(part, ElementwiseProblem) and len(part.inputs) == 1 and (
         part.arithmetic == "float32" and part.dtypes == ("float32",)
         and part.constants == tuple(range(1, len(part.operands)))

@@ -1,10 +1,10 @@
 """Rewrites expressions for kernels.
 
-A float expression keeps its results, but takes operations for which GPUs have many units. A
-division by a constant becomes multiplications: the compiler's code for a correctly rounded division
-calls a function for some operands, and a kernel that keeps sums in registers would have to save the
-sums before each call. Numbers that were clipped to a narrow range are rounded by additions, because
-GPUs have fewer units for the instruction that rounds to an integer.
+A float expression keeps its results, but gets operations for which GPUs have many units. A division
+by a constant becomes multiplications: the compiler's code for a correctly rounded division calls a
+function for some operands, and a kernel that keeps sums in registers would have to save the sums
+before each call. Numbers that were clipped to a narrow range are rounded by additions, because GPUs
+have fewer units for the instruction that rounds to an integer.
 
 An integer expression gets no division that traps.
 """
@@ -25,8 +25,8 @@ floats."""
 _MOST_ROUNDED = 2.0**22
 """The largest magnitude of numbers that are rounded by additions."""
 _INTEGERS = 1.5 * 2.0**23
-"""The float that rounds a number of a magnitude up to _MOST_ROUNDED when it is added: the sum lies
-between 2^23 and 2^24, where floats are exactly the integers."""
+"""The float that is added to a number to round the number to an integer. For magnitudes up to
+_MOST_ROUNDED the sum lies between 2^23 and 2^24, where floats are exactly the integers."""
 
 
 class _Steps:
@@ -37,7 +37,7 @@ class _Steps:
         self.steps: list[ExpressionStep] = []
 
     def add(self, function: str, *arguments: int, constants: tuple[float, ...] = ()) -> int:
-        """Adds a step, and returns the number of its value."""
+        """Adds a step, and returns the index of its result among the values of the expression."""
         self.steps.append(ExpressionStep(function, arguments, constants))
         return self.inputs + len(self.steps) - 1
 
@@ -46,14 +46,15 @@ class _Steps:
 
 
 _Replacement = Callable[[_Steps, Expression, ExpressionStep, list[int]], int | None]
-"""Function that may replace a step of an expression. It takes the numbers of the step's arguments,
-adds the new steps, and returns the number of their result. It returns None where the step stays."""
+"""A function that may replace a step of an expression. The function takes the indices of the step's
+arguments among the new expression's values, adds the new steps, and returns the index of their
+result. It returns None where the step stays."""
 
 
 @functools.lru_cache(maxsize=1024)
 def floats_in_kernels(expression: Expression) -> Expression:
-    """Returns a float expression with the same results, but for the sign of zeros and for quotients
-    below 2^-100, which may differ by the last bit."""
+    """Returns a float expression with the same results, except that zeros may differ in sign, and
+    quotients below 2^-100 in the last bit."""
     return _rewritten(expression, _float_steps)
 
 

@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 class LruCache(Generic[T]):
-    """A cache of results by key. It drops the least recently used results when all together are
-    larger than its limit.
+    """A cache of results by key. It drops the least recently used results when all results together
+    are larger than its limit.
 
     max_bytes: bytes that all results together may take.
     size: function that returns the bytes of a result.

@@ -15,7 +15,7 @@ WORD_TYPES = {"uint32": "uint", "uint64": "ulong"}
 """The C type of a word in kernels, by the NumPy dtype of the stored words."""
 _TRUTHS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "and", "or", "not"})
 _MOST_VALUES = 16
-"""The most combinations of a step's possible arguments for which its results are listed."""
+"""The most combinations of a step's possible arguments for which the step's results are listed."""
 
 
 def can_hold(format_: Format, facts: ValueFacts) -> bool:

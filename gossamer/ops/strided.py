@@ -25,7 +25,7 @@ Strides = tuple[int, ...]
 
 
 def in_layout(spec: TensorSpec, layout: str) -> TensorSpec:
-    """Returns the spec in a layout where it has rank 4, else the spec itself."""
+    """Returns a spec of rank 4 with the given layout, and any other spec unchanged."""
     return spec.with_format(layout=layout) if len(spec.shape) == 4 else spec
 
 
@@ -43,8 +43,8 @@ def layout_variants(problem: Problem, layouts: Iterable[str] = AXES,
 def merge(sizes: Sequence[int], walks: Sequence[Sequence[int]],
           marks: Sequence[Any] | None = None
           ) -> tuple[tuple[int, ...], list[Strides], tuple[Any, ...]]:
-    """Returns a nest of loops over the same elements with as few loops as possible, as (sizes,
-    walks, marks).
+    """Merges the dimensions of a nest of loops. Returns (sizes, walks, marks) of a nest over the
+    same elements with as few loops as possible.
 
     Dimensions of size 1 are dropped. Two neighbouring dimensions are merged where each tensor can
     walk along both with one stride. Dimensions with a mark other than None stay as they are.

@@ -88,9 +88,9 @@ def build_clock(device: Device) -> float:
     Returns
     -------
     float
-        Seconds of processor time, of this thread and of other processes that build for it, on a
-        device where several threads build side by side and wait for one another. Seconds of
-        wall-clock time on other devices.
+        On a device where several threads build side by side and wait for one another: seconds of
+        processor time of this thread and of the processes that build for it. On other devices:
+        seconds of wall-clock time.
     """
     if not device.builds_side_by_side:
         return time.perf_counter()

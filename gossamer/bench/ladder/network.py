@@ -1,4 +1,4 @@
-"""A network on a device that a rung of the ladder computes."""
+"""A network as one rung of the ladder computes it on a device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HERE = Path(__file__).parent
 _BLOCK = 256
 """Work-items of a work-group in rungs that do not tune this number."""
 _BLOCKS = (32, 64, 128, 256, 512, 1024)
-"""Numbers of work-items in a work-group that are tried."""
+"""The numbers of work-items of a work-group that Rung.BLOCKS and the later rung try."""
 _TUNING_REPEATS, _TUNING_SAMPLE_US = 3, 200.0
 """Samples of each block size, and their length in microseconds."""
 _LARGEST = 2**31 - 1
@@ -105,10 +105,10 @@ class _Work:
 class PublishedNetwork:
     """A network that one rung computes, with its weights and its input in a device's memory.
 
-    Up to Rung.VALUES a layer that needs padding first copies its input into a larger tensor. From
-    Rung.BORDERS on, each tensor is written with the border that its readers need. Up to
-    Rung.BORDERS each layer allocates its memory in every run, and all this memory is freed at the
-    run's end.
+    Before Rung.BORDERS a layer that needs padding first copies its input into a larger tensor. From
+    Rung.BORDERS on, each tensor is written with the border that its readers need. Before
+    Rung.MEMORY each layer allocates its memory in every run, and all of it is freed at the run's
+    end. From Rung.MEMORY on, memory is allocated once.
 
     static: network at one batch size.
     x: input of the network (N, C, H, W).
@@ -144,18 +144,18 @@ class PublishedNetwork:
 
     @property
     def kernels(self) -> int:
-        """The number of kernels of a run."""
+        """The number of kernel launches of a run."""
         return sum(len(work.launches) for work in self._works)
 
     @property
     def block_sizes(self) -> tuple[int, int]:
-        """The smallest and the largest block size of a kernel."""
+        """The smallest and the largest block size among the kernels."""
         sizes = {launch.work_group_size[0] for work in self._works for launch in work.launches}
         return min(sizes), max(sizes)
 
     def run(self, stream: Any = None) -> None:
-        """Queues the network's layers one after another. In rungs that allocate memory in every
-        run, waits until the layers have ended."""
+        """Queues the network's layers one after another. In rungs before Rung.MEMORY, waits until
+        the layers have ended."""
         tensors, padded = dict(self._kept), dict(self._kept_padded)
         for work in self._works:
             if self._rung < Rung.MEMORY:

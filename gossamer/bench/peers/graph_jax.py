@@ -24,8 +24,8 @@ LAYOUTS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
 """For each layout, the axes of an image (N, C, H, W) in the order of the layout."""
 
 _FILTERS = {"NCHW": "OIHW", "NHWC": "OHWI"}
-"""For images in each layout, the order of a filter's axes: input channels have the same place in
-filters as channels in images."""
+"""For each layout of images, the order of a filter's axes. The input channels have the same
+position in a filter as the channels have in an image."""
 _PROCESSOR_FILTERS = "HWIO"
 """The order of a filter's axes in which XLA reads filters on the processor. XLA transposes filters
 with any other order in every call."""
@@ -37,9 +37,9 @@ class GraphFunction:
     """A network at one batch size as a function of its weights and its input, with batch norms
     folded. The function returns a tuple of the graph's outputs.
 
-    Tensors of four axes have the order of axes of the layout, and all other tensors the order of
-    the graph. Filters have the layout's order in _FILTERS, and on the processor the order
-    _PROCESSOR_FILTERS.
+    The axes of a tensor with four axes are in the order of the layout; the axes of other tensors
+    are in the graph's order. The axes of filters are in the layout's order in _FILTERS, or on the
+    processor in the order _PROCESSOR_FILTERS.
 
     weights: list of the constants, with their axes in these orders and in the precision's dtype; a
     call takes this list as its first argument.
@@ -101,8 +101,8 @@ class GraphFunction:
         return array.astype(np.float32).transpose(axes)
 
     def order(self, items: Sequence[_Item]) -> tuple[_Item, ...]:
-        """Returns the items, one for each axis of a tensor in the graph, in the order of the axes
-        in the layout."""
+        """Returns the items in the layout's order of axes. items: one item for each axis of a
+        tensor, in the graph's order."""
         return tuple(items[axis] for axis in (LAYOUTS[self.layout] if len(items) == 4
                                               else range(len(items))))
 
@@ -128,7 +128,8 @@ class _Run:
         return self.function.static.shapes[name]
 
     def axis(self, node: Node, axis: int) -> int:
-        """Returns the number that an axis of a node's first input has in the layout."""
+        """Returns the index of an axis in the layout. axis: the axis of a node's first input in the
+        graph."""
         rank = len(self.shape(node.inputs[0]))
         return self.function.order(range(rank)).index(axis % rank)
 

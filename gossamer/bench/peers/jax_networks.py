@@ -24,8 +24,8 @@ _WARM_UP = 2
 record a CUDA graph."""
 _WAIT_US, _MOST_CALLS = 20_000.0, 100
 """On a GPU, the timed work queues several calls and waits once for the last result, so that the
-time of the wait is negligible. The calls together take about this number of microseconds, and are
-at most this number of calls."""
+time of the wait is negligible. The calls together take about _WAIT_US microseconds, and are at most
+_MOST_CALLS."""
 
 
 def alternatives(name: str, network: PeerNetwork, x: np.ndarray, device: Device,
@@ -58,8 +58,8 @@ def _contender(name: str, network: PeerNetwork, x: np.ndarray, device: Device, j
         """Queues calls and waits for the last one, because the device's events are on another
         stream than JAX's work."""
         for _ in range(calls):
-            # the next result may then take the memory of the last result, so that XLA need not
-            # write new addresses into the CUDA graphs that it recorded
+            # the last result is dropped first, so that the next result may take its memory, and XLA
+            # need not write new addresses into the CUDA graphs that it recorded
             results.clear()
             results.extend(call(weights, source))
         jax.block_until_ready(results)

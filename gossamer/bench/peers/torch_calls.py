@@ -22,7 +22,7 @@ _MODES = {"torch-compile": None, GRAPH: None, "torch-compile:reduce-overhead": "
 """Modes that are passed to torch.compile; None where no mode is passed, so that torch.compile takes
 its default mode."""
 _WARM_UP = 3
-"""Calls before PyTorch is timed or captured, in which it compiles."""
+"""Calls before PyTorch is timed or captured. During them PyTorch compiles."""
 
 
 def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, precision: str,

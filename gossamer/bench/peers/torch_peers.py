@@ -1,5 +1,5 @@
-"""The PyTorch peers: batch norm is folded, and memory formats, CUDA graphs and torch.compile are
-tried."""
+"""The PyTorch peers: networks in several memory formats, with CUDA graphs and with torch.compile.
+Needs torch."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ FLAGS = _Flags()
 
 
 class _TorchDevice:
-    """The device that a network runs on, and the network's input on it, copied once for each layout
-    and precision."""
+    """The device that a network runs on, and the network's input on this device, copied once for
+    each layout and precision."""
 
     def __init__(self, network: PeerNetwork, x: np.ndarray, device: Device) -> None:
         self.network = network

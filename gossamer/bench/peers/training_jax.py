@@ -16,7 +16,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 
 _UNROLLED = (1, 4)
-"""Numbers of steps in the body of the loop that are tried."""
+"""The numbers of steps in the loop's body that are tried."""
 
 Layers = list[tuple[Any, Any]]
 """Weights and biases of each layer."""

@@ -27,7 +27,7 @@ kernel."""
 
 class _TorchNetworks:
     """Networks on a torch device. A single network is vectors and matrices; the tensors of several
-    networks have the number of the network as their first index."""
+    networks have one more axis, the first, for the networks."""
 
     def __init__(self, task: EpochWork, torch_device: torch.device) -> None:
         self.alone = task.problem.networks == 1

@@ -101,7 +101,7 @@ def _by_batch(title: str, measured: Sequence[MeasuredCase], values: Mapping[str,
         cases = [case for case in measured if case.own.batch == batch]
         series = {name: [value(case) for case in cases] for name, value in values.items()}
         series = {name: line for name, line in series.items() if any(line)}
-        if len(series) > log:  # the times of one contender alone compare nothing
+        if len(series) > log:  # times of one contender alone are no comparison
             panels[batch] = [case.own.case.split("/", 1)[-1] for case in cases], series
     if not panels:
         return None

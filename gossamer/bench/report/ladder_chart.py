@@ -18,10 +18,11 @@ _BARS = {rung.contender: f"{rung.value}. {rung.label}" for rung in Rung} | {OWN:
 """Labels of the chart's lines by contender, from the top."""
 _COLOURS = {"fp64": "C0", "fp32": "C1", "tf32": "C2", "fp16": "C3"}
 _WIDTH, _BAR, _MARGINS, _DOTS = 7.5, 0.17, 1.2, 110
-"""Width of the chart, height of a bar and height of its margins in inches; dots per inch."""
+"""Width of the chart, height of a bar and height of the chart's margins in inches; dots per
+inch."""
 _LABELLED = 3.0
-"""Ratio of the axis's right end to the longest time. This leaves room for the numbers behind the
-bars."""
+"""Ratio of the axis's right end to the longest time. The ratio leaves room for the numbers behind
+the bars."""
 
 
 @dataclass(frozen=True)

@@ -84,9 +84,9 @@ def _network(view: View) -> str:
 
 
 def _grid(panels: Panels, many: bool) -> list[tuple[list[tuple[Any, ...]], float]]:
-    """Returns the lines of panels, each as the keys of its panels and its height in inches. Where
-    there are many cases, a line has all batch sizes of a network; otherwise it has a single
-    panel."""
+    """Returns the lines of panels. For each line there are the keys of its panels, and its height
+    in inches. Where there are many cases, a line has all batch sizes of a network; otherwise a line
+    has a single panel."""
     lines: dict[Hashable, list[tuple[Any, ...]]] = {}
     for key in panels:
         lines.setdefault(key[0] if many else key, []).append(key)

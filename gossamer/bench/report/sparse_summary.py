@@ -25,7 +25,8 @@ PEERS = (*IM2COL_PEERS, "cudnn")
 _DENSE = f"{OWN}:im2col_gemm"
 
 _SPARSE, _SPARSEST = 0.85, 0.95
-"""Least sparsity of the layers in the first and in the second table of gossamer over others."""
+"""The least sparsity of the layers in the first table that compares gossamer with other contenders,
+and in the second table."""
 _ALL, _SKIMCAFFE = "all", ("caffenet", "googlenet", "resnet50")
 _PUBLISHED = tuple(f"{network}/conv{number}" for network in ("alexnet", "caffenet")
                    for number in range(2, 6))
@@ -153,7 +154,8 @@ def _heading(contender: str, precision: str) -> str:
 
 
 def _over(contender: str, precision: str, allowed: str) -> SpeedUp:
-    """The speed-up of gossamer, up to the precision `allowed`, over a contender in a precision."""
+    """The speed-up of gossamer over a contender. gossamer runs in its fastest precision that
+    `allowed` allows; the contender runs in `precision`, or in its fastest one where this is ""."""
     if precision:
         return methodcaller("speed_up", contender, precision, allowed=allowed)
     return lambda case: _ratio(case.best(contender), case.time(OWN, allowed))
@@ -214,7 +216,7 @@ def _precisions(measured: Sequence[MeasuredCase]) -> list[str]:
 
 
 def _mean_cell(group: Sequence[MeasuredCase], speed_up: SpeedUp) -> str:
-    """The mean speed-up as text, with the number of cases that have a speed-up where some have
+    """The mean speed-up as text, and the number of cases that have a speed-up if other cases have
     none."""
     result = mean(group, speed_up)
     if result is None:

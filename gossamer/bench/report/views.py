@@ -1,4 +1,5 @@
-"""Views of the rows of a case: the contenders' speeds where a precision is allowed."""
+"""Views of the rows of a case: the contenders' speeds where a precision and more precise ones are
+allowed."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from gossamer.bench.suites.tuning import SUITE as TUNING
 from gossamer.ops.algorithm import PRECISIONS
 
 EQUAL = 1.02
-"""Ratio up to which two times count as equal: gossamer may have chosen the peer's algorithm."""
+"""Ratio up to which two times count as equal, because gossamer may have chosen the peer's
+algorithm."""
 _ALLOWED_BY_ALL = ("fp64", "int8", "b1")
 """The precisions that every other precision allows: double precision, and integers, whose sums are
 exact."""
@@ -29,8 +31,8 @@ class View:
 
     rows: rows of this precision, and gossamer's fastest row even if that row is more precise; the
     fastest row comes first.
-    fastest: fastest allowed row of gossamer, of its plans in OTHER_PLANS, and of each contender
-    that has a row of this precision, by contender.
+    fastest: the fastest allowed row of each contender. The contenders are gossamer, its plans in
+    OTHER_PLANS, and all others that have a row of this precision.
     """
 
     precision: str
@@ -39,7 +41,7 @@ class View:
 
     @property
     def own(self) -> ResultRow | None:
-        """Gossamer's fastest row, None where it has none."""
+        """Gossamer's fastest row; None where gossamer has no row."""
         return self.fastest.get(OWN)
 
     @property
@@ -49,7 +51,8 @@ class View:
 
     @property
     def light(self) -> float | None:
-        """Microseconds at the speed of light in this precision; None where they are not known."""
+        """Microseconds at the speed of light in this precision; None where the speed of light is
+        not known."""
         lights = (row.speed_of_light_us for row in self.rows if row.precision == self.precision)
         return next((light for light in lights if light is not None), None)
 

@@ -34,12 +34,13 @@ from gossamer.plan.prepare import build
 from gossamer.tensor import Format, TensorSpec, pack, unpack
 
 INT8 = "cudnn-int8"
-"""Name of cuDNN with 8-bit integers among the contenders."""
+"""The name of the contender that is cuDNN with 8-bit integers."""
 _SIGNS = np.array([-1, 1], np.float32)
 _LOOKS = 3
 """Samples of each variant's time, by which the fastest variant is chosen."""
 _MOST_VARIANTS = 8
-"""Most variants of an algorithm that are timed: those that are expected to be the fastest."""
+"""The most variants of an algorithm that are timed. The variants that are expected to be the
+fastest are timed."""
 _DRAWN_IMAGES = 8
 """Number of random images; a larger batch repeats them."""
 _SIGN = Epilogue(Expression(2, (
@@ -113,8 +114,8 @@ class _OnDevice:
     """The fastest variant of each algorithm that was timed, and its microseconds."""
 
     def packed(self, algorithm: Algorithm) -> list[Variant]:
-        """Returns the variants that read and write packed bits: at most _MOST_VARIANTS, those that
-        are expected to be the fastest."""
+        """Returns the variants that read and write packed bits. Returns at most _MOST_VARIANTS of
+        them, which are expected to be the fastest."""
         found = [variant for variant in algorithm.variants(self.problem, self.device)
                  if variant.inputs[0].format.is_packed and variant.outputs[0].format.is_packed]
         return sorted(found, key=lambda variant: algorithm.expected_us(
@@ -170,8 +171,8 @@ class _OnDevice:
         return self.device.upload(self.stored[spec], "a layer's input")
 
     def _fastest_of(self, algorithm: Algorithm) -> tuple[Variant, float]:
-        """Returns the fastest variant of an algorithm that reads and writes packed bits, and its
-        microseconds."""
+        """Returns an algorithm's fastest variant that reads and writes packed bits, and the
+        variant's microseconds."""
         found = self.packed(algorithm)
         sources = {spec: self._uploaded(spec) for spec in
                    dict.fromkeys(variant.inputs[0] for variant in found)}

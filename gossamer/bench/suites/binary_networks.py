@@ -1,4 +1,4 @@
-"""Whole binary networks with the shapes of the literature, and the memory that plans of them take.
+"""Whole binary networks with the shapes of the literature, and the memory that their plans take.
 
 The weights of a binary layer are drawn from 1 and -1. Scales are positive or negative powers of 2,
 and biases and inputs are multiples of powers of 2. All sums before the classifier are therefore
@@ -202,7 +202,8 @@ class _Builder:
 
 def described(context: Context) -> str:
     """Returns the text that a plan's row shows after the names of the algorithms: the shares of the
-    time before, in and behind the layers on bits, and the memory of weights and activations."""
+    time before, in and behind the layers that compute on packed bits, and the memory of weights and
+    activations."""
     use = memory_use(context.program, context.builds)
     if use is None:
         return "no layer on bits"

@@ -212,7 +212,7 @@ def _layout(x: np.ndarray, kind: str) -> str:
 def _add_peers(called: dict[str, Callable[[], CalledContender]], network: PeerNetwork,
                x: np.ndarray, kind: str, threads: int, setting: Setting,
                changed: Callable[[CalledContender], CalledContender] = lambda peer: peer) -> None:
-    """Adds the peers, each changed by a function, in each precision."""
+    """Adds the peers in each precision. changed: function that is applied to each peer."""
     def peer(name: str, precision: str) -> CalledContender:
         return changed(CALLED_PEERS[name](network, x, setting.device, precision, kind, threads))
 
@@ -254,7 +254,8 @@ def _own_call(name: str, plan: Plan, x: np.ndarray, kind: str, bound: bool,
 
 @dataclass(frozen=True)
 class _Shares:
-    """The times that bound a throughput: of a batch's kernels, and of its copies to the device.
+    """The times that bound a throughput: the time of a batch's kernels, and the time of the batch's
+    copies to the device.
 
     batch, nbytes: images and bytes of one batch.
     kernels_us: microseconds of the batch's kernels alone.

@@ -93,8 +93,8 @@ def ladder(batch: int, files: Files) -> list[Item]:
 
 
 def networks(batch: int, files: Files) -> list[Item]:
-    """Returns the networks of the files, or MobileNetV2. Plans that force one algorithm are
-    measured too."""
+    """Returns the networks of the files, or MobileNetV2 where no files are given. Plans that force
+    one algorithm are measured too."""
     makers: dict[str, Callable[[], PeerNetwork]]
     if not files.models:
         makers = {"mobilenet_v2": lambda: _mobilenet("mobilenet_v2")}
@@ -109,9 +109,9 @@ def networks(batch: int, files: Files) -> list[Item]:
 
 
 def pruned_networks(batch: int, files: Files) -> list[Item]:
-    """Returns whole pruned networks and the networks of the files; only the networks of the files
-    where files are given without a folder of data. Plans that force one algorithm, and a plan of
-    the same network with dense weights, are measured too."""
+    """Returns whole pruned networks and the networks of the files. Where files are given without a
+    folder of data, returns only the networks of the files. Plans that force one algorithm, and a
+    plan of the same network with dense weights, are measured too."""
     makers = {} if files.models and files.data is None else dict(sparse_networks(files.data))
     makers |= _file_networks(files)
 
@@ -210,15 +210,15 @@ def binary_layers(batch: int, files: Files) -> list[Item]:
 
 
 def latency(batch: int, files: Files) -> list[Item]:
-    """Returns calls, each timed until its result, of the networks of the files or of
-    MobileNetV2."""
+    """Returns calls, each timed until its result. The networks are the networks of the files, or
+    MobileNetV2 where no files are given."""
     return [item for name, make in _called_networks(files)
             for item in latency_items(name, make, batch, files)]
 
 
 def throughput(batch: int, files: Files) -> list[Item]:
-    """Returns many batches, timed with their transfers, of the networks of the files or of
-    MobileNetV2."""
+    """Returns many batches, timed with their transfers. The networks are the networks of the files,
+    or MobileNetV2 where no files are given."""
     return [item for name, make in _called_networks(files)
             for item in throughput_items(name, make, batch, files)]
 
@@ -282,7 +282,7 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
     models: files that the suites of networks and of calls measure.
     data: folder of published sparse weights.
     sparsity: least sparsity of the layers that `sparse-layers` measures.
-    effort: the effort that `tuning` measures; None for several.
+    effort: the effort that `tuning` measures; None for the suite's own efforts.
     loads: numbers of threads, rates and durations of the calls that `latency` measures.
     images: folder of pictures that `throughput` runs.
     modules: patterns of the names of networks that `torch-modules` measures.

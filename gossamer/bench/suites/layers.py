@@ -36,7 +36,8 @@ _SAMPLE_US = 1_000.0
 """Microseconds of a sample where executions are replayed as a CUDA graph; other samples have the
 default duration of a case."""
 _LOOKS = 3
-"""Number of samples of each config's time where the fastest config of a form is chosen."""
+"""Number of samples of each config's time where the fastest config of a form is chosen (see
+layer_case)."""
 
 
 def convolution(layer: ConvLayer, weight: np.ndarray | None = None,

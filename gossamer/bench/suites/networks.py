@@ -47,7 +47,7 @@ _OVER_LAYERS = 2e-2
 one layer, because the errors of the layers add up. Over the 53 layers of MobileNetV2 the error was
 3e-3 in TF32 and 4e-3 in float16."""
 _ANY_ERROR = 10.0
-"""Error that no result exceeds."""
+"""A limit that the error of no result exceeds, for networks whose errors cannot be judged."""
 _JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
 """Functions that are not continuous. Such a function may turn the smallest difference into a large
 one, so that the errors of the layers behind the function have no bound."""
@@ -163,7 +163,7 @@ def _forced_algorithms(ops: Collection[str]) -> list[str]:
 
 
 def _most_error(graph: Graph) -> dict[str, float]:
-    """Returns, for each precision, the largest error of a result that is not wrong."""
+    """Returns, for each precision, the normalised error above which a result counts as wrong."""
     functions = {step.function for node in graph.nodes for key in ("expression", "epilogue")
                  if key in node.attributes for step in node.attributes[key].steps}
     most = _ANY_ERROR if functions & _JUMPS else _OVER_LAYERS
@@ -172,7 +172,8 @@ def _most_error(graph: Graph) -> dict[str, float]:
 
 def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
            between_layers: bool = False) -> list[Plan]:
-    """Returns one plan for each precision that the fastest plans use, the most precise first.
+    """Plans the network once for each allowed precision. Returns the plans, the most precise first:
+    one plan for each precision in which a plan's least precise layer computes.
 
     policy: restrictions of gossamer's choice.
     Raises AbsentError where the algorithm that the policy forces computes no layer.

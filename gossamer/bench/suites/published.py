@@ -37,8 +37,8 @@ _LEAKY = Expression(1, (ExpressionStep("leaky_relu", (0,), (SLOPE,)),), (1,))
 
 def published(batch: int, files: Files) -> list[Item]:
     """Returns cases for each layer of YOLOv4-tiny and YOLOv2-tiny with batch norm: the five
-    published steps, each alone, and the whole layer. Batch norm takes the statistics of its own
-    batch."""
+    published steps, each alone, and the whole layer. Batch norm takes the mean and the variance of
+    its own batch."""
     register()
     items = []
     for layer in yolo():
@@ -99,8 +99,8 @@ def _whole(layer: ConvLayer, batch: int, setting: Setting) -> Case:
 
 
 def whole_layer(layer: ConvLayer) -> Graph:
-    """Returns the network of a convolution, batch norm by the statistics of its own batch, and
-    leaky rectifier, with random weights."""
+    """Returns a network with random weights: a convolution, batch norm with the mean and the
+    variance of its own batch, and a leaky rectifier."""
     random = np.random.default_rng(0)
     build = GraphBuilder(layer.name, file=layer.name)
     x = build.input("x", (None, layer.channels, layer.size, layer.size))

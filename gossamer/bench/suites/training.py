@@ -30,8 +30,8 @@ experiment; pictures for 784 inputs have 28 x 28 grey levels."""
 _DENSITIES = {True: 0.101, False: 0.191}
 """Share of nonzero inputs in MNIST, by whether the inputs are binarised."""
 _CHECKED, _CHECKED_IN_ALL, _LEAST_CHECKED = 1000, 20_000, 100
-"""Samples after which networks are compared with the reference: the most for one network, the most
-for all networks together, and the least for each network."""
+"""Networks are compared with the reference after some samples: the most samples for one network,
+the most samples for all networks together, and the least samples for each network."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ MANY = tuple(TrainingCase(f"1024-32-10/x{networks}", PUBLISHED, 10_000, networks
 
 
 def backprop(batch: int, files: Files) -> list[Item]:
-    """Returns online training of one network, which has no batch size."""
+    """Returns online training of one network. The training has no batch size."""
     return [_item("backprop", training) for training in BACKPROP]
 
 
 def train_many(batch: int, files: Files) -> list[Item]:
-    """Returns online training of several networks at once, which has no batch size."""
+    """Returns online training of several networks at once. The training has no batch size."""
     return [_item("train-many", training) for training in MANY]
 
 

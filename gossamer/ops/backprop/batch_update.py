@@ -21,7 +21,7 @@ ACTIVATE: dict[str, Callable[[np.ndarray], object]] = {
     "relu": lambda z: np.maximum(z, 0, out=z),
     "linear": lambda z: z,
 }
-"""A function for each activation that computes it in place."""
+"""For each activation, the function that computes the activation in place."""
 
 
 def _sigmoid_slope(error: np.ndarray, value: np.ndarray, spare: np.ndarray) -> None:
@@ -46,7 +46,7 @@ _TIMES_SLOPE: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], None]] = 
     "relu": _relu_slope,
     "linear": lambda error, value, spare: None,
 }
-"""A function for each activation that multiplies `error` by the activation's derivative. `value`
+"""For each activation, the function that multiplies `error` by the activation's derivative. `value`
 has the results of the activation, and the array `spare` of the same shape is overwritten."""
 
 

@@ -17,8 +17,8 @@ LOSSES = ("squared_error", "cross_entropy")
 OUTPUTS = ("linear", "sigmoid", "tanh")
 """Activations that the outputs may have with the loss "squared_error"."""
 BETAS = (0.9, 0.999)
-"""Adam's two shares: how much of the running mean of the gradients, and how much of the running
-mean of the squared gradients, an update keeps."""
+"""The two decay rates of Adam: the shares that an update keeps of the running mean of the gradients
+and of the running mean of the squared gradients, in this order."""
 EPSILON = 1e-8
 """The number that Adam adds to each square root, so that it never divides by 0."""
 DENSITIES = (1.0, 0.5, 0.25, 0.1)
@@ -39,7 +39,7 @@ class BackpropProblem(Problem):
     batch: number of samples of an update (1: online); the last update takes the remaining samples.
     velocity: True where momentum is used.
     adam: True where Adam makes the changes; excludes momentum.
-    output: activation of the outputs with squared_error, one of OUTPUTS; None takes the activation
+    output: activation of the outputs with squared_error, one of OUTPUTS; None means the activation
     of the hidden layers, or "linear" where the hidden layers have relu.
     weighted: True where each row has a weight, by which its loss and its gradient are multiplied.
     networks: number of networks, each of which is trained by itself.

@@ -1,4 +1,4 @@
-"""Batch norm by the statistics of its own input."""
+"""Batch norm with the mean and the variance of its own input."""
 
 from gossamer.ops.batch_norm.host import NumpyBatchNorm
 from gossamer.ops.batch_norm.problem import BatchNormProblem

@@ -1,4 +1,4 @@
-"""Batch norm by the statistics of its own input, as in training."""
+"""Batch norm with the mean and the variance of its own input, as in training."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-/* Batch norm by the statistics of its own input, in two kernels. The input is (outer, channels,
- * inner) in memory, and `count` is the number of elements of a channel, outer * inner.
+/* Batch norm with the mean and the variance of its own input, in two kernels. The input is (outer,
+ * channels, inner) in memory, and `count` is the number of elements of a channel, outer * inner.
  *
  * The first kernel writes `statistics` (3, channels): the mean as computed in float32, the rest
  * (the exact mean minus the computed mean), and gamma divided by the standard deviation. The second
@@ -9,7 +9,7 @@
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORK_GROUP_SIZE 256 /* work-items of a work-group, a power of two */
-#define STORED 0 /* 1: also writes mean and variance, mixed with stored ones, as outputs */
+#define STORED 0 /* 1: the new stored mean and variance are outputs, too */
 #endif
 
 #include "dialect/common.h"

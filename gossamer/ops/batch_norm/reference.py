@@ -1,4 +1,4 @@
-"""Batch norm by the statistics of its own input, in float64."""
+"""Batch norm with the mean and the variance of its own input, in float64."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@
  * a row and a column; positions in paddings count, too. A kernel writes all positions. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-#define SOURCE_PLANES 0 /* bits of a source value: 1 for bits and 2 for trits; 0 for floats */
-#define TARGET_PLANES 1 /* bits of a target value: 1 for bits and 2 for trits; 0 for floats */
+#define SOURCE_PLANES 0 /* planes of the source: 1 for bits, 2 for trits, 0 for floats */
+#define TARGET_PLANES 1 /* planes of the target: 1 for bits, 2 for trits, 0 for floats */
 #define SOURCE_PARTS 1 /* 32-bit parts of a word of the source, 1 or 2 */
 #define TARGET_PARTS 1 /* 32-bit parts of a word of the target, 1 or 2 */
 #define CHANNELS 4 /* number of channels that a work-item of unpack computes, 1, 4 or 32 */
@@ -16,7 +16,7 @@
  * macros say which of i0 to i3 is the index of the image, of the step along the channels, of the
  * row and of the column. */
 #define IMAGE i0
-#define STEP i1 /* a step is 32 channels, for unpack CHANNELS channels */
+#define STEP i1 /* a step is 32 channels, or in unpack CHANNELS channels */
 #define ROW i2
 #define COLUMN i3
 #define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */

@@ -107,7 +107,8 @@ class PackedCopy(Algorithm):
 
 def _moves_fours(spec: TensorSpec) -> bool:
     """Whether kernels may access four neighbouring channels of a float tensor at once: the four
-    channels are contiguous in memory, at an address that is a multiple of the size of four."""
+    channels are contiguous in memory, at an address that is a multiple of the bytes of four
+    values."""
     if spec.strides[1] != 1:
         return False
     return not any(step % 4 for step in (spec.offset, spec.strides[0], *spec.strides[2:]))

@@ -18,8 +18,8 @@ def reference(problem: ElementwiseProblem, inputs: Sequence[np.ndarray],
 
 def compute(problem: ElementwiseProblem, inputs: Sequence[np.ndarray],
             weights: Mapping[str, np.ndarray], arithmetic: str) -> list[np.ndarray]:
-    """Returns the outputs, computed in the dtype `arithmetic`. Where this is a float dtype, outputs
-    that the problem states as float32 are returned in `arithmetic`."""
+    """Returns the outputs, computed in the dtype `arithmetic`. Where `arithmetic` is a float dtype,
+    outputs that the problem states as float32 are returned in `arithmetic`."""
     remaining = iter(inputs)
     operands = [weights[f"operand{index}"] if index in problem.constants else next(remaining)
                 for index in range(len(problem.operands))]

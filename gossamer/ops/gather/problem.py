@@ -20,8 +20,8 @@ class GatherProblem(Problem):
     indices: spec of the indices, int32 or int64. Negative indices count from the end. For an index
     out of range the host raises an error; kernels cannot raise errors, and take the nearest slice.
     axis: index of the axis, from 0.
-    constants: numbers of the operands that are constants: 0 for data, 1 for indices. The weights
-    hold them as `operand0` and `operand1`.
+    constants: indices of the operands that are constants: 0 for `data`, 1 for `indices`. The
+    weights hold these operands as `operand0` and `operand1`.
     Raises ValueError for an invalid axis or dtype, and for slices of an empty axis.
     """
 

@@ -25,7 +25,7 @@ from gossamer.ops.weights import Weights
 
 
 class CublasGemm(Algorithm):
-    """A product by cuBLAS, followed by a kernel for the epilogue where cuBLAS cannot apply it."""
+    """A product by cuBLAS. A separate kernel applies an epilogue that cuBLAS cannot apply."""
 
     op = "gemm"
     name = "cublas"

@@ -123,7 +123,7 @@ class FewRows(Algorithm):
             variant = Variant((("work_group", work_group),), problem.inputs, problem.outputs)
             yield from (variant, variant.as_fp16)
             if not problem.epilogue.tensor_count:
-                # a network's output is float32
+                # the product may be a network's output, which is float32
                 yield replace(variant.as_fp16, outputs=problem.outputs)
 
     def prepare(self, weights: Weights, problem: GemmProblem, variant: Variant,
@@ -200,7 +200,7 @@ def pointwise(problem: GemmProblem) -> Conv2dProblem:
 
 def _over(problem: GemmProblem | Conv2dProblem, variant: Variant, layout: str) -> Variant:
     """Returns a variant of `problem` with the config and precision of a variant of another problem.
-    layout: the layout of all its tensors."""
+    layout: the layout of all tensors of the returned variant."""
     inputs, outputs = (tuple(spec.with_format(layout=layout) for spec in specs)
                        for specs in (problem.inputs, problem.outputs))
     same_config = replace(variant, inputs=inputs, outputs=outputs)

@@ -1,6 +1,7 @@
 /* A matrix product of ROWS rows. Each work-group computes one column of the result; its work-items
  * stride along a contiguous row of weights. The kernel is memory-bound: it reads every weight once.
- * A work-item reads its first HELD pieces while the previous kernel still runs. */
+ * A piece is VECTOR neighbouring weights. A work-item reads its first HELD pieces while the
+ * previous kernel still runs. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 1 /* rows of the product */

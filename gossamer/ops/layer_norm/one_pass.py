@@ -1,5 +1,5 @@
-"""Layer norm and RMS norm on a device in one kernel, which reads each element from memory once
-where the work-items of a row can keep the row in registers."""
+"""Layer norm and RMS norm on a device in one kernel. The kernel reads each element from memory only
+once if the work-items of a row can keep the row in registers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _MOST_PIECES = 16
 _MOST_ELEMENTS = 32
 """The most pieces that a work-item keeps in registers where a piece has one element."""
 _GROUPS_OF_A_UNIT = 16
-"""The most work-groups of a launch for each compute unit, by a rule of thumb: with as many, all
-compute units have work until the launch ends. Where there are more blocks of rows, a work-group
-normalises several blocks, and finds scale and bias in the cache after the first one."""
+"""The most work-groups of a launch for each compute unit, by a rule of thumb: this many keep all
+compute units busy until the launch ends. Where there are more blocks of rows than work-groups, a
+work-group normalises several blocks, and finds scale and bias in the cache after its first
+block."""
 
 
 class OnePassLayerNorm(KernelAlgorithm):

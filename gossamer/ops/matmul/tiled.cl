@@ -1,7 +1,7 @@
 /* Batched row-major matrix products, c = a @ b, by tiles in shared memory.
  * A work-group of 256 work-items computes TILE x TILE results, and a work-item EACH x EACH results,
- * where EACH = TILE / 16. The results of a work-item are 16 apart, so that neighbouring work-items
- * read neighbouring words. */
+ * where EACH = TILE / 16. The results of a work-item are 16 rows or 16 columns apart, so that
+ * neighbouring work-items read neighbouring words. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE 64 /* rows and columns of a tile of results, a multiple of 16 */

@@ -60,7 +60,7 @@ class Session:
     optimised: whether ONNX Runtime may rewrite the model.
     spinning: whether threads spin while they wait for work, also between runs.
     profiled: whether the times of nodes are taken.
-    inputs, outputs: numbers of the values that a run takes and returns.
+    inputs, outputs: how many values a run takes, and how many it returns.
     Where ONNX Runtime cannot run the model, raises UnsupportedError that says why.
     """
 
@@ -140,7 +140,8 @@ class Session:
 
     def node_times(self) -> list[tuple[str, float]]:
         """Returns the name and the microseconds of each execution of a node, in the order of all
-        runs so far. The session must be `profiled`. After this call it takes no more times."""
+        runs so far. The session must be `profiled`. After this call the session measures no more
+        times."""
         events = json.loads(Path(self._session.end_profiling()).read_text())
         ending = "_kernel_time"
         return [(event["name"].removesuffix(ending), float(event["dur"])) for event in events
@@ -175,8 +176,8 @@ def _run_options() -> Any:
 
 
 def _checked(model: bytes) -> onnx.ModelProto:
-    """Returns a model that was read from bytes. Raises UnsupportedError for a model that names
-    another file: a saved plan may come from anybody, and must not make ONNX Runtime read files."""
+    """Returns the model that the bytes hold. Raises UnsupportedError for a model that names another
+    file: a saved plan may come from anybody, and must not make ONNX Runtime read files."""
     try:
         proto = onnx.load_model_from_string(model)
     except DecodeError:

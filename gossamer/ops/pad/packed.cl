@@ -6,7 +6,7 @@
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORD uint /* type of a word, uint or ulong */
 #define WORD_BITS 32 /* bits of a word */
-#define PLANES 1 /* words of a pixel: 1 for bits, 2 for trits */
+#define PLANES 1 /* number of planes: 1 for bits, 2 for trits */
 #define POSITIVE 0 /* 1: the constant is larger than 0 */
 #define NONZERO 1 /* 1: the constant is not 0 */
 #endif

@@ -38,7 +38,7 @@ def write_expression(writer: ModelWriter, expression: Expression, values: Sequen
     values, shapes: names and shapes of the expression's inputs.
     dtype: dtype of the inputs, in which the expression is computed.
     shape: shape of all outputs.
-    constants: numbers of the inputs that are constants.
+    constants: indices of the inputs that are constants.
     Raises UnsupportedError for a function that ONNX Runtime does not compute in the dtype.
     """
     names, known = list(values), list(shapes)
@@ -64,8 +64,9 @@ def write_expression(writer: ModelWriter, expression: Expression, values: Sequen
 
 def _batch_norms(expression: Expression, shapes: Sequence[Shape],
                  constants: frozenset[int]) -> dict[int, tuple[int, ...]]:
-    """Returns the batch norms (x - mean) * scale + shift in an expression. Each batch norm has the
-    number of its last step as the key, and the numbers of x, mean, scale and shift as the value.
+    """Returns the batch norms (x - mean) * scale + shift in an expression. The key of a batch norm
+    is the index of its last step among the steps; the value has the indices of x, mean, scale and
+    shift among all values of the expression.
 
     Mean, scale and shift are constants with a number for each channel, along axis 1 of x.
 

@@ -1,9 +1,9 @@
 """The problems of a part as ONNX nodes: one function for each op, in the table OPERATORS.
 
 Each function takes the writer, the problem, the ONNX names of the problem's inputs, and a mapping
-from the problem's names of its constants to their ONNX names. The function returns the ONNX names
-of the outputs, and raises UnsupportedError where ONNX Runtime has no operator with gossamer's
-results.
+from the names of the problem's constants to the ONNX names of these constants. The function returns
+the ONNX names of the outputs, and raises UnsupportedError where ONNX Runtime has no operator with
+gossamer's results.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _gemm(writer: ModelWriter, problem: GemmProblem, inputs: Sequence[str],
 def _bias(problem: Conv2dProblem | GemmProblem) -> tuple[str | None, Expression]:
     """Returns the name of the constant that an epilogue adds to each channel in its first step, and
     the expression of the remaining steps. Returns None and the unchanged expression where the first
-    step adds no such constant, and where a later step reads the value before the addition or an
-    output is this value.
+    step adds no such constant, where a later step reads the value before the addition, or where
+    this value is an output.
     """
     expression, operands = problem.epilogue.expression, problem.epilogue.operands
     steps = expression.steps

@@ -12,8 +12,8 @@ from gossamer.ops.part.model import part_of_node
 from gossamer.ops.part.problem import PartProblem
 
 _RUNS, _FIRST = 9, 2
-"""The number of runs of a profile, and the number of the first runs, which only warm up and do not
-count."""
+"""The number of runs of a profile, and how many of these runs, the first ones, only warm up and are
+not counted."""
 
 
 def problem_times(problem: PartProblem, weights: Mapping[str, np.ndarray], variant: Variant,
@@ -21,7 +21,7 @@ def problem_times(problem: PartProblem, weights: Mapping[str, np.ndarray], varia
     """Returns the microseconds that each problem of a part takes, as the median of several runs.
 
     A problem takes 0 microseconds where ONNX Runtime has fused its nodes into the nodes of another
-    problem. Nodes that ONNX Runtime adds, such as changes of layout, count for no problem.
+    problem. The times of nodes that ONNX Runtime adds, such as changes of layout, are not counted.
 
     inputs: the inputs of the part.
     """

@@ -1,12 +1,12 @@
 /* Pooling of a tensor seen as (outer, height, width, inner), inner contiguous: NCHW is
- * (N C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N).
+ * (N * C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N).
  *
- * A work-item computes LANES neighbours along `inner`, or PIXELS along the width; one of the two
- * may be 4. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and out_width % 4 == 0.
- * A tensor may be a part of the channels of a larger tensor. Then source_inner or target_inner is
- * the `inner` of the larger tensor, and the part begins at element source_first or target_first.
- * An average divides by the number of window positions that lie in the input or in the counted
- * padding: `counted_top` to `counted_right` rows and columns around the input.
+ * A work-item computes LANES neighbours along `inner`, or PIXELS along the width. LANES or PIXELS
+ * may be 4; the other is then 1. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and
+ * out_width % 4 == 0. A tensor may be a part of the channels of a larger tensor. Then source_inner
+ * or target_inner is the `inner` of the larger tensor, and the part begins at element source_first
+ * or target_first. An average divides by the number of window positions that lie in the input or in
+ * the counted padding: `counted_top` to `counted_right` rows and columns around the input.
  * MAX: defined for the maximum, undefined for the average. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */

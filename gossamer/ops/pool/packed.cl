@@ -9,7 +9,7 @@
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORD uint /* type of a word, uint or ulong */
-#define PLANES 1 /* words of a pixel: 1 for bits, 2 for trits */
+#define PLANES 1 /* number of planes: 1 for bits, 2 for trits */
 #endif
 
 #include "dialect/common.h"

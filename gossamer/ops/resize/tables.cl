@@ -1,11 +1,12 @@
 /* Resizing of a tensor seen as (outer, height, width, inner), inner contiguous: NCHW is
- * (N C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N). Tables hold the input position of
+ * (N * C, H, W, 1), NHWC is (N, H, W, C), CHWN is (C, H, W, N). Tables hold the input position of
  * each output row and column, and with LINEAR also the next input position and its weight.
  *
- * A work-item computes LANES neighbours along `inner`, or PIXELS along the width; one of the two
- * may be 4. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and out_width % 4 == 0.
- * A tensor may be a part of the channels of a larger tensor. Then source_inner or target_inner is
- * the `inner` of the larger tensor, and the part begins at element source_first or target_first. */
+ * A work-item computes LANES neighbours along `inner`, or PIXELS along the width. LANES or PIXELS
+ * may be 4; the other is then 1. LANES = 4 needs inner % 4 == 0; PIXELS = 4 needs inner == 1 and
+ * out_width % 4 == 0. A tensor may be a part of the channels of a larger tensor. Then source_inner
+ * or target_inner is the `inner` of the larger tensor, and the part begins at element source_first
+ * or target_first. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define LANES 4 /* neighbours along `inner` that a work-item computes, 1 or 4 */

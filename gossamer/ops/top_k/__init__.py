@@ -1,4 +1,4 @@
-"""The greatest or smallest elements along one dimension, and their places."""
+"""The greatest or smallest elements along one dimension, and their indices."""
 
 from gossamer.ops.op import Op
 from gossamer.ops.top_k.host import NumpyTopK

@@ -1,4 +1,4 @@
-"""The greatest or smallest elements along one dimension, and their places."""
+"""The greatest or smallest elements along one dimension, and their indices."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ DTYPES = ("float32", "int32", "int64")
 
 @dataclass(frozen=True)
 class TopKProblem(Problem):
-    """The first `count` elements along one dimension in descending or ascending order, and their
-    places along this dimension, in int64. Among equal elements the one with the lower place comes
-    first; NaN comes last.
+    """The `count` greatest elements along one dimension in descending order, or the smallest in
+    ascending order, and their indices along this dimension as int64. Of equal elements the one with
+    the lowest index comes first; NaN comes last.
 
     axis: index of the dimension, from 0.
     count: number of elements that are taken.
     largest: whether the order is descending, else it is ascending.
-    places_only: whether the places are the only output, else they are the second output.
+    places_only: whether the indices are the only output, else they are the second output.
 
     Raises ValueError for an unknown dtype, an axis that the input does not have, and a count that
     is larger than the dimension.

@@ -17,8 +17,8 @@ def reference(problem: TopKProblem, inputs: Sequence[np.ndarray],
 
 def first_elements(x: np.ndarray, axis: int, count: int, largest: bool
                    ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first elements along an axis in descending or ascending order, and their places
-    in int64."""
+    """Returns the `count` greatest elements along an axis in descending order, or the smallest in
+    ascending order, and their indices as int64."""
     # the bitwise complement reverses the order of integers; negation would overflow at the smallest
     # integer
     key = (np.negative(x) if x.dtype.kind == "f" else np.invert(x)) if largest else x

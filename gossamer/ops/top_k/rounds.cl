@@ -1,11 +1,11 @@
-/* The first `count` elements of each row in descending order, and their places. Rows lie along
- * `length` of a tensor seen as (outer, length, inner). Each round finds one element: the next in
- * order after the element that the round before found. LANES work-items search a row together; each
- * work-item reads every LANES-th element.
+/* The `count` greatest elements of each row in descending order, and their indices in the row
+ * (places). Rows lie along `length` of a tensor seen as (outer, length, inner). Each round finds
+ * one element: the next in order after the element that the round before found. LANES work-items
+ * search a row together; each work-item reads every LANES-th element.
  *
  * ACROSS: where it is defined, neighbouring work-items take neighbours along `inner`, else along
  *     `length`.
- * SMALLEST: defined for ascending order in place of descending order.
+ * SMALLEST: defined for the smallest elements in ascending order.
  * PLACES_ONLY: defined where the elements themselves are not written. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */

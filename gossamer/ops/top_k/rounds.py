@@ -35,7 +35,7 @@ class RoundsTopK(KernelAlgorithm):
         return cannot_compile(problem, device)
 
     def variants(self, problem: TopKProblem, device: Device) -> Iterable[Variant]:
-        # no fp16: rounded numbers may have another order, so that places would be wrong
+        # no fp16: rounded numbers may have another order, so that indices would be wrong
         return [Variant((), problem.inputs, problem.outputs)]
 
     def kernel_launch(self, weights: Weights, problem: TopKProblem, variant: Variant,

@@ -20,8 +20,8 @@ from gossamer.ops.weights import Weights
 RANKS = 4
 """Number of algorithms requested; cuBLAS lists the best first by its own estimate."""
 ALIGNMENT = 16
-"""The address of every buffer, also of one from another library, is a multiple of this number of
-bytes."""
+"""The address of every buffer, including buffers from other libraries, is a multiple of this number
+of bytes."""
 _WORKSPACE_BYTES = 32 * 2**20
 _COMPUTE = {"fp32": "COMPUTE_32F", "tf32": "COMPUTE_32F_FAST_TF32", "fp16": "COMPUTE_32F"}
 _NOT_SUPPORTED = 15
@@ -44,7 +44,8 @@ class Fused:
 
 
 def fused(epilogue: Epilogue) -> Fused | None:
-    """Returns the epilogue as cuBLAS applies it; None where cuBLAS cannot apply all its steps."""
+    """Returns the epilogue as cuBLAS applies it; None where cuBLAS cannot apply all steps of the
+    epilogue."""
     bias, residual, relu = "", False, False
     expression = epilogue.expression
     current = 0
@@ -221,7 +222,7 @@ class Multiplication:
 
 def _padded(workspace: int) -> int:
     """Returns the bytes of a workspace plus 16 bytes, which cuBLAS may need for a fused epilogue;
-    nvmath-python adds them to its workspaces, too. A workspace of 0 bytes stays 0."""
+    nvmath-python adds these 16 bytes to its workspaces, too. A workspace of 0 bytes stays 0."""
     return workspace + 16 if workspace else 0
 
 

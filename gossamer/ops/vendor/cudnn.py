@@ -98,7 +98,7 @@ def library_on(device: Device) -> CudnnLibrary:
 
 
 def loaded_version(device: Device) -> str:
-    """Returns the version of cuDNN on a device; empty where it cannot be used."""
+    """Returns the version of cuDNN on a device; empty where cuDNN cannot be used."""
     library = _on(device)
     return "" if isinstance(library, str) else library.version
 

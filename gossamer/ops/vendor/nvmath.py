@@ -63,8 +63,8 @@ class NvmathLibrary:
 
 
 def unavailable(name: str, device: Device) -> str | None:
-    """Returns one line with the reason why a library cannot be used on a device; None where it can
-    be used."""
+    """Returns one line with the reason why a library cannot be used on a device; None where the
+    library can be used."""
     library = _on(name, device)
     return library if isinstance(library, str) else None
 
@@ -79,7 +79,7 @@ def library_on(name: str, device: Device) -> NvmathLibrary:
 
 
 def loaded_version(name: str, device: Device) -> str:
-    """Returns the version of a library on a device; empty where it cannot be used."""
+    """Returns the version of a library on a device; empty where the library cannot be used."""
     library = _on(name, device)
     return "" if isinstance(library, str) else library.version
 

@@ -73,7 +73,7 @@ class CNetworks:
     sizes: units of each layer, inputs first.
     parameters: parameters before training (networks, count) in float32.
     threads: number of threads. Where there is a single network, all threads train it together;
-    where there are several networks, each thread trains one network after the other.
+    several networks are distributed over the threads.
     Raises AbsentError where the code cannot be built, or MemoryError where memory or threads are
     missing.
     """
@@ -106,8 +106,8 @@ class CNetworks:
 class PlainNetworks:
     """Networks that the C code trains by plain loops, with parameters as for CNetworks.
 
-    together: whether the threads divide every loop over the single network; otherwise each thread
-    trains one network after the other.
+    together: whether the threads divide every loop over the single network; otherwise the networks
+    are distributed over the threads.
     """
 
     def __init__(self, sizes: Sequence[int], parameters: np.ndarray, lessons: Lessons,

@@ -35,8 +35,8 @@ static void share(const Exchange *exchange, Worker *worker, const float *own, fl
     int threads = exchange->threads;
     if (threads == 1)
         return;
-    /* two slots suffice: a thread overwrites its slot of exchange k in exchange k + 2, after it has
-     * waited in exchange k + 1 for all other threads, each of which had finished exchange k */
+    /* Two slots suffice. A thread overwrites its slot of exchange k only in exchange k + 2. In
+     * exchange k + 1 it has waited for all other threads, and these had finished exchange k. */
     float *slots = exchange->slots + (worker->turn++ & 1) * threads * exchange->slot;
     for (int n = 0; n < threads; n++) {
         int of = (worker->thread + n) % threads;
@@ -212,8 +212,8 @@ void end_networks(Networks *networks)
 }
 
 /* Allocates networks and copies their parameters. Where there is a single network, all threads
- * train it together; where there are several networks, each thread trains one network after the
- * other. Returns NULL where memory is missing.
+ * train it together; several networks are distributed over the threads. Returns NULL where memory
+ * is missing.
  *
  * shape: shape of each network; its sizes are not copied and must outlive the networks.
  * parameters: for each network and each of its layers the weights, unit by unit, and then the

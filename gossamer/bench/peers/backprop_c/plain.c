@@ -59,9 +59,8 @@ static int train_plainly(const Shape *shape, float *parameters, const Work *work
     return 1;
 }
 
-/* Trains several networks on several threads, each of which takes one network after the other.
- * Returns 0 where memory is missing. count: number of networks. size: number of parameters of one
- * network. */
+/* Trains several networks, which are distributed over several threads. Returns 0 where memory is
+ * missing. count: number of networks. size: number of parameters of one network. */
 int train_apart(const Shape *shape, float *parameters, int count, int size, int threads,
                 const Work *work)
 {

@@ -8,7 +8,7 @@
 
 #include "plain.h"
 
-/* Trains on one sample; all threads of the parallel region call it. */
+/* Trains on one sample; all threads of the parallel region call this function. */
 static void step(const Layer *layers, int count, const float *x, const float *target, float rate)
 {
     for (int l = 0; l < count; l++) {

@@ -12,7 +12,7 @@ typedef struct {
  *
  * x: rows of sizes[0] inputs, padded with zeros to a multiple of 16.
  * starts, indices, values: lists of nonzero inputs. The list of sample s has the elements starts[s]
- * to starts[s + 1] - 1 of `indices` (numbers of the inputs) and of `values`.
+ * to starts[s + 1] - 1 of `indices` (indices of the inputs) and of `values`.
  * targets: rows of one float for each output.
  * samples: number of samples, which are taken in order.
  * rate: learning rate. */

@@ -16,7 +16,8 @@
 #include "dialect/common.h"
 
 #define SEGMENT 1024
-/* Samples that the products of a tile involve, rounded up to a multiple of the number of warps. */
+/* Number of samples that the products of a tile involve, rounded up to a multiple of the number of
+ * warps. */
 #define SEEN (CEIL_DIV(TILE + REACH, THREADS / 32) * (THREADS / 32))
 #define PAIRS (TILE * REACH / THREADS)
 /* Length of a sample's row in shared memory: 32 words of bits, or 32 inputs, and padding so that

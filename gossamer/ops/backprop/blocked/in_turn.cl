@@ -7,7 +7,8 @@
  * Weight decay multiplies W by a factor at each sample, and the inner products by powers of this
  * factor.
  *
- * upper_layers.h has further macros: NARROW is 0, and BATCH is 2, because two samples alternate. */
+ * upper_layers.h has further macros: NARROW is 0. BATCH is 2, because a sample and the next one use
+ * different buffers. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define UNITS 32 /* units of the first layer */
@@ -102,8 +103,8 @@ KERNEL WORK_GROUP_OF(THREADS) void in_turn(
         FETCH(s + 2)
         backpropagate_upper_layers(pool, item, buffer, buffer);
         BARRIER();
-        /* A work-item changes the sums of the next sample that it reads itself, so that no barrier
-         * is needed before it reads them. */
+        /* Each sum of the next sample is changed by the work-item that reads it next, so that no
+         * barrier is needed in between. */
         for (int n = item; n < UNITS * SPLITS; n += THREADS) {
             int j = n % UNITS;
             float delta = -rate * pool[ERROR_AT + buffer * WIDTH + j];

@@ -18,12 +18,12 @@
 #define PER_ITEM 4 /* units of a work-item */
 #define LANES 8 /* work-items of a row, a power of two */
 #define CAPACITY 16 /* the most inputs of a matmul warp */
-#define AHEAD 2 /* rows of a work-item in a step */
+#define AHEAD 2 /* rows of weights that a work-item handles in a step */
 #define WEIGHT_AT 1828 /* offset in shared memory, in floats, of the first layer's weights */
 #define LIST_AT 3876 /* offset of the lists of inputs that are not 0, in floats */
 #define ROWS_AT 5284 /* offset of the rows of weights of the listed inputs, in floats */
 #define PARTIAL_AT 5412 /* offset of partial sums, in floats */
-#define DATA_ROW_AT 6692 /* offset of the numbers of the samples' rows, in floats */
+#define DATA_ROW_AT 6692 /* offset of the samples' row numbers in the data, in floats */
 #define VOTES_AT 6708 /* offset of the votes of the warps, in floats */
 #define FLOATS 6724 /* floats of shared memory */
 #endif
@@ -46,8 +46,8 @@
 #define QUADS CEIL_DIV(CAPACITY, 128)
 #define DATA_ROWS BLOCK
 
-/* The n-th input of a matmul warp: each round of sectors starts one warp further than the round
- * before. */
+/* The index of the n-th input of a matmul warp. Sectors are dealt to the warps in rounds, and the
+ * first sector of round r goes to warp r % MATMUL_WARPS. */
 #define INPUT_OF(n)                                                               \
     (((n) / 8 * MATMUL_WARPS                                                      \
       + (matmul_warp + MATMUL_WARPS * CAPACITY - (n) / 8) % MATMUL_WARPS) * 8     \
@@ -81,10 +81,11 @@
 
 #define VOTES_OF_WARPS ((SHARED_POINTER uint *)(pool + VOTES_AT))
 
-/* The registers of a work-item of a matmul warp. quad: its groups of four inputs. valid: a mask for
- * each group, with all bits set where the network has the group, otherwise none. next_row: the data
- * row of a later sample. source: the network whose inner products are used. listed_before,
- * listed: how many rows the warp listed in the block before and in this block. */
+/* The registers of a work-item of a matmul warp. quad: the indices of the work-item's groups of
+ * four inputs. valid: a mask for each group; all bits are set where the network has the group,
+ * otherwise no bit is set. next_row: the data row of a later sample. source: the network whose
+ * inner products are used. listed_before, listed: how many rows the warp listed in the block before
+ * and in this block. */
 typedef struct {
     int quad[QUADS], valid[QUADS], next_row, source, listed_before, listed;
 } MatmulState;
@@ -109,7 +110,8 @@ INLINE void load_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, con
     state->listed = 0;
 }
 
-/* Changes the weights by block - 1, multiplies them by block + 1, and makes its records. */
+/* Changes the weights by the updates of block - 1, multiplies them by the samples of block + 1, and
+ * makes the records of block + 1. */
 INLINE void work_matmul_warp(SHARED_POINTER float *pool, MatmulState *state, const Run *run,
                              int warp, int item, int block)
 {
@@ -258,8 +260,8 @@ KERNEL WORK_GROUP_OF(THREADS) void pipeline(PIPELINE_PARAMETERS)
 {
     PIPELINE_START
 
-/* Loops over the first layer's weights, by eight inputs and then by units, so that a warp accesses
- * several neighbouring words of both memories. */
+/* Loops over the first layer's weights. A warp takes eight neighbouring inputs of four neighbouring
+ * units, so that it accesses neighbouring words of both global and shared memory. */
 #define FOR_EACH_WEIGHT(BODY)                                                        \
     for (int n = item; n < CEIL_DIV(INPUTS, 8) * 8 * STRIDE; n += THREADS) {         \
         int i = n / (8 * STRIDE) * 8 + n % 8, j = n / 8 % STRIDE;                    \

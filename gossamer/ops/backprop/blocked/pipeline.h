@@ -36,8 +36,8 @@
 #define WEIGHT_COUNT (HIDDEN * (INPUTS + 1))
 #define PARAMETERS (WEIGHT_COUNT + OUTPUTS * (HIDDEN + 1))
 
-/* The training of one network: `count` samples, which begin at `start` among the samples of all
- * networks, and at `start_tile` among their tiles. */
+/* The training of one network on `count` samples. The first sample has the index `start` among the
+ * samples of all networks, and its tile the index `start_tile` among the tiles of all networks. */
 typedef struct {
     const GLOBAL float *x, *targets, *gram;
     const GLOBAL int *order, *same;
@@ -83,7 +83,8 @@ INLINE void write_losses(const SHARED_POINTER float *records, const Run *run, in
     }
 }
 
-/* Makes the records of a block, except the sums that they start from. */
+/* Makes the records of a block, except the parts of the hidden units' sums that the matmul warps
+ * compute (RECORD_BASE). */
 INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER float *power,
                          const Fetched *fetched, const Run *run, int record_item, int next)
 {
@@ -149,8 +150,8 @@ INLINE void make_records(SHARED_POINTER float *records, const SHARED_POINTER flo
         BODY                                                                                 \
         PART_BARRIER(2, THREADS);                                                            \
     }
-/* The loop of the first warp. Where weights do not decay, `keep` is a constant of 1, with which the
- * compiler leaves out multiplications. */
+/* The loop of the first warp. Where weights do not decay, `keep` is the constant 1, so that the
+ * compiler leaves out the multiplications by `keep`. */
 #define FIRST_WARP_LOOP                                                                     \
     {                                                                                       \
         SequentialCore core;                                                                \

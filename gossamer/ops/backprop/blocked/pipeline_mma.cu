@@ -29,7 +29,7 @@
 #define GROUPS 2 /* groups of 8 inputs of a matmul warp */
 #define ROWS_AT 1828 /* offset in shared memory, in floats, of the inputs of three blocks */
 #define PARTIAL_AT 3984 /* offset of partial sums, in floats */
-#define DATA_ROW_AT 5904 /* offset of the numbers of the samples' rows, in floats */
+#define DATA_ROW_AT 5904 /* offset of the samples' row numbers in the data, in floats */
 #define FLOATS 5920 /* floats of shared memory */
 #endif
 
@@ -59,8 +59,8 @@
 #define INEXACT 0x80000000u
 #define TF32_LOST_BITS 0x1fffu
 /* Hides the value of a number from the compiler. Otherwise the compiler would compute values from
- * the number once and keep them in registers that the weights need. It would also compute offsets
- * that differ only by constants one by one. */
+ * the number once, and keep them in registers that the weights need. Where several offsets differ
+ * only by constants, it would compute each of them separately. */
 #define OPAQUE(number) asm volatile("" : "+r"(number));
 
 INLINE uint bits_of(float value)
@@ -276,11 +276,12 @@ INLINE void store_matmul_warp(MatmulState &state, float *after, int item)
     FOR_EACH_WEIGHT(if (exists) (after + first)[input_offset] = weight;)
 }
 
-/* Adds up the partial sums of the matmul warps to the sums that the records start from. */
+/* Adds up the partial sums of the matmul warps, and stores the results in the records
+ * (RECORD_BASE). */
 INLINE void add_sums(float *pool, float *records, int block, int record_item)
 {
     for (int n = record_item; n < SUMS; n += MATMUL_ITEMS) {
-        /* a lane of a matmul warp stored four sums one after the other */
+        /* a lane of a matmul warp stored its four sums at consecutive addresses */
         int lane = n / 4 % 32, k = n % 4, sample = SAMPLE_OF(lane % 4 * 2 + k % 2);
         int unit = n / 128 * 16 + lane / 4 + k / 2 * 8;
         float sum = 0.0f;
@@ -294,8 +295,8 @@ INLINE void add_sums(float *pool, float *records, int block, int record_item)
 #define RECORDS_OF(block) (pool + RECORD_AT + ((block) & 1) * BLOCK * RECORD)
 #define DATA_ROWS_OF(block) ((int *)pool + DATA_ROW_AT + ((block) & 1) * BLOCK)
 
-/* Changes the weights by block - 1, multiplies them by block + 1, and fetches the inputs of
- * block + 2. */
+/* Changes the weights by the updates of block - 1, multiplies them by the samples of block + 1, and
+ * fetches the inputs of block + 2. */
 INLINE void work_matmul_warp(float *pool, MatmulState &state, const Run *run, int item, int block)
 {
     COMPUTE_WARP_AND_LANE
@@ -335,7 +336,7 @@ struct Recorder {
     int next_row, source;
 };
 
-/* Writes the losses of block - 1, and makes the records of block + 1, except their sums. */
+/* Writes the losses of block - 1, and makes the records of block + 1, except RECORD_BASE. */
 INLINE void make_block(float *pool, Recorder &state, const Run *run, int record_item, int block)
 {
     int next = (block + 1) * BLOCK;

@@ -15,8 +15,9 @@
 #define REACH 16 /* later samples whose sums a delta enters, a multiple of 4 */
 #define STRIDE 32 /* hidden units, padded */
 #define PARTS 1 /* work-items that share the weights of an output */
-/* weights of each of these work-items, a multiple of 4; in CUDA, where partial sums need no shared
- * memory, SPLIT work-items share the weights of an output, and each has PIECE weights */
+/* weights of each of the PARTS work-items, a multiple of 4. In CUDA, where partial sums need no
+ * shared memory, SPLIT work-items share the weights of an output in place of PARTS, and each has
+ * PIECE weights */
 #define SHARE 32
 #define HIDDEN_AT 1728 /* offset in shared memory, in floats, of the hidden units' outputs */
 #define ERROR_AT 1760 /* offset of the outputs' errors, in floats */
@@ -38,8 +39,8 @@
 #define UNROLL
 #endif
 
-/* KEEP_IN_REGISTER makes the compiler compute a number once and leave it in its register: reading
- * the start of shared memory takes 25 cycles. */
+/* KEEP_IN_REGISTER makes the compiler compute a number once and keep it in a register. Otherwise
+ * the compiler would read the start address of shared memory again, which takes 25 cycles. */
 #ifdef __OPENCL_C_VERSION__
 #define SPLIT PARTS
 #define PIECE SHARE
@@ -98,10 +99,11 @@ typedef struct {
 /* Trains on the samples of a block. record: the record of the first sample. count: number of
  * samples, at least one.
  *
- * The latency of each sample determines the time. Work on which the next sample does not depend is
- * therefore done while other work is waited for: the weights of an output change while the errors
- * are exchanged, the weights of a hidden unit during its next sigmoid, and the pending sums while
- * the hidden outputs are exchanged. Reads from shared memory on the critical path come first. */
+ * The latency of each sample determines the time. The warp therefore does work on which the next
+ * sample does not depend while it waits for other work: the weights of an output change while the
+ * errors are exchanged, the weights of a hidden unit during its next sigmoid, and the pending sums
+ * while the hidden outputs are exchanged. Reads from shared memory on the critical path come
+ * first. */
 INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float *record,
                                 SequentialCore *core, int item, int count, float rate, float keep)
 {
@@ -142,7 +144,7 @@ INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float
         if (item < 32) {
             float sums[4] = {part == 0 ? core->output_bias : 0.0f, 0.0f, 0.0f, 0.0f};
             UNROLL for (int j = 0; j < PIECE; j += 4) {
-                /* past the last hidden unit any value will do: weights are and stay 0 there */
+                /* values past the last hidden unit have no effect: their weights are and stay 0 */
                 UNPACK4(in + j, hidden + LESSER(share + j, PADDED(HIDDEN) - 4))
                 UNROLL for (int k = 0; k < 4; k++)
                     sums[k] = FMA(core->to_output[j + k], in[j + k], sums[k]);

@@ -1,6 +1,7 @@
 /* Back-propagation with one launch per step and all data on the device: for each update the outputs
  * of every layer (9, 10), the errors of every hidden layer (11), and the changes of every layer's
- * weights and biases (12, 13). These numbers are the publication's numbers of its kernels.
+ * weights and biases (12, 13). The numbers in parentheses are the numbers of the kernels in the
+ * publication.
  *
  * `units` holds the outputs of all units but the inputs, [network][sample of the batch][unit],
  * layer after layer. The units' errors follow at the offset `errors`. The ids of a work-group are
@@ -19,10 +20,10 @@
 #define FORWARD 1
 #define WEIGHTED 0 /* 1: each row has a weight, by which its loss and its errors are multiplied */
 #define ADAM 0 /* 1: Adam makes the changes */
-#define NEW_1 0.1f /* share of new values in Adam's first mean */
-#define NEW_2 0.001f /* share of new values in Adam's second mean */
-#define LOG_BETA_1 -0.1053605f /* logarithm of the share of the first mean that is kept */
-#define LOG_BETA_2 -0.0010005f /* logarithm of the share of the second mean that is kept */
+#define NEW_1 0.1f /* share of a new gradient in Adam's mean of the gradients */
+#define NEW_2 0.001f /* share of a new square in Adam's mean of the squared gradients */
+#define LOG_BETA_1 -0.1053605f /* logarithm of 1 - NEW_1 */
+#define LOG_BETA_2 -0.0010005f /* logarithm of 1 - NEW_2 */
 #define EPSILON 1e-8f /* the number that Adam adds to each square root */
 #define ACTIVATE(z) SIGMOID(z) /* the activation of hidden units */
 #define SLOPE(a) ((a) * (1.0f - (a))) /* the derivative of ACTIVATE, from its result */
@@ -45,8 +46,8 @@
     }
 #define SUM(a, b) ((a) + (b))
 
-/* Copies the parameters from `before` to `after`, where they are trained. Both may be the same
- * memory. */
+/* Copies the parameters from `before` to `after`, where they are trained. `before` and `after` may
+ * be the same memory. */
 KERNEL void carry(const GLOBAL float *before, GLOBAL float *after, int count)
 {
     int i = GROUP_ID(0) * LOCAL_SIZE(0) + LOCAL_ID(0);
@@ -225,7 +226,8 @@ KERNEL WORK_GROUP_OF(THREADS) void update(
 }
 #endif
 
-/* Adds the number of updates of a call to the count of updates, each network's last parameter. */
+/* Adds the number of updates of a call to the count of updates, which is each network's last
+ * parameter. */
 #ifdef COUNT_UPDATES
 KERNEL void count_updates(GLOBAL float *parameters, int parameter_count, int updates)
 {

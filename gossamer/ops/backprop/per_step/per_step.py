@@ -35,7 +35,8 @@ _GROUPS = (256, 128, 64)
 _LARGEST_GRID = 65535
 
 MOST_LAUNCHES = 1 << 16
-"""Largest number of launches of one call: Python records or queues each launch by itself."""
+"""Largest number of launches of one call. The number is limited because Python records or queues
+the launches one by one."""
 
 
 class PerStep(KernelBackprop):
@@ -98,7 +99,8 @@ class _UpdateLaunches:
     weights: for each layer the offset of its weights among a network's parameters.
     starts: for each layer the offset of its inputs among the units of a sample, or -1 where its
     inputs are in the data; the last number is the offset of the outputs.
-    errors: offset of the errors in the workspace, in floats: they follow the units of all samples.
+    errors: offset of the units' errors in the workspace, in floats; the errors follow the units'
+    outputs for all samples.
     """
 
     def __init__(self, problem: BackpropProblem, threads: int, device: Device) -> None:

@@ -2,10 +2,10 @@
  * shared memory until the last sample, and fetches each sample while it trains on the sample
  * before.
  *
- * In the first layer LANES neighbouring work-items share SHARE inputs, and each has PER_ITEM units
- * that are LANES apart: each weight is read and changed by one work-item only. Without velocities
- * the weights are stored divided by `scale`, so that their decay takes one multiplication per
- * update.
+ * In the first layer LANES neighbouring work-items share SHARE inputs. Each work-item has PER_ITEM
+ * units, which are LANES apart, so that only one work-item reads and changes each weight. Without
+ * velocities the weights are stored divided by `scale`, so that their decay takes one
+ * multiplication per update.
  *
  * upper_layers.h has further macros. */
 
@@ -17,7 +17,8 @@
 #define SHARE 16 /* inputs of a work-item */
 #define PER_ITEM 1 /* units of a work-item, LANES apart */
 #define REGISTERS 0 /* 1: the first layer's weights are in registers */
-/* 1: zeros of a sample are skipped; each list then holds the nonzero inputs of 32 neighbours */
+/* 1: zeros of a sample are skipped; each list then holds the nonzero inputs among 32 neighbouring
+ * inputs */
 #define SPARSE 0
 #define X_AT 1024 /* offset in shared memory, in floats, of two samples */
 #define LISTED_AT 1152 /* offset of the indices of the listed inputs, in floats */
