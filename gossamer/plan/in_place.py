@@ -99,8 +99,9 @@ def _is_dense(spec: TensorSpec) -> bool:
 
 
 def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> Program:
-    """Returns the program, changed so that layers of layers_in_place() copy nothing. This is done
-    where their formats allow it, and also the steps that write or read their values."""
+    """Returns the program, changed so that layers of layers_in_place() copy nothing where their
+    formats allow that. Steps that write or read a value that is now a part of another value are
+    changed, too."""
     names = layers_in_place(layers)
     steps = [step for step in program.steps if step.layer.name in names]
     for step in steps:

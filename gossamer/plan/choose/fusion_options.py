@@ -118,8 +118,9 @@ def _fastest(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def forced_fusions(fusions: Sequence[Layer], usable: Mapping[str, Collection[str]],
                    only: str | None) -> list[Layer]:
-    """Returns the fusions that a forced algorithm computes. Among the fusions that it can compute,
-    in the order of the network, a fusion is left out where it shares a layer with an earlier one.
+    """Returns the fusions that a forced algorithm computes. The fusions that the algorithm can
+    compute are taken in the order of the network. A fusion is left out where it shares a layer with
+    a fusion that was taken earlier.
 
     usable: the names of the algorithms that can compute each fusion, by the fusion's name. only:
     the name of the forced algorithm; None where no algorithm is forced.

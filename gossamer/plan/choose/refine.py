@@ -39,7 +39,7 @@ from gossamer.plan.tune.tuner import Tuner
 _FLOATS_ONLY = "floats only"
 _FIRST_CONFIGS = "the first configs of each algorithm"
 _FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFORTS["normal"]}
-"""For each effort of a plan, the effort whose number of configs is the number of an algorithm's
+"""For each effort of a plan, the lower effort that says how many of an algorithm's configs count as
 first configs."""
 _CLEARLY_SLOWER = 1.25
 """A plan is not timed as a whole where the sum of its layers' times is at least this many times the

@@ -3,9 +3,8 @@
 A device copies page-locked memory at the rate of the bus, and the host goes on meanwhile; while a
 device copies other memory, the host waits. Arrays that lie in page-locked memory are copied
 directly. Other arrays go through page-locked memory that is kept from call to call. Large arrays go
-in
-pieces: several threads copy pieces into this memory while the device copies earlier pieces from it.
-Where all arrays lie in page-locked memory, the copies are part of one captured graph.
+in pieces: several threads copy pieces into this memory while the device copies earlier pieces from
+it. Where all arrays lie in page-locked memory, the copies are part of one captured graph.
 """
 
 from __future__ import annotations

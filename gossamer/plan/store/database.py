@@ -139,8 +139,8 @@ class Database:
             self._attempted = time.monotonic()
 
     def close(self) -> None:
-        """Writes all lines that wait. It is called when the cache is dropped or the process
-        ends."""
+        """Writes all lines that wait. This method is called when the cache is dropped or the
+        process ends."""
         self.flush()
         if not self.is_kept:
             # lines still wait where the garbage collector drops the cache while this thread writes

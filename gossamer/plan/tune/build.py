@@ -150,7 +150,7 @@ class CandidateBuilds:
                 prepared = build(attempt.algorithm, weights, layer.problem, attempt.variant,
                                  self._device, built)
         finally:
-            # the thread that times needs the set for a candidate whose build failed, too
+            # the thread that times candidates needs the set even where the build failed
             candidates = self.set_of(layer)
         with self._profile.stage(BUILDING):
             return *prepared, candidates.build_check(attempt.algorithm, attempt.variant)

@@ -32,7 +32,8 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     images: indices of the images that `expected` holds, which are compared; the other images are
     only searched for values that were not written. None: `expected` is the whole output, which does
     not consist of images.
-    limits: where right results may differ from `expected`, for results that jump; else None.
+    limits: for results that jump, the places where right results may differ from `expected`; None
+    for other results.
     """
     margin = buffer.device.alignment
     end = margin + spec.nbytes

@@ -32,7 +32,8 @@ _FEW_CONFIGS = 12
 """Number of pairs of a later config and a first config from which on the ratios of their times are
 used."""
 _MARGIN = 0.9
-"""Factor on the least time by the ratios seen so far: a new time may be a little lower."""
+"""Factor by which the least time that follows from the known ratios is multiplied, because a new
+time may be a little lower."""
 _CONVERSION = 2.0
 """A conversion is expected to move its bytes in at most this many times the time at nominal
 rates."""
@@ -123,7 +124,7 @@ class Estimates:
     """The estimates for candidates on one device.
 
     doubt: the share of candidates that may take less than the least time that is expected of them.
-    of_kind: for each kind, the ratios of the best time for each problem to the time of its model.
+    of_kind: for each kind, the ratios of the best time for each problem to the model's time.
     of_configs: by an algorithm's name, the ratios of times of later configs to the time of the
     first config.
     """

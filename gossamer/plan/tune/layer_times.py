@@ -82,9 +82,10 @@ class LayerTimes:
 
     @property
     def useful_share(self) -> float:
-        """The share to which the best time of a layer must fall for the layer to be faster than the
-        fusions that compute it, if the times of the fusions' other layers fall to the same share.
-        It is 1 where a layer with these times has no faster fusion."""
+        """A factor of at most 1. A layer is faster than the fusions that compute it if its best
+        time falls to this factor times the present best time, and the times of the fusions' other
+        layers fall by the same factor. The factor is 1 where a layer with these times has no faster
+        fusion."""
         if self.keeps_precisions or not self.covered_by:
             return 1.0
         return max(min((fusion._share for fusion in fusions), default=1.0)

@@ -200,7 +200,7 @@ class Ranking:
                 if not layer.begun:
                     # layers without any time come first, with the candidate expected to be fastest
                     return 1e12 / (expected * seconds)
-                # the candidates that were begun are expected to be faster
+                # candidates of the layer that were begun before are expected to be faster
                 saved += _LIKELY * expected
             else:
                 saved += self._saving_us(attempt, bound * layer.useful_share)
@@ -211,10 +211,10 @@ class Ranking:
         return min(ratios.expected_us(us) for ratios, us in self._ratios(attempt))
 
     def _saving_us(self, attempt: Attempt, bound: float) -> float:
-        """Returns the time that an attempt is expected to save below a known bound: the average
-        over the measured ratios of such candidates. As long as few such candidates are measured, it
-        is the distance from the bound to the expected time, or a share of the distance to the least
-        time."""
+        """Returns the time that an attempt is expected to save below a known bound, as an average
+        over the ratios by which the attempt's time is estimated. As long as few of these ratios are
+        known, the result is the larger of two times: the distance from the bound to the expected
+        time, and a share of the distance from the bound to the least time."""
         ratios, us = self._ratios(attempt)[-1]
         if (known := ratios.saving_us(us, bound)) is not None:
             return known

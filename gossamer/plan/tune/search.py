@@ -316,7 +316,7 @@ class Search:
         if stored.not_tried:
             return stored.search == self._key
         if stored.failure:
-            # a candidate that was wrong with other weights may be right with these
+            # a candidate that was wrong with other weights may be right with this layer's weights
             return not (stored.wrong_numbers and stored.weights != group.layer.digest)
         return stored.samples >= self._limits.samples
 

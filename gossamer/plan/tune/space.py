@@ -136,9 +136,9 @@ class Space:
 
     def within_effort(self, algorithm: Algorithm, problem: Problem,
                       device: Device) -> Sequence[Variant]:
-        """Returns the variants in allowed precisions of an algorithm's first configs: as many
-        configs that do not take too long to build as the effort has at most, and the configs before
-        or between them that would take too long."""
+        """Returns the variants of an algorithm's first configs, in the precisions that are allowed.
+        Configs are taken in order until as many configs were counted as the effort has at most. A
+        config that would take too long to build is returned, but not counted."""
         key = (algorithm, problem, device.name)
         if key not in self._variants:
             most, count = self.limits.most_configs_of(algorithm), 0

@@ -39,7 +39,7 @@ from gossamer.plan.tune.workers import WorkerPools
 _FEW_TIMINGS = 10
 """The least number of candidates whose samples show how far times scatter on the device."""
 _RESERVED = 0.2
-"""The largest share of a budget that is left for the choice."""
+"""The largest share of a budget that is reserved for the choice after the measurements."""
 
 
 class Tuner:
@@ -109,7 +109,7 @@ class Tuner:
 
     def stop(self) -> None:
         """Ends measuring for good, as soon as the candidates that a plan cannot do without are
-        measured. Another thread, or the handler of a signal, may call this."""
+        measured. Another thread, or the handler of a signal, may call this method."""
         self._is_stopped = True
 
     @property
