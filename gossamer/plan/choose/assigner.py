@@ -166,11 +166,11 @@ class Assigner:
         return wrong
 
     def assigned(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment: the whole network as one part, or the layers and fusions
-        where they are faster by more than SLACK. SLACK is needed because in a network the layers
-        and fusions take longer than the sum of their times alone: threads of several libraries
-        share the processors. Conversions that were not measured count with the least time that they
-        can take."""
+        """Returns the cheaper of two assignments: the whole network as one part, or the layers and
+        fusions of the network, which must be faster by more than SLACK. SLACK is needed because in
+        a network the layers and fusions take longer than the sum of their times alone: threads of
+        several libraries share the processors. Conversions that were not measured count with the
+        least time that they can take."""
         whole = self._as_a_whole(restriction)
         if whole is None:
             return self._of_layers(restriction)

@@ -26,8 +26,8 @@ from gossamer.tensor import Format
 class FusionFormat:
     """The format of a value between two layers of a fusion that one algorithm computes in one step.
 
-    No conversion leads to this format. A conversion leads from it only where the algorithm also
-    writes the value for other readers.
+    No conversion leads to this format. A conversion leads from this format only where the algorithm
+    also writes the value for other readers.
 
     fusion: name of the fusion's layer.
     option: number of the candidate among the fusion's candidates.

@@ -39,8 +39,8 @@ from gossamer.plan.tune.tuner import Tuner
 _FLOATS_ONLY = "floats only"
 _FIRST_CONFIGS = "the first configs of each algorithm"
 _FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFORTS["normal"]}
-"""For each effort of a plan, the lower effort that says how many of an algorithm's configs count as
-first configs."""
+"""For each effort of a plan, the effort that says how many of an algorithm's configs count as first
+configs."""
 _CLEARLY_SLOWER = 1.25
 """A plan is not timed as a whole where the sum of its layers' times is at least this many times the
 sum of the measured choice: caches and gaps between layers change the time of a whole plan by
@@ -288,8 +288,9 @@ def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]
 
 def _of_steps(steps: Sequence[Step], taken: Mapping[str, Candidate],
               measured: Mapping[str, Iterable[Candidate]]) -> Iterator[tuple[float, Exchange]]:
-    """Yields, for each candidate that all these steps could take in their present formats, the most
-    microseconds that the candidate may save in all these steps together, and its exchange."""
+    """Yields a pair for each candidate that all these steps could take in their present formats:
+    the most microseconds that the candidate may save in all these steps together, and the exchange
+    by which the steps take the candidate."""
     before = [taken[step.layer.name] for step in steps]
     others = [{candidate_key(candidate.algorithm, candidate.variant): candidate
                for candidate in measured[step.layer.name]

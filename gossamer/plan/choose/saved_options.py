@@ -68,8 +68,8 @@ class StoredChoices:
     path: the file that holds the choices; None where they were made in this process.
     notices: sentences for the user on how this machine differs from the machine that made the
     choices.
-    made_for: the input sizes for which the choices were made, where the network now has other
-    sizes, so that a choice may not fit its layer; "" where the sizes are the same.
+    made_for: the input sizes for which the choices were made, where the network has other input
+    sizes now; a choice may then not fit its layer. "" where the network still has these sizes.
     """
 
     def __init__(self, path: Path | None, plain: StoredPrograms, notices: Sequence[str] = (),
@@ -199,8 +199,8 @@ def _variants(algorithm: Algorithm, layer: Layer, device: Device,
 
 def _matches(step: Stored, algorithm: Algorithm, variant: Variant, *, exact: bool) -> bool:
     """Whether a variant is the stored choice. Unless the match has to be exact, a stored layout
-    that described the same memory as the default layout counts as the default layout, such as CHWN
-    for a single image."""
+    that described the same memory as the default layout, such as CHWN for a single image, counts as
+    the default layout."""
     name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
     if (name, config, precision) != (step["algorithm"], step["config"], step["precision"]):
         return False

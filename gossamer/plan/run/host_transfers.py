@@ -41,8 +41,8 @@ class TransferGraph:
     """The graph of calls whose arrays lie at the same addresses in page-locked memory.
 
     calls: number of calls so far.
-    arrays: the arrays that the graph reads and writes. They are kept alive, since the driver would
-    not treat other memory at their addresses as page-locked memory of the graph.
+    arrays: the arrays that the graph reads and writes. The arrays are kept alive, since the driver
+    would not treat other memory at their addresses as page-locked memory of the graph.
     replay: the graph; None before it is captured.
     """
 

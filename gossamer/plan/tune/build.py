@@ -58,7 +58,8 @@ class CandidateBuilds:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Builds side by side in the body of a with statement, where the device allows that."""
+        """Builds candidates side by side in the body of a with statement, where the device allows
+        that."""
         if not self._device.builds_side_by_side:
             yield
             return

@@ -37,8 +37,8 @@ operations that compute these images, is at most this number."""
 _COLD_SAMPLES = 5
 """Number of executions with cold caches; the median of their times counts."""
 _DRAWS = 8
-"""The most draws of inputs, where many results lie within rounding of a jump, or where an output
-has few results."""
+"""The most draws of inputs, where many results lie within rounding of a jump (a discontinuity of
+the arithmetic), or where an output has few results."""
 _CHEAP = 2**26
 """The most operations of a reference that is computed for several draws, where an output has few
 results. These operations take a processor less than a second."""

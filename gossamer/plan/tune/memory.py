@@ -52,8 +52,8 @@ class CandidateMemory:
             self.on_device.compile()
 
     def guarded(self, index: int, spec: TensorSpec) -> Buffer:
-        """Returns memory for output `index` between guards of the device's alignment, filled with
-        the guard byte."""
+        """Returns memory for output `index` between two guards, each as long as the device's
+        alignment. All bytes have the value of the guard byte."""
         device = self.device
         nbytes = spec.nbytes + 2 * device.alignment
         rounded = -(-nbytes // device.alignment) * device.alignment

@@ -1,7 +1,7 @@
 """The order in which the candidates of a network's layers are measured, and which candidates are
 left out.
 
-All candidates are in one queue, ordered by the time that each candidate may save the network for a
+All candidates are in one queue, ordered by the time that each candidate may save the network per
 second of measuring. A candidate that cannot save anything, even if it takes only the least time
 that can be expected of it, is not measured.
 """
@@ -183,7 +183,7 @@ class Ranking:
         return _ATTEMPT_SECONDS + building / self._builders
 
     def _score(self, attempt: Attempt) -> float:
-        """Returns the microseconds that an attempt is expected to save for a second of measuring.
+        """Returns the microseconds that an attempt is expected to save per second of measuring.
         """
         if self._is_sure(attempt):
             return math.inf

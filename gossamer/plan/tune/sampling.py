@@ -33,7 +33,7 @@ _HOPELESS = 4.0
 """Multiple of the best known time beyond which one execution is enough."""
 _LAUNCH_US, _GRAPH_US = 50.0, 5.0
 """Microseconds that the launch may add to the time of one execution: without a graph, and with a
-graph, which records its own time."""
+graph, in which events measure the time."""
 _LONG_US = 1000.0
 """Microseconds of one execution from which on its launch does not matter."""
 _REPEATED_US = 20000.0
