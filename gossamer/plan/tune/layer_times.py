@@ -21,8 +21,8 @@ _CLEARLY_FASTER = 0.6
 """Ratio of a fusion's time to the time of its layers alone up to which no further candidates of the
 layers are measured."""
 _FEW = 3
-"""Number of candidates of each layer of a fusion that must have a time before the fusion's time
-keeps further candidates of these layers from being tried."""
+"""Candidates of a fusion's layers are left out because of the fusion's time only after this many
+candidates of each layer have a time."""
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
@@ -77,7 +77,7 @@ class LayerTimes:
 
     @property
     def is_covered(self) -> bool:
-        """Whether a fusion computes each layer or fusion that has these times."""
+        """Whether each layer or fusion that has these times is also computed by a larger fusion."""
         return bool(self.covered_by) and all(self.covered_by)
 
     @property

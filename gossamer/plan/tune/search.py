@@ -67,7 +67,7 @@ class Search:
     key: identifies the candidates and the effort of the search. Candidates that one search left out
     are left out by later searches with the same key, too.
     required_first: whether to begin with the candidates that a plan without measurements takes.
-    is_over: whether measuring is to end as soon as each layer has a time.
+    is_over: returns whether measuring is to end as soon as each layer has a time.
     begun: called with attempts before they join the ranking.
     progress: called after each attempt.
     timings: a list to which the samples of candidates near the best are added.

@@ -85,8 +85,8 @@ class Space:
 
     def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
         """Notes the problems for which the libraries of vendors are asked for float16 candidates
-        only. Their layers stand between layers that compute in float16, where a more precise
-        candidate would be slower and save no conversion."""
+        only. The layers of these problems stand between layers that compute in float16, where a
+        more precise candidate would be slower and save no conversion."""
         requests = [MeasurementRequest(layer, [
             algorithm for algorithm in OPS[layer.op].algorithms
             if not algorithm.vendor and algorithm.dense
