@@ -45,7 +45,7 @@ by the difference."""
 _WAITS = 10
 """How often the wait for an empty stream is measured; the shortest wait counts. A rule of thumb."""
 _LEAST_SHARE = 0.1
-"""At least this share of a time by the clock remains when the wait for an empty stream is
+"""At least this share of a time by the host's clock remains when the wait for an empty stream is
 subtracted from the time. A rule of thumb."""
 
 _REFUSED = (cl.Error, OverflowError, TypeError, LaunchError)
@@ -232,7 +232,7 @@ class OpenCLDevice(Device):
             return cl.CommandQueue(self._context)
 
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
-        """Returns the time of some work, on GPUs by the clock and elsewhere by the device's events.
+        """Returns the time of some work, by the host's clock on GPUs, by events on other devices.
 
         GPUs run short kernels faster than drivers queue them. On a stream that records times
         NVIDIA's driver takes twice as long to queue a kernel, and no plan runs on such a stream.

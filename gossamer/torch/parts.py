@@ -174,7 +174,7 @@ class _Support(OperatorSupportBase):
         return not self._known[key]
 
     def _tried(self, node: fx.Node) -> str:
-        """Returns why gossamer does not compute a node; "" where it does."""
+        """Returns why gossamer does not compute a node; "" where gossamer computes the node."""
         graph = fx.Graph()
         arguments: list[Any] = []
         weights: dict[int, Any] = {}

@@ -31,7 +31,8 @@ class FusionFormat:
 
     fusion: name of the fusion's layer.
     option: number of the candidate among the fusion's candidates.
-    written: the format in which the value is also written; None where it is not written.
+    written: the format in which the algorithm also writes the value for other readers; None where
+    the algorithm does not write the value.
     """
 
     fusion: str

@@ -30,7 +30,7 @@ _ABOUT_EQUAL = 1.01
 _BRIEF_SAMPLES = 3
 """Number of samples of a program where a few samples are enough."""
 _SAMPLE_US, _BRIEF_SAMPLE_US = 1e4, 5e3
-"""Microseconds of one sample, and of one sample where a few samples are enough."""
+"""Microseconds of one sample: in general, and where a few samples are enough."""
 
 
 def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:

@@ -128,7 +128,7 @@ class _Plans:
         self.programs[plan], self._keys[plan] = program, program_key(program, self._device)
 
     def _reason_not_tried(self, restriction: Restriction, assigned: Assigned) -> str:
-        """Returns why an assignment cannot be faster as a whole; "" where it may be."""
+        """Returns why an assignment cannot be faster as a whole; "" where it may be faster."""
         chosen = self.programs[MEASURED]
         chosen_us = chosen.cost_us or 0.0
         if assigned.cost_us >= self._most_us:

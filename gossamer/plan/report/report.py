@@ -81,7 +81,7 @@ class Report:
     plan has been called.
 
     tuning: where the time of measuring went, for all batch sizes of the plan together; see
-    TuningProfile.summary. It is empty where nothing was measured.
+    TuningProfile.summary. The dict is empty where nothing was measured.
     """
 
     device: str
@@ -139,8 +139,8 @@ class Report:
     def zeros_line(self) -> str:
         """A line such as 'zeros are skipped in 34 of 53 layers with weights: alone these take 12.3
         us, with the best dense algorithms 25.4 us; the network takes 40.0 us, with dense algorithms
-        only 52.0 us'. The line leaves out times that were not measured. It is "" for a network
-        without zeros."""
+        only 52.0 us'. The line leaves out times that were not measured. The line is "" for a
+        network without zeros."""
         weighted = [row for row in self.rows if row["density"] is not None]
         sparse = [row for row in weighted if row["skips_zeros"]]
         if not sparse and all(row["density"] > FEW_ZEROS for row in weighted):

@@ -1,5 +1,6 @@
-"""The work of processes that build candidates for another process. Some of them pack weights and
-compile kernels for a device that they never touch; others let a vendor's library use the device."""
+"""The work of processes that build candidates for another process. Some of these processes pack
+weights and compile kernels for a device that they never touch; others let a vendor's library use
+the device."""
 
 from __future__ import annotations
 

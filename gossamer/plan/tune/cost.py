@@ -23,8 +23,8 @@ from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.tensor import TensorSpec
 
 _FEW = 6
-"""Number of problems of a kind from which on the ratios of their best times to the model are
-used."""
+"""Number of problems of a kind from which on the ratios of their best times to the model's times
+are used."""
 _UNKNOWN = 0.4
 """The least expected ratio of a measured time to the model's time, for a kind with few measured
 times."""

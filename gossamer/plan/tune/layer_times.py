@@ -210,7 +210,7 @@ class Attempt:
     is_more: whether the config comes after the first configs of the effort.
     before: an earlier result that does not suffice, such as one with too few samples.
     measured: the result.
-    may_differ: whether the result may be different next time, so that it is not stored.
+    may_differ: whether the result may be different next time, so that the result is not stored.
     kernels: the kernels of the candidate that are known before it is built.
     kind: algorithm, precision and layouts: attempts of one kind correct each other's model.
     family: algorithm, precision and formats: attempts of one family have the same leader.

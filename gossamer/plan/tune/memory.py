@@ -21,8 +21,8 @@ _FILLED_AT_ONCE = 2**24
 class CandidateMemory:
     """Inputs, outputs and the workspace of candidates on one device.
 
-    Candidates run one after another, so all write to the same memory. This memory is replaced where
-    a candidate needs more; candidates that were prepared before keep the old memory.
+    Candidates run one after another, so all candidates write to the same memory. This memory is
+    replaced where a candidate needs more; candidates that were prepared before keep the old memory.
 
     examples: the inputs.
     on_device: the kernels that check candidates in the device's memory; None where the device

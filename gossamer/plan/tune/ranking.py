@@ -29,11 +29,11 @@ _BUILDERS = 8
 """About the number of candidates that are built at the same time, on a host with at least as many
 processors."""
 _LATER = 20.0
-"""Factor on the seconds of a candidate more precise than float16, where all layers beside it may
-compute in float16. With this factor the candidate is measured later."""
+"""Factor by which the seconds of a candidate are multiplied, so that the candidate is measured
+later, where it is more precise than float16 and all neighbouring layers may compute in float16."""
 _LIKELY = 0.1
-"""Share of the most time that a candidate may save. The candidate is expected to save this share as
-long as few times of its kind are known."""
+"""As long as few times of its kind are known, a candidate is expected to save this share of the
+most time that it may save."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class Ranking:
         return self._left_of[group] > 0
 
     def pop(self, is_over: bool = False) -> tuple[Attempt, Skip | None] | None:
-        """Returns the attempt that is measured next, with None, or an attempt that is left out,
-        with the reason. Returns None where no attempt is left. is_over: whether all attempts except
-        the required ones are left out."""
+        """Returns a pair: the attempt that is measured next, and None; or an attempt that is left
+        out, and the reason. Returns None where no attempt is left. is_over: whether all attempts
+        except the required ones are left out."""
         while self._heap:
             _, number, attempt = heapq.heappop(self._heap)
             skip = ENDED if is_over and not attempt.is_required else self.skip(attempt)
@@ -112,7 +112,7 @@ class Ranking:
         return None
 
     def skip(self, attempt: Attempt) -> Skip | None:
-        """Returns why an attempt cannot save anything; None where it may."""
+        """Returns why an attempt cannot save any time; None where it may save time."""
         if self._is_sure(attempt):
             return None
         alike = attempt.group.alike

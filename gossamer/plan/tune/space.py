@@ -99,9 +99,9 @@ class Space:
 
     def inner(self, requests: Sequence[MeasurementRequest], device: Device) -> set[str]:
         """Returns the names of the layers that can compute in float16 and have only neighbours that
-        can do so too: all layers that write their inputs and all layers that read their outputs.
-        Also returns the names of all fusions that can compute in float16, whatever their neighbours
-        are."""
+        can compute in float16, too. The neighbours of a layer are all layers that write its inputs
+        and all layers that read its outputs. Also returns the names of all fusions that can compute
+        in float16, whatever their neighbours are."""
         able = {request.layer.name for request in requests if not self.keeps_precisions and any(
             variant.precision == "fp16" for algorithm in request.algorithms
             for variant in self.within_effort(algorithm, request.problem, device))}
@@ -120,7 +120,7 @@ class Space:
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Returns why an algorithm does not support a problem on a device, or has no variant whose
-        precision and build time are allowed; None where it has such a variant."""
+        precision and build time are allowed; None where the algorithm has such a variant."""
         key = (algorithm, problem, device.name)
         if key not in self._refusals:
             self._refusals[key] = algorithm.supports(problem, device) or reason_not_allowed(
