@@ -192,11 +192,11 @@ class CandidateSet:
 
     @QUIET
     def _draw_large_results(self, numbers: Sequence[int]) -> list[np.ndarray]:
-        """Draws inputs several times, keeps the draw whose smallest output is largest, and returns
-        the reference's outputs for this draw. Where a sum of many numbers is nearly zero, the
-        rounding of each number is a large relative error of the sum.
+        """Draws inputs several times, keeps the draw in which the smallest 2-norm of an output is
+        largest, and returns the reference's outputs for this draw. Where a sum of many numbers is
+        nearly zero, the rounding of each number is a large relative error of the sum.
 
-        numbers: the indices of the outputs that are compared.
+        numbers: the indices of the outputs whose 2-norms count.
         """
         def smallest(outputs: Sequence[np.ndarray]) -> float:
             return min(float(np.linalg.norm(np.nan_to_num(

@@ -1,12 +1,12 @@
 """The times that are expected of candidates, from models whose scale and error are learnt from
 measured times.
 
-An algorithm's own model, or else a floor from the arithmetic and the bytes of the problem, gives a
-time. For each kind of candidates (algorithm, precision and layouts) the ratios of measured times to
-this time are stored. From these ratios later candidates of the kind get an expected time, and a
-least time that few candidates of the kind are expected to fall below. For each problem only the
-best time counts: an algorithm may be slow on one layer with all configs, which says nothing about
-other layers.
+An algorithm's own model gives a time, or else a lower bound does, which follows from the arithmetic
+and the bytes of the problem. For each kind of candidates (algorithm, precision and layouts) the
+ratios of measured times to this time are stored. From these ratios later candidates of the kind get
+an expected time, and a least time that few candidates of the kind are expected to fall below. For
+each problem only the best time counts: an algorithm may be slow on one layer with all configs,
+which says nothing about other layers.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Estimates:
             lambda: Ratios(doubt, _FEW_CONFIGS, self._rates.config, 1.0))
 
     def model_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
-        """Returns the time by the algorithm's own model, with its launches; the floor where the
+        """Returns the time by the algorithm's own model, with its launches; floor_us() where the
         algorithm has no model."""
         own = algorithm.expected_us(problem, variant, self.device)
         if own is None:

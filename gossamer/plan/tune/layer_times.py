@@ -39,8 +39,8 @@ class LayerTimes:
     """The best times that are known for a layer, by the formats of inputs and outputs.
 
     name: the layer's name.
-    is_inner: whether all layers next to this one may compute in the same precisions, so that a
-        precise candidate saves no conversions.
+    is_inner: whether the layer and its neighbours can all compute in float16, so that a more
+        precise candidate saves no conversions; see Space.inner().
     keeps_precisions: whether a candidate is measured even where a less precise candidate is faster.
     groups: the groups of the layer's candidates.
     begun: the number of candidates that were begun.
@@ -49,8 +49,8 @@ class LayerTimes:
     bounds: the results of bound() that still hold.
     tried: the number of candidates that have a time.
     parts: for a fusion, the times of its layers.
-    covered_by: for each layer or fusion with these times, the times of the fusions that compute it
-        together with others in one step.
+    covered_by: for each layer or fusion with these times, the times of the larger fusions that
+        compute this layer or fusion together with other layers in one step.
     """
 
     name: str
