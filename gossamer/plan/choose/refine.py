@@ -43,7 +43,7 @@ _FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFOR
 configs."""
 _CLEARLY_SLOWER = 1.25
 """A plan is not timed as a whole where the sum of its layers' times is at least this many times the
-sum of the measured choice: caches and gaps between layers change the time of a whole plan by
+sum for the measured choice: caches and gaps between layers change the time of a whole plan by
 less."""
 _SMALL_SHARE = 0.05
 """Share of the cheapest assignment's time. If the layers that an algorithm can compute take less
@@ -108,7 +108,7 @@ class _Plans:
 
     def add(self, plan: str, restriction: Restriction, *, always: bool = False) -> None:
         """Makes a plan's program, unless the sum of its layers' times is clearly larger than the
-        sum of the measured choice."""
+        sum for the measured choice."""
         # on processors, bits and floats take nearly the same time, so that the sums of layers'
         # times do not tell which plan is faster
         always = always or (restriction is FLOATS and self._device.on_processors)
@@ -247,7 +247,8 @@ def _better(name: str, program: Program, assigner: Assigner, device: Device, tun
     exchanges = _exchanges(program, device, tuner)
     if not exchanges:
         return {}
-    # only candidates that are better are checked, afterwards, with the constants of their layers
+    # only the candidates that prove better are checked with the constants of their layers, after
+    # the timing
     programs = [program, *(assigner.program(exchanged(program, exchange, is_checked=False))
                            for exchange in exchanges)]
     before, *times = end_to_end(name, programs, device, tuner, note, brief=True)

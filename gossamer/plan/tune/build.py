@@ -27,9 +27,9 @@ _AT_ONCE, _AHEAD = 1.5, 3.0
 or wait to be measured. A build mostly waits for compilers, which are other processes. With larger
 numbers, more candidates would be begun that later turn out to be of no use."""
 _REFERENCES = 2
-"""The most references that are computed at the same time. Each takes many short steps in Python's
-interpreter, so that with more threads all references together take longer, and the thread that
-times candidates has to wait for the interpreter."""
+"""The most references that are computed at the same time. Each reference takes many short steps in
+Python's interpreter, so that with more threads all references together take longer, and the thread
+that times candidates has to wait for the interpreter."""
 
 
 BuiltCandidate = tuple[State, BuildCost, BuiltCheck]

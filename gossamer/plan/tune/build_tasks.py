@@ -63,8 +63,8 @@ class KeptWeights(Weights):
 
 
 _devices: list[Device] = []
-"""The device for which this process builds; empty in a process that does not build for another
-process."""
+"""A list with the device for which this process builds. The list is empty in a process that does
+not build for another process."""
 _weights: LruCache[KeptWeights] = LruCache(MOST_BYTES, lambda weights: weights.host_bytes)
 
 
