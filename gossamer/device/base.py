@@ -112,7 +112,7 @@ class Device(OptionalCapabilities):
         "host", "opencl" or "cuda". The api is part of names and of keys. Other code decides by the
         device's capabilities, never by its api.
     index : int
-        Number of the device among those of its api.
+        Number of the device among the devices of its api.
     description : str
         Name of the hardware.
     driver : str
@@ -283,7 +283,7 @@ class Device(OptionalCapabilities):
         target, source : Buffer
             Buffers of at least `nbytes` bytes.
         nbytes : int
-            Number of bytes, from the start of both.
+            Number of bytes, from the start of both buffers.
         stream : Any
             The stream that orders the copy.
 
@@ -334,9 +334,9 @@ class Device(OptionalCapabilities):
         """
 
     def wait(self, waiting: Any, awaited: Any) -> None:
-        """Make later work of one stream start after the present work of another.
+        """Make later work of one stream start after the present work of another stream.
 
-        By default the calling thread waits for that work, unless both are the same stream.
+        By default the calling thread waits for the present work, unless both streams are the same.
 
         Parameters
         ----------
@@ -355,7 +355,7 @@ class Device(OptionalCapabilities):
 
     @abc.abstractmethod
     def create_stream(self) -> Any:
-        """Return a new stream of the device; None on the host, which has none."""
+        """Return a new stream of the device; None on the host, which has no streams."""
 
     @abc.abstractmethod
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:

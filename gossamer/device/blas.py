@@ -13,7 +13,8 @@ from threadpoolctl import LibController, ThreadpoolController
 
 _lock = threading.Lock()
 _usual: list[tuple[LibController, int]] = []
-"""The libraries, each with its number of threads without limits; empty while there is no limit."""
+"""The libraries, each with the number of threads that it takes without a limit; the list is empty
+while no limit is in force."""
 _OF_SCIPY = ("scipy.linalg._fblas", "scipy.special._ufuncs")
 """Modules that load SciPy's own BLAS."""
 _limits = 0

@@ -64,7 +64,7 @@ def check_copy(target: Buffer, source: Buffer, nbytes: int) -> None:
     target, source : Buffer
         Memory of one device.
     nbytes : int
-        Number of bytes, from the start of both.
+        Number of bytes, from the start of both buffers.
 
     Raises
     ------

@@ -28,7 +28,7 @@ def cpu_quota() -> float:
 
 
 def _folders(root: Path, path: str) -> Iterator[Path]:
-    """Yields the folder of a group and the folders of the groups that it is part of."""
+    """Yields the folder of a control group, and the folders of the groups that contain it."""
     # in a container the path may begin with "..": the group lies above the mounted folder
     names = [name for name in PurePosixPath(path).parts if name not in ("/", "..")]
     for count in range(len(names) + 1):

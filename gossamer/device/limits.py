@@ -74,8 +74,8 @@ class DeviceInfo:
     memory_bytes : int
         Bytes of the device's memory; 0 where the device cannot be used.
     problem : str or None
-        One line that says why the device cannot be used; None where it built and ran a one-line
-        kernel.
+        One line that says why the device cannot be used; None where the device built and ran a
+        one-line kernel.
     """
 
     name: str

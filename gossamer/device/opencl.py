@@ -45,8 +45,8 @@ by the difference."""
 _WAITS = 10
 """How often the wait for an empty stream is measured; the shortest wait counts. A rule of thumb."""
 _LEAST_SHARE = 0.1
-"""The smallest share of a time by the clock that remains after the wait for an empty stream was
-subtracted. A rule of thumb."""
+"""At least this share of a time by the host's clock remains when the wait for an empty stream is
+subtracted from the time. A rule of thumb."""
 
 _REFUSED = (cl.Error, OverflowError, TypeError, LaunchError)
 """Errors that PyOpenCL or a driver raises for a command or its arguments."""
@@ -116,8 +116,8 @@ class OpenCLDevice(Device):
             try:
                 return self._built(source, text)
             except cl.Error as error:
-                # the frames of the error's traceback keep alive the program, which must be released
-                # under the lock
+                # the frames of the error's traceback hold the program, which must be released while
+                # this thread holds the lock
                 traceback.clear_frames(error.__traceback__)
                 problem = str(error)
         raise CompileError(f"{self.name} cannot build {source.function} of {source.path.name}: "
@@ -136,8 +136,8 @@ class OpenCLDevice(Device):
             with self._calls:
                 memory = OpenCLMemory(cl.Buffer(
                     self._context, cl.mem_flags.READ_WRITE, max(nbytes, 1)), self._calls)
-                # drivers would delay the allocation until the first use, whose error could not name
-                # the memory's purpose
+                # drivers would delay the allocation until the memory is first used; an error at
+                # that time could not name the purpose of the memory
                 cl.enqueue_migrate_mem_objects(
                     self._queue, [memory.starting_at(0)],
                     cl.mem_migration_flags.CONTENT_UNDEFINED).wait()
@@ -232,7 +232,7 @@ class OpenCLDevice(Device):
             return cl.CommandQueue(self._context)
 
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
-        """Returns the time of some work, on GPUs by the clock and elsewhere by the device's events.
+        """Returns the time of some work, by the host's clock on GPUs, by events on other devices.
 
         GPUs run short kernels faster than drivers queue them. On a stream that records times
         NVIDIA's driver takes twice as long to queue a kernel, and no plan runs on such a stream.

@@ -16,8 +16,8 @@ from gossamer.device.checks import check_view
 
 
 class Owner:
-    """Objects of a driver to which no other reference is kept. The references are dropped, which
-    releases the objects, while the lock round the driver's calls is held."""
+    """The only references to some objects of a driver. They are dropped, which releases the
+    objects, while the lock round the driver's calls is held."""
 
     def __init__(self, objects: list[Any], calls: AbstractContextManager[Any]) -> None:
         self.objects = objects
@@ -31,9 +31,9 @@ class Owner:
 class OpenCLMemory:
     """An allocation and its sub-buffers, which are kept as long as the allocation.
 
-    NVIDIA's driver has a fault: where a sub-buffer is released before another sub-buffer that was
-    made later and shares bytes with it, the driver reads memory that it has freed, and in the long
-    run the process crashes. So sub-buffers are released only with the allocation, the latest first.
+    NVIDIA's driver has a fault. Where two sub-buffers share bytes and the older one is released
+    first, the driver reads memory that it has freed, and in the long run the process crashes. So
+    sub-buffers are released only with the allocation, the latest first.
 
     calls: the lock round the driver's calls.
     """

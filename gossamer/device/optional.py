@@ -236,9 +236,9 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         repeats : int
             How often one replay executes the work, one execution after another.
         as_in_plan : bool, default False
-            Whether kernels that may begin early begin before the end of the previous execution, as
-            they begin in a plan before the end of the previous step. By default each execution
-            waits for the end of the previous execution.
+            Whether a kernel that may begin early begins before the previous execution has ended,
+            just as it begins in a plan before the previous step has ended. By default each
+            execution waits for the end of the previous execution.
 
         Returns
         -------

@@ -56,8 +56,8 @@ class _DeviceProbe:
                             "parent only; start processes by spawn, as "
                             "multiprocessing.get_context('spawn') and joblib do")
             if self.device is not None:
-                # plans still have the device, and threads of the parent may have held their locks
-                # at the time of the fork
+                # plans still refer to the device; they must fail instead of waiting for a lock that
+                # a thread of the parent held at the fork
                 self.device.unusable = self.problem
             self._checked, self.device = True, None
 

@@ -164,7 +164,7 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if include := _INCLUDE.match(line):
             if depth:
-                # a header is put in only once, where no condition may leave it out
+                # a header is put in only once: a condition round it could leave it out
                 raise CompileError(f"{shown}, line {number}: {include[1]} is included between #if "
                                    "and #endif; move the condition into the header")
             header = _header(include[1], path, number)

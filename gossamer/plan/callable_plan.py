@@ -46,10 +46,10 @@ class CallablePlan(abc.ABC):
         *inputs : array
             One array for each input of the network, in the order and shape that the plan's `inputs`
             states, with any batch size from 0 up. Their dtype is the dtype that `inputs` states, or
-            a dtype that converts to it without loss, as float16, bfloat16 and uint8 do to float32;
-            they may have any strides. The arrays are NumPy arrays, or arrays of torch, cupy or jax.
-            Arrays on the plan's CUDA device stay there. A mapping of names to arrays may be given
-            in place of all arrays.
+            a dtype that converts to the stated dtype without loss, as float16, bfloat16 and uint8
+            convert to float32. The arrays may have any strides. The arrays are NumPy arrays, or
+            arrays of torch, cupy or jax. Arrays on the plan's CUDA device stay there. A mapping of
+            names to arrays may be given in place of all arrays.
         out : array or tuple of array, optional
             Arrays of the outputs' shapes and dtypes that receive the outputs, instead of new
             arrays.

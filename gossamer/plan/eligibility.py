@@ -16,8 +16,8 @@ from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
 
 Refusal = Callable[[Algorithm, Problem, Device], str | None]
-"""A function that returns why an algorithm may not compute a problem on a device; None where it
-may."""
+"""A function that returns why an algorithm may not compute a problem on a device; None where it may
+compute the problem."""
 
 
 ANY = Policy()
@@ -30,7 +30,7 @@ variants that are expected to take longer are left out."""
 
 def refusal_reason(algorithm: Algorithm, problem: Problem, layer_device: Device) -> str | None:
     """Returns why an algorithm has no variant that computes a problem in strict float32 and is
-    built within UNMEASURED_SECONDS; None where it has such a variant. Where
+    built within UNMEASURED_SECONDS; None where the algorithm has such a variant. Where
     is_change_of_precision() holds for the problem, variants of any precision count."""
     if (reason := algorithm.supports(problem, layer_device)) is not None:
         return reason

@@ -99,8 +99,9 @@ def _is_dense(spec: TensorSpec) -> bool:
 
 
 def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> Program:
-    """Returns the program, changed so that layers of layers_in_place() copy nothing. This is done
-    where their formats allow it, and also the steps that write or read their values."""
+    """Returns the program, changed so that layers of layers_in_place() copy nothing where their
+    formats allow that. Steps that write or read a value that is now a part of another value are
+    changed, too."""
     names = layers_in_place(layers)
     steps = [step for step in program.steps if step.layer.name in names]
     for step in steps:
@@ -149,7 +150,7 @@ def in_place_candidates(node: MeasuredLayer, names: Collection[str],
     A conversion of an input has nothing to copy where it leaves memory as it is. A concatenation or
     slice has nothing to copy in two cases: part_offsets() finds its parts, or it joins or takes
     channels in NHWC and each layer that writes or reads a part is likely to do so in place. A layer
-    is likely to do so where its fastest candidate in NHWC can.
+    is likely to do so where its fastest candidate in NHWC can do so.
 
     names: the names that layers_in_place() returns.
     nodes: all layers.

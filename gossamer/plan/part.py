@@ -101,8 +101,8 @@ def part_of(layers: Sequence[Layer], members: Sequence[Layer],
 
 
 def source_of(layer: Layer, error: InputError) -> str:
-    """Returns the op and the name in the file of the layer that fails to compute its inputs. For a
-    part, this layer is one of its members where the error tells which member fails."""
+    """Returns the words that stand in messages for a layer that fails to compute its outputs. For a
+    part, the words stand for one member of the part where the error tells which member fails."""
     number = part_of_node(error.node) if isinstance(error, ComputingError) else None
     if number is not None and number < len(layer.members):
         layer = layer.members[number]

@@ -111,7 +111,7 @@ class Plan(CallablePlan):
         return f"<Plan of {self.graph.name} on {self.device.name}>"
 
     def choose_beside(self, other: Plan) -> None:
-        """Make two plans for devices of one kind choose one after another.
+        """Let this plan and another plan, for devices of one kind, choose one after another.
 
         Where one plan has measured candidates for a batch size, the other plan does not measure
         them again.

@@ -44,7 +44,8 @@ class BuildCost:
     from_cache: whether a kernel was read from the disk cache instead of compiled.
     nbytes: bytes of packed weights and, where it is known, of the code of kernels; None on the
     host. Memory that a vendor's library allocates for itself is not known.
-    forms: the bytes of each packed form of the layer's constants by the form's name.
+    forms: the bytes of each packed form of the layer's constants, by the form's name. A packed form
+    is an array that is made of the constants and laid out as one kernel reads it.
     """
 
     seconds: float

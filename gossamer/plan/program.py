@@ -116,8 +116,8 @@ class Step:
     """Whether the step has nothing to do, because the value that it would copy already lies at its
     place."""
     placed_variant: Variant | None = None
-    """The variant, where inputs and outputs that are parts of the channels of other tensors have
-    the formats of these parts; None where no input or output is such a part."""
+    """The variant with changed formats: inputs and outputs that are parts of the channels of other
+    tensors have the formats of these parts. None where no input or output is such a part."""
     part: str = ""
     """The name of the part whose layer the step shows in a report; empty for a step of a
     program."""
@@ -154,8 +154,8 @@ class Step:
 @dataclass(frozen=True)
 class Place:
     """The place of a value within the memory of another value. A value that is a part of the
-    channels of another value in NHWC has the whole buffer of the other value; its format says which
-    channels of each pixel belong to the value.
+    channels of another value in NHWC has the whole buffer of the other value; the format of the
+    part says which channels of each pixel belong to the part.
 
     whole: the name of the other value.
     offset: the byte of the other value's memory at which the buffer of the value begins.

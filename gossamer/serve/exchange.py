@@ -1,8 +1,9 @@
 """The exchange of requests and results between an event loop and the threads of batchers.
 
-To hand something to another thread, a thread releases Python's lock and waits for it again, which
-takes longer than most steps of a request. So the loop first reads all requests that have arrived,
-and hands them over together. The loop is woken once for all results that came meanwhile.
+A thread that hands something to another thread releases Python's lock and waits until it has the
+lock again, which takes longer than most steps of a request. So the loop first reads all requests
+that have arrived, and hands them over together. The loop is woken once for all results that came
+meanwhile.
 """
 
 from __future__ import annotations

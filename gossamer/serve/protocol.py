@@ -39,7 +39,7 @@ class InferRequest:
     """A request for inference.
 
     arrays: the inputs by name.
-    id: the client's name for the request; None where there is none.
+    id: the client's name for the request; None where the client gives no name.
     outputs: for each wanted output, by name, whether it is binary; empty where all are wanted.
     binary: whether an output is binary where the request does not say so for this output.
     timeout_us: microseconds after which the answer is of no use; None without a limit.

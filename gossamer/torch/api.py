@@ -47,8 +47,8 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
     tolerance : float, optional
         The largest normalised error that is accepted on the example. By default it is 1e-4, or 1e-2
         where the module or the precision is shorter than float32, or 2e-2 where the module is
-        quantised. Where twice the error of torch against float64 is larger, the default is that
-        number.
+        quantised. Where twice the error of torch against float64 is larger, the default is twice
+        this error.
     follow : bool, default False
         Whether the fast module takes changed weights of the module, within 100 calls; by default
         such a change is an error. With True the module is kept alive.

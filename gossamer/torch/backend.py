@@ -89,8 +89,8 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
 
 
 class _CompiledGraph:
-    """A graph of Dynamo, with one function for each combination of its inputs' shapes, without the
-    batch size, and dtypes."""
+    """A graph of Dynamo, with one function for each combination of the dtypes and the shapes of its
+    inputs, where shapes are compared without the batch size."""
 
     def __init__(self, original: fx.GraphModule, graph: TensorGraph, options: Mapping[str, Any],
                  least_operators: int) -> None:

@@ -53,8 +53,8 @@ class Captured:
     explicit: bool
 
     def call(self, module: nn.Module, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Returns the distinct output tensors of a module with such arguments and outputs for some
-        input tensors."""
+        """Calls a module whose arguments and outputs have the structure of the captured module's,
+        and returns the distinct output tensors."""
         return self.outputs.distinct(called(module, self.inputs, tensors))
 
     @property

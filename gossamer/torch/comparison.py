@@ -21,10 +21,10 @@ from gossamer.torch.exported import Exported
 from gossamer.torch.quantised import QuantisedInFloat64
 
 LEAST_ALLOWED = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 1e-2, "int8": 2e-2}
-"""The normalised error that is allowed in each precision, even where torch is more exact. int8 is
-for quantised modules: in float32 a number halfway between two integers may be rounded to either of
-them, and in an output of few numbers a single number that is off by one step is an error of about
-1e-2."""
+"""The normalised error that is allowed in each precision, even where torch is more exact. The entry
+"int8" is for quantised modules: in float32 a number halfway between two integers may be rounded to
+either integer. In an output of few numbers, a single number that is rounded to the wrong integer
+makes an error of about 1e-2."""
 _WORSE_THAN_TORCH = 2
 """The largest ratio of an error to torch's error that is allowed, both against float64."""
 

@@ -35,10 +35,10 @@ class TensorGraph:
 def tensor_graph(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> TensorGraph:
     """Returns a graph of Dynamo as a function of the tensors that are no weights.
 
-    From torch 2.5 on, Dynamo passes weights as arguments. They become attributes of the module,
-    because only weights that are known in advance can be packed. Where Dynamo passes a size as an
-    argument, the size of a tensor replaces the argument. Raises UnsupportedError where no tensor
-    has the size.
+    From torch 2.5 on, Dynamo passes weights as arguments. These weights become attributes of the
+    module, because only weights that are known in advance can be packed. Where Dynamo passes a size
+    as an argument, the size of a tensor replaces the argument. Raises UnsupportedError where no
+    tensor has the size.
     """
     module = copy.copy(graph_module)
     module.graph = copy.deepcopy(graph_module.graph)

@@ -32,8 +32,8 @@ _RANDOM = re.compile(
 """Names of operators that draw random numbers."""
 _TRAINING = {"dropout": 2, "dropout_": 2, "alpha_dropout": 2, "feature_dropout": 2,
              "native_dropout": 2, "batch_norm": 5, "rrelu": 3, "rrelu_": 3}
-"""Operators that compute something else in training, with the index of the argument that says so;
-the argument is false where it is left out."""
+"""Operators that compute something else in training, with the index of the argument that is true in
+training; the argument is false where a call leaves it out."""
 _DTYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.FLOAT16: torch.float16,
            onnx.TensorProto.BFLOAT16: torch.bfloat16, onnx.TensorProto.INT64: torch.int64,
            onnx.TensorProto.INT32: torch.int32, onnx.TensorProto.INT16: torch.int16,

@@ -58,8 +58,8 @@ def _computes_weights(part: nn.Module) -> bool:
 
 
 def _recompute(module: nn.Module) -> None:
-    """Has the hooks compute their weights without gradients: deepcopy copies only tensors without
-    them."""
+    """Has the hooks compute their weights while torch records no gradients, because deepcopy
+    refuses tensors that were computed with gradients."""
     inputs: Any = ()
     for part in module.modules():
         for hook in part._forward_pre_hooks.values():

@@ -114,7 +114,7 @@ def _optimize_part(result: Parts, node: fx.Node, values: Mapping[str, Any],
         bake_all(part, weights)
         fast = optimize(part, tuple(values[argument.name] for argument in arguments))
     except GossamerError as error:
-        # torch computes the part; its weights are attributes of its module by now
+        # torch computes the part, whose weights bake_all() has made attributes of the module
         reasons.update(dict.fromkeys(inner, _reason(error)))
     else:
         result.module.add_submodule(str(node.target), fast)
@@ -174,7 +174,7 @@ class _Support(OperatorSupportBase):
         return not self._known[key]
 
     def _tried(self, node: fx.Node) -> str:
-        """Returns why gossamer does not compute a node; "" where it does."""
+        """Returns why gossamer does not compute a node; "" where gossamer computes the node."""
         graph = fx.Graph()
         arguments: list[Any] = []
         weights: dict[int, Any] = {}

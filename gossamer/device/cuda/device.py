@@ -194,8 +194,8 @@ class CudaDevice(Device):
         return kernel
 
     def _compiled(self, source: KernelSource, architecture: str) -> bytes:
-        """Returns the cubin of a kernel. Other processes compile the kernel while the body of
-        `compilers` runs."""
+        """Returns the cubin of a kernel. Within a `with device.compilers(...)` block another
+        process may compile the kernel."""
         compilers = self._compilers
         if compilers is None:
             return nvrtc.compile_cubin(source, architecture)[0]

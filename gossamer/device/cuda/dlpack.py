@@ -31,7 +31,7 @@ _TO_CONTIGUOUS = {
 class CudaArray:
     """A C-contiguous array in the memory of a CUDA device.
 
-    Other libraries read an array a without a copy: torch.from_dlpack(a), cupy.from_dlpack(a),
+    Other libraries read an array `a` without a copy: torch.from_dlpack(a), cupy.from_dlpack(a),
     jax.dlpack.from_dlpack(a). These libraries wait for the stream that fills the array, and keep
     its memory alive.
 

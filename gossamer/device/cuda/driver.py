@@ -84,8 +84,8 @@ def quietly(device: CudaDevice, call: Callable[..., Any], *arguments: Any) -> No
 
 
 def count() -> int:
-    """Returns the number of NVIDIA devices. Where there is none, raises DeviceError, whose message
-    says why."""
+    """Returns the number of NVIDIA devices. Raises DeviceError, with the reason, where no device
+    can be used."""
     try:
         check(driver.cuInit(0))
         devices = int(check(driver.cuDeviceGetCount()))

@@ -25,7 +25,7 @@ or a vector of registers."""
 
 
 class Instruction(NamedTuple):
-    """An instruction. With the name "label" it defines the label that is its operand.
+    """An instruction. An instruction named "label" defines the label that is its operand.
 
     guard: predicate register that must be true for the instruction to execute, or false where the
     guard begins with "!". Without a guard the instruction always executes.

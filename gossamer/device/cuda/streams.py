@@ -37,9 +37,9 @@ class CudaStream:
 
 
 class SideStreams:
-    """The side streams of main streams. By events, a side stream waits for work of its main stream,
-    and the main stream for work of the side stream. The side streams of each main stream are kept,
-    so that a launch creates none."""
+    """The side streams of main streams. A side stream waits for work of its main stream, and the
+    main stream waits for work of the side stream, by events. The side streams of each main stream
+    are kept, so that a launch creates none."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make

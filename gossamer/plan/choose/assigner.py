@@ -1,5 +1,5 @@
-"""The choice of the candidates with which a whole network costs least, among the candidates that
-were measured for its layers and fusions."""
+"""The choice, among the candidates that were measured for a network's layers and fusions, of the
+candidates with which the whole network takes the least time."""
 
 from __future__ import annotations
 
@@ -69,14 +69,15 @@ class Assigned:
 
 class Assigner:
     """Makes the programs of a network by its cheapest plan assignments (see plan_assignment.py).
-    Their candidates are measured, and are checked with the layers' own constants where the
-    restriction asks for the check.
+    The candidates of the programs are measured, and are checked with the layers' own constants
+    where the restriction asks for the check.
 
     policy: three of its fields restrict the candidates. `only` names an algorithm that is taken
-    wherever it can be used; other layers take other algorithms. Where algorithms that skip zeros
-    and dense algorithms can compute a layer, the layer takes an algorithm that skips zeros if its
-    sparsity is above `sparse_threshold`, else a dense algorithm; times of the two kinds are not
-    compared. With `unfused` there are no fusions.
+    wherever it can be used; other layers take other algorithms. Some layers can be computed both by
+    dense algorithms and by algorithms that skip zeros. Such a layer takes an algorithm that skips
+    zeros if the layer's sparsity is above `sparse_threshold`, else a dense algorithm; times of
+    dense algorithms are not compared with times of algorithms that skip zeros. With `unfused` there
+    are no fusions.
     less_precise: the names of the layers and fusions that may be less precise than float32 where
     the tuner allows lower precision; None stands for all layers and fusions.
     """
@@ -125,7 +126,7 @@ class Assigner:
             self._device, decide, [node.layer for node, _ in assigned.taken if node.layer.covers],
             assigned.reshapes)
         program.measured = self.measured
-        # which concatenations and slices copy nothing is known only of the whole program
+        # only the whole program shows which concatenations and slices copy nothing
         program.cost_us = assigned.cost_us + sum(
             step.candidate_of(step.candidates).cost
             - step.candidate_of(chosen[step.layer.name].candidates).cost
@@ -165,11 +166,11 @@ class Assigner:
         return wrong
 
     def assigned(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment: the whole network as one part, or the layers and fusions
-        where they are faster by more than SLACK. SLACK is needed because in a network the layers
-        and fusions take longer than the sum of their times alone: threads of several libraries
-        share the processors. Conversions that were not measured count with the least time that they
-        can take."""
+        """Returns the cheaper of two assignments: the whole network as one part, or the layers and
+        fusions of the network, which must be faster by more than SLACK. SLACK is needed because in
+        a network the layers and fusions take longer than the sum of their times alone: threads of
+        several libraries share the processors. Conversions that were not measured count with the
+        least time that they can take."""
         whole = self._as_a_whole(restriction)
         if whole is None:
             return self._of_layers(restriction)
@@ -256,8 +257,8 @@ class Assigner:
                         _conversions(nodes, assignment.options, fixed, required))
 
     def _options(self, restriction: Restriction) -> list[list[_Option]]:
-        """Returns the options of every node: first of the layer alone, then of the layer in
-        fusions."""
+        """Returns the options of every node: first the options that compute the layer alone, then
+        the options that compute the layer as a part of a fusion."""
         by_name = {node.layer.name: node for node in self._nodes if isinstance(node, MeasuredLayer)}
         usable_of = {node.layer.name: restriction.of_fusion(
             node, [by_name[name] for name in node.layer.covers if name in by_name])
@@ -319,7 +320,8 @@ class Assigner:
 
 def _conversions(nodes: Sequence[AssignmentNode], taken: Sequence[int],
                  fixed: Mapping[str, Format], required: Mapping[str, Format]) -> set[Conversion]:
-    """Returns the conversions of a plan assignment. taken: the number of each node's option."""
+    """Returns the conversions of a plan assignment. taken: for each node the index of the option
+    that the node takes."""
     options = [node.options[index] for node, index in zip(nodes, taken, strict=True)]
     given: dict[str, Hashable] = {**fixed}
     for node, option in zip(nodes, options, strict=True):

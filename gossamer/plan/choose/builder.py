@@ -94,8 +94,8 @@ class ProgramBuilder:
         itself, or a copy that is made once for all readers."""
         if self.has(name, spec):
             return self.copies.get((name, _canonical(spec)), name)
-        # several formats may describe the same memory: their readers share one conversion, to the
-        # format for which the plan assignment has counted a cost
+        # several formats may describe the same memory: the readers of all these formats share one
+        # conversion, to the format for which the plan assignment has counted a cost
         present, spec = _canonical(self.specs[name]), _canonical(spec)
         changes = spec.format.differences(present.format) or [spec.layout]
         target = f"{name} as {' '.join(changes)}"

@@ -24,8 +24,8 @@ class Calibration:
     batch size where no node mixes the images of a batch; else the batch size must be the number of
     calibration images.
 
-    inputs: one array for each input of the graph, in its order, with any number of images, as
-    callers give them.
+    inputs: one array for each input of the graph, in the order of the graph's inputs, with any
+    number of images, as callers give them.
     Raises InputError where the inputs do not fit the graph, are empty or not finite.
     """
 
@@ -51,7 +51,7 @@ class Calibration:
             else info.given.as_network_takes(self._inputs[info.name]) for info in graph.inputs})
         self._mixing, self._by_image = along_batch(graph, self.images)
         if self._mixing is not None:
-            # an output may still have a row for each image
+            # an output may have a row for each image even where a node mixes images
             self._by_image = {name for name, array in self._expected.items()
                               if array.shape[:1] == (self.images,)}
 
@@ -114,8 +114,8 @@ class Calibration:
 
     def accuracy(self, program: Program, error: float, faster: Sequence[str] = ()) -> Accuracy:
         """Returns the accuracy of a program with the given error. faster: the names of layers that
-        would be faster in less than float32. If the program computes some of them in float32, these
-        layers are held back."""
+        would be faster in less than float32. Each of these layers that the program computes in
+        float32 is listed as held back."""
         less_precise = tuple(step.layer.name for step in _less_precise(program))
         return Accuracy(error, self.images, self.tolerance, less_precise,
                         tuple(name for name in faster if name not in less_precise))

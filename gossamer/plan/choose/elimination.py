@@ -41,14 +41,15 @@ class BucketTree:
     """An order of elimination, as a tree with a bucket for each variable.
 
     bucket: the number of each variable's bucket.
-    members: the variables of each bucket, its own variable first, each as the number of its bucket.
+    members: the variables of each bucket, the bucket's own variable first. A variable is given by
+    the number of the bucket in which it is eliminated.
     above: the parent of each bucket.
     neighbours: the buckets next to each bucket in the tree.
 
     Buckets are numbered in the order of elimination, so a parent has a higher number than its
-    children. A bucket shares with its parent all its variables except its own one. The last bucket
-    of a component that is not connected to the rest of the graph has the last bucket of all as its
-    parent, and shares no variable with it.
+    children. All variables of a bucket except the bucket's own variable are also variables of the
+    parent. The last bucket of a component that is not connected to the rest of the graph has the
+    last bucket of all as its parent, and shares no variable with it.
     """
 
     def __init__(self, sizes: Sequence[int], scopes: Iterable[tuple[int, ...]]) -> None:

@@ -26,12 +26,13 @@ from gossamer.tensor import Format
 class FusionFormat:
     """The format of a value between two layers of a fusion that one algorithm computes in one step.
 
-    No conversion leads to this format. A conversion leads from it only where the algorithm also
-    writes the value for other readers.
+    No conversion leads to this format. A conversion leads from this format only where the algorithm
+    also writes the value for other readers.
 
     fusion: name of the fusion's layer.
     option: number of the candidate among the fusion's candidates.
-    written: the format in which the value is also written; None where it is not written.
+    written: the format in which the algorithm also writes the value for other readers; None where
+    the algorithm does not write the value.
     """
 
     fusion: str
@@ -118,8 +119,9 @@ def _fastest(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def forced_fusions(fusions: Sequence[Layer], usable: Mapping[str, Collection[str]],
                    only: str | None) -> list[Layer]:
-    """Returns the fusions that a forced algorithm computes. Among the fusions that it can compute,
-    in the order of the network, a fusion is left out where it shares a layer with an earlier one.
+    """Returns the fusions that a forced algorithm computes. The fusions that the algorithm can
+    compute are taken in the order of the network. A fusion is left out where it shares a layer with
+    a fusion that was taken earlier.
 
     usable: the names of the algorithms that can compute each fusion, by the fusion's name. only:
     the name of the forced algorithm; None where no algorithm is forced.

@@ -73,8 +73,8 @@ class NetworkCandidates:
         left_out: set[str] = set()
         parts = measured(left_out)
         if not any(math.isfinite(part.least_cost) for part in parts):
-            # results that jump cannot be checked behind some ops: parts without the layers that
-            # have jumps are tried
+            # where some ops read a result that jumps, a part cannot be checked: parts without the
+            # layers that have jumps are tried
             left_out = {layer.name for layer in network.layers
                         if layer.problem is not None and has_jumps(layer.problem)}
             parts += measured(left_out) if left_out else []
@@ -155,8 +155,8 @@ class NetworkCandidates:
                                   self._tuner.space.refusal_reason, taken_alone)
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
-        """Returns the candidates; a candidate that is less precise than the layer may be is
-        excluded."""
+        """Returns the candidates of a layer. Where the layer must be as precise as float32, a
+        candidate that is less precise is excluded."""
         if self._less_precise is None or layer.name in self._less_precise:
             return candidates
         assert layer.problem is not None

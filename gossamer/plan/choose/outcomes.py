@@ -27,8 +27,8 @@ class Accuracy:
     images: number of calibration images.
     tolerance: the largest error that was allowed.
     less_precise: names of the layers that are computed in less than float32.
-    held_back: names of the layers that would be faster in less than float32 and are in float32
-    because of the tolerance.
+    held_back: names of the layers that would be faster in less than float32 and are computed in
+    float32 because of the tolerance.
     """
 
     error: float

@@ -2,11 +2,12 @@
 the formats of every value.
 
 A node option costs a time, needs a format of every input and gives a format of every output. Where
-readers need a value in another format than its writer gives, the value is converted once for this
-format, and these readers share the copy. This is the layout selection of Anderson and Gregg
-("Optimal DNN primitive selection with partitioned boolean quadratic programming", CGO 2018), with
-conversions shared by readers, solved exactly by Dechter's bucket elimination ("Bucket elimination:
-a unifying framework for reasoning", Artificial Intelligence, 1999).
+readers need a value in another format than its writer gives, the value is converted once to each
+format that they need, and all readers that need the same format share the copy. This is the layout
+selection of Anderson and Gregg ("Optimal DNN primitive selection with partitioned boolean quadratic
+programming", CGO 2018), with conversions shared by readers, solved exactly by Dechter's bucket
+elimination ("Bucket elimination: a unifying framework for reasoning", Artificial Intelligence,
+1999).
 
 - Options of one node with equal formats have the same effect on other nodes. Such options are one
   state of the node.
@@ -20,7 +21,7 @@ Time and memory grow with the largest table, which has as many entries as the pr
 of states in a bucket. Time and memory grow exponentially with the graph's width, but only linearly
 with its length. Chains, residual, inception and dense blocks have widths of 2 to 4.
 
-An algorithm that computes several nodes in one step is an option of each of them. The values
+An algorithm that computes several nodes in one step is an option of each of these nodes. The values
 between these nodes have a format that only this option knows, and conversions to and from this
 format cost infinity. So all of the nodes take the option, or none does. The cost of the algorithm
 is the cost of the first node's option; the other nodes' options cost nothing.
@@ -50,7 +51,7 @@ class NodeOption:
     needs: the format in which the option reads each input.
     gives: the format in which the option writes each output.
     of_fusion: whether the option belongs to an algorithm that computes several nodes; the option of
-    one of these nodes has the cost of all.
+    one of these nodes has the cost of all these nodes.
     """
 
     cost: float
@@ -91,14 +92,15 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
 
     An option that costs at most (1 + slack) times the cheapest option of its node counts with the
     cost of the cheapest. Any other option is compared with the cheapest option of its node that has
-    the same formats: where it costs at most (1 + slack) times as much, it counts with the cost of
-    that cheapest option. So the total is at most (1 + slack) times the least total, and a node has
-    no option that is cheaper by more than the slack, in the same formats, than the option that it
-    takes.
+    the same formats: where its cost is at most (1 + slack) times the cost of that cheapest option,
+    it counts with the cost of that cheapest option. So the total is at most (1 + slack) times the
+    least total, and a node has no option that is cheaper by more than the slack, in the same
+    formats, than the option that it takes.
 
     An option of a fusion is not compared with the options that compute its node alone. Such an
-    option counts with (1 + slack) times its cost. So a fusion is taken only where its nodes one by
-    one cost more than that product. The total is then at most (1 + slack)^2 times the least total.
+    option counts with (1 + slack) times its cost. So a fusion is taken only where computing its
+    nodes one by one costs more than that product. The total is then at most (1 + slack)^2 times the
+    least total.
 
     fixed: the formats of the values that no node writes.
     required: the formats in which the network's outputs must be.

@@ -30,7 +30,7 @@ _ABOUT_EQUAL = 1.01
 _BRIEF_SAMPLES = 3
 """Number of samples of a program where a few samples are enough."""
 _SAMPLE_US, _BRIEF_SAMPLE_US = 1e4, 5e3
-"""Microseconds of one sample, and of one sample where a few samples are enough."""
+"""Microseconds of one sample: in general, and where a few samples are enough."""
 
 
 def is_clearly_faster(time: EndToEnd, other: EndToEnd) -> bool:
@@ -46,10 +46,10 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
     """Returns the time of each of a network's programs; equal programs are timed once.
 
     The times are read from the cache where the cache has all of them. Otherwise all programs are
-    timed together, with their samples interleaved, and the times are stored. Where no program
-    without a stored time runs, the other programs are not timed again. More samples are taken of
-    the programs that may be the fastest. Programs that do not fit the memory together with the
-    others are timed after them.
+    timed together, with their samples interleaved, and the times are stored. Where none of the
+    programs without a stored time runs, the other programs are not timed again. More samples are
+    taken of the programs that may be the fastest. Programs that do not fit the memory together with
+    the others are timed after them.
 
     brief: whether a few samples of each program are enough. Times of a few samples are stored under
     keys of their own.
@@ -72,7 +72,7 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
         known.update(fresh)
         waiting = {key: program for key, program in waiting.items() if key not in fresh}
         if waiting or any(timed.failure for timed in fresh.values()):
-            # the frames of an error are in reference cycles, which keep the device's memory
+            # reference cycles hold the frames of an error, and these frames keep device memory
             gc.collect()
     return [known[key] for key in keys]
 

@@ -129,8 +129,8 @@ class Planner:
         else:
             program, accuracy = self._calibration.choose(make, self._error)
             planned = Planned(program, accuracy=accuracy)
-        # each set of less precise layers has had an assigner of its own: further programs are made
-        # by the assigner of the program that was taken
+        # each set of less precise layers had an assigner of its own: further programs must come
+        # from the assigner that made the program that was taken
         return planned, next(maker for program, maker in made if program is planned.program)
 
     def _made(self, network: Network,

@@ -39,11 +39,11 @@ from gossamer.plan.tune.tuner import Tuner
 _FLOATS_ONLY = "floats only"
 _FIRST_CONFIGS = "the first configs of each algorithm"
 _FIRST_OF = {"quick": EFFORTS["quick"], "normal": EFFORTS["quick"], "max": EFFORTS["normal"]}
-"""For each effort of a plan, the effort whose number of configs is the number of an algorithm's
-first configs."""
+"""For each effort of a plan, the effort that says how many of an algorithm's configs count as first
+configs."""
 _CLEARLY_SLOWER = 1.25
 """A plan is not timed as a whole where the sum of its layers' times is at least this many times the
-sum of the measured choice: caches and gaps between layers change the time of a whole plan by
+sum for the measured choice: caches and gaps between layers change the time of a whole plan by
 less."""
 _SMALL_SHARE = 0.05
 """Share of the cheapest assignment's time. If the layers that an algorithm can compute take less
@@ -108,7 +108,7 @@ class _Plans:
 
     def add(self, plan: str, restriction: Restriction, *, always: bool = False) -> None:
         """Makes a plan's program, unless the sum of its layers' times is clearly larger than the
-        sum of the measured choice."""
+        sum for the measured choice."""
         # on processors, bits and floats take nearly the same time, so that the sums of layers'
         # times do not tell which plan is faster
         always = always or (restriction is FLOATS and self._device.on_processors)
@@ -128,7 +128,7 @@ class _Plans:
         self.programs[plan], self._keys[plan] = program, program_key(program, self._device)
 
     def _reason_not_tried(self, restriction: Restriction, assigned: Assigned) -> str:
-        """Returns why an assignment cannot be faster as a whole; "" where it may be."""
+        """Returns why an assignment cannot be faster as a whole; "" where it may be faster."""
         chosen = self.programs[MEASURED]
         chosen_us = chosen.cost_us or 0.0
         if assigned.cost_us >= self._most_us:
@@ -247,7 +247,8 @@ def _better(name: str, program: Program, assigner: Assigner, device: Device, tun
     exchanges = _exchanges(program, device, tuner)
     if not exchanges:
         return {}
-    # only candidates that are better are checked, afterwards, with the constants of their layers
+    # only the candidates that prove better are checked with the constants of their layers, after
+    # the timing
     programs = [program, *(assigner.program(exchanged(program, exchange, is_checked=False))
                            for exchange in exchanges)]
     before, *times = end_to_end(name, programs, device, tuner, note, brief=True)
@@ -288,8 +289,9 @@ def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]
 
 def _of_steps(steps: Sequence[Step], taken: Mapping[str, Candidate],
               measured: Mapping[str, Iterable[Candidate]]) -> Iterator[tuple[float, Exchange]]:
-    """Yields, for each candidate that all these steps could take in their present formats, the most
-    microseconds that the candidate may save in all these steps together, and its exchange."""
+    """Yields a pair for each candidate that all these steps could take in their present formats:
+    the most microseconds that the candidate may save in all these steps together, and the exchange
+    by which the steps take the candidate."""
     before = [taken[step.layer.name] for step in steps]
     others = [{candidate_key(candidate.algorithm, candidate.variant): candidate
                for candidate in measured[step.layer.name]

@@ -68,8 +68,8 @@ class StoredChoices:
     path: the file that holds the choices; None where they were made in this process.
     notices: sentences for the user on how this machine differs from the machine that made the
     choices.
-    made_for: the input sizes for which the choices were made, where the network now has other
-    sizes, so that a choice need not fit its layer; "" where the sizes are the same.
+    made_for: the input sizes for which the choices were made, where the network has other input
+    sizes now; a choice may then not fit its layer. "" where the network still has these sizes.
     """
 
     def __init__(self, path: Path | None, plain: StoredPrograms, notices: Sequence[str] = (),
@@ -144,7 +144,7 @@ class StoredChoices:
 
 def _parts(steps: Iterable[Stored], layers: Sequence[Layer],
            outputs: Collection[str]) -> Iterator[Layer]:
-    """Yields the parts that were planned, as far as a network still has all their layers."""
+    """Yields each part that was planned, if the network still has all layers of the part."""
     by_name = {layer.name: layer for layer in layers}
     for step in steps:
         if step["op"] == PartProblem.op and by_name.keys() >= set(step["covers"]):
@@ -191,16 +191,16 @@ def _restored(step: Stored, layer: Layer, device: Device, *, exact: bool) -> Lay
 
 def _variants(algorithm: Algorithm, layer: Layer, device: Device,
               precision: str) -> Iterator[Variant]:
-    """Yields the variants of a precision, then the variants of all precisions: libraries take long
-    to list the variants of other precisions."""
+    """Yields the variants of a precision, and only then the variants of all precisions, because
+    libraries take long to list the variants of other precisions."""
     yield from algorithm.variants_in(layer.problem, device, (precision,))
     yield from algorithm.variants(layer.problem, device)
 
 
 def _matches(step: Stored, algorithm: Algorithm, variant: Variant, *, exact: bool) -> bool:
     """Whether a variant is the stored choice. Unless the match has to be exact, a stored layout
-    that described the same memory as the default layout counts as the default layout, such as CHWN
-    for a single image."""
+    that described the same memory as the default layout, such as CHWN for a single image, counts as
+    the default layout."""
     name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
     if (name, config, precision) != (step["algorithm"], step["config"], step["precision"]):
         return False

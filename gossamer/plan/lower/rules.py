@@ -53,8 +53,8 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
 
 def _needed(state: LowerState) -> list[Layer]:
     """Returns the layers without needless reshapes. A reshape is needless where all its readers
-    take the value before the reshape, as a product does that reads the matrix of another product's
-    rows."""
+    read the value before the reshape instead. An example is a matrix product that reads the matrix
+    that another product computes, before this matrix is reshaped to more dimensions."""
     by_layers = {name for layer in state.layers for name in layer.inputs}
     by_layers |= {info.name for info in state.static.graph.outputs}
     return [layer for layer in state.layers if layer.problem is not None

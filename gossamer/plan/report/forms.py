@@ -27,8 +27,8 @@ class LayerForm:
     could_be_packed: whether bits or trits can compute the layer.
     weights: the number of weights of all layers of the step.
     layers: the number of layers that are computed in the step.
-    has_signs: whether all inputs are -1, 0 or 1, or the weights of each output channel are plus or
-    minus one number.
+    has_signs: whether all inputs are -1, 0 or 1, or the weights within each output channel are all
+    equal in magnitude (a or -a).
     """
 
     layer: str

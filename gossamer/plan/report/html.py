@@ -95,7 +95,7 @@ def _section(report: Report) -> str:
 
 
 def _headline(report: Report) -> list[str]:
-    """Returns the few numbers that matter most, as tiles."""
+    """Returns the few numbers that matter most, each in a box of the page."""
     tiles = headline(report)
     if not tiles:
         return []

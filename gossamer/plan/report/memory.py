@@ -12,7 +12,8 @@ from gossamer.plan.report.forms import FLOATS, form_of
 from gossamer.tensor import PACKED_DTYPES, TensorSpec
 
 _SIGN_FORMS = ("signs ", "bits for ")
-"""The beginnings of the names of packed forms that hold the signs of weights as words."""
+"""The beginnings of the names of packed forms that hold the signs of weights as words. A packed
+form is an array that is made of a layer's constants and laid out as one kernel reads it."""
 _TABLE_FORM = "table of k "
 """The beginning of the names of packed forms that say where the inputs of inner products lie."""
 

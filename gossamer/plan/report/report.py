@@ -36,7 +36,7 @@ class Report:
     batch: number of images.
 
     rows: one dict for each step, in order, and for each layer of a part that a library computes in
-    one step. Its keys are:
+    one step. The keys of a row are:
     - layer, op, problem, density, algorithm, config, layout, device, flops, skips_zeros, and the
     columns of zero_columns().
     - layers: the names of the layers that a fusion covers, or the name of the one layer.
@@ -51,8 +51,8 @@ class Report:
     - Of a profiled step: median_us, p25_us, p75_us and share.
     - Of a step whose candidates were measured: median_us, p25_us, p75_us, cold_us, error,
     best_dense_us, speedup (over the best dense algorithm), speedup_reason (why the best dense
-    algorithm was not taken where it is faster alone, else "") and candidates (one dict each, with
-    its times or the reason why it is excluded).
+    algorithm was not taken where it is faster alone, else "") and candidates (one dict for each
+    candidate, with the candidate's times or the reason for its exclusion).
     - Of a layer of a part: best_dense_us and the candidates that compute the layer alone.
 
     notes: sentences for the user.
@@ -81,7 +81,7 @@ class Report:
     plan has been called.
 
     tuning: where the time of measuring went, for all batch sizes of the plan together; see
-    TuningProfile.summary. It is empty where nothing was measured.
+    TuningProfile.summary. The dict is empty where nothing was measured.
     """
 
     device: str
@@ -139,7 +139,8 @@ class Report:
     def zeros_line(self) -> str:
         """A line such as 'zeros are skipped in 34 of 53 layers with weights: alone these take 12.3
         us, with the best dense algorithms 25.4 us; the network takes 40.0 us, with dense algorithms
-        only 52.0 us', without the times that were not measured; "" for a network without zeros."""
+        only 52.0 us'. The line leaves out times that were not measured. The line is "" for a
+        network without zeros."""
         weighted = [row for row in self.rows if row["density"] is not None]
         sparse = [row for row in weighted if row["skips_zeros"]]
         if not sparse and all(row["density"] > FEW_ZEROS for row in weighted):

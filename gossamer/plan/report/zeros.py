@@ -53,7 +53,8 @@ def break_even(density: float | None, sparse_us: float, dense_us: float) -> floa
 
     density: the share of nonzero weights with which the algorithm that skips zeros took sparse_us
     microseconds. Because a part of the time does not depend on the number of nonzeros, the true
-    density is lower than the returned one where sparse_us exceeds dense_us, and higher otherwise.
+    density is lower than the returned density where sparse_us exceeds dense_us, and higher
+    otherwise.
     """
     if not density or not (0 < sparse_us < math.inf and 0 < dense_us < math.inf):
         return None

@@ -62,9 +62,9 @@ class ProgramBuffers:
 
 
 def _lifetimes(program: Program) -> dict[str, Lifetime]:
-    """Returns the lifetime of every value that has memory of its own among the activations. Where
-    another value lies within its memory, a use of the other value counts as a use of the value.
-    Inputs and outputs are alive until after the last step, so that an execution can be repeated."""
+    """Returns the lifetime of every value that has memory of its own among the activations. Where a
+    value A owns the memory in which a value B lies, a use of B counts as a use of A. Inputs and
+    outputs are alive until after the last step, so that an execution can be repeated."""
     owners = {value: program.place(value).whole for value in (
         *program.inputs.values(), *program.outputs.values(),
         *(value for step in program.steps for value in (*step.inputs, *step.outputs)))}

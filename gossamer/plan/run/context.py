@@ -170,8 +170,8 @@ class Context:
         return self._whole is not None
 
     def run_whole(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Returns new outputs of a program that is one part of the host, for inputs that were
-        checked before."""
+        """Returns new outputs of a program that is one part, which the host computes, for inputs
+        that were checked before."""
         assert self._whole is not None
         return self._whole(arrays)
 

@@ -84,7 +84,8 @@ class DeviceGraphs:
             else:
                 callers[program.root(value)] = inputs[name]
         # outputs in this set are copied: no step writes an output that is an input or a constant,
-        # and an output that is a part of a larger value, or has parts, stays in their memory
+        # and an output that is a part of a larger value, or has parts, shares memory with other
+        # values, so that it cannot lie in the caller's array
         shared = {program.root(value) for value in (
             *program.inputs.values(), *program.constants, *program.places,
             *(place.whole for place in program.places.values()))}

@@ -77,7 +77,7 @@ class SharedWork:
     members: the devices.
     next_task: returns the next task for a device, or None where no task waits; `changed` is held
     while it is called.
-    changed: is notified when next_task may return a task.
+    changed: a condition, which is notified when next_task may return a task.
     is_over: whether no further task will come.
     """
 

@@ -3,9 +3,8 @@
 A device copies page-locked memory at the rate of the bus, and the host goes on meanwhile; while a
 device copies other memory, the host waits. Arrays that lie in page-locked memory are copied
 directly. Other arrays go through page-locked memory that is kept from call to call. Large arrays go
-in
-pieces: several threads copy pieces into this memory while the device copies earlier pieces from it.
-Where all arrays lie in page-locked memory, the copies are part of one captured graph.
+in pieces: several threads copy pieces into this memory while the device copies earlier pieces from
+it. Where all arrays lie in page-locked memory, the copies are part of one captured graph.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ class TransferGraph:
     """The graph of calls whose arrays lie at the same addresses in page-locked memory.
 
     calls: number of calls so far.
-    arrays: the arrays that the graph reads and writes. They are kept alive, since the driver would
-    not treat other memory at their addresses as page-locked memory of the graph.
+    arrays: the arrays that the graph reads and writes. The arrays are kept alive, since the driver
+    would not treat other memory at their addresses as page-locked memory of the graph.
     replay: the graph; None before it is captured.
     """
 

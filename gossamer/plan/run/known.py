@@ -1,4 +1,4 @@
-"""Calls with torch tensors of shapes and dtypes that were checked before; they need no DLPack
+"""Calls with torch tensors of shapes and dtypes that were checked before; such calls need no DLPack
 exchange."""
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _MOST_REPLAYS = 8
 
 
 def form_of(arrays: Sequence[Any]) -> Hashable | None:
-    """Returns a key of everything that the checks of a call with these arrays depend on, with the
-    stream on which torch works now; None where an array is no plain torch tensor on a CUDA device,
-    or requires a gradient."""
+    """Returns a key for calls with these arrays. The key consists of everything that the checks of
+    a call depend on, and of the stream on which torch works now. Returns None where an array is no
+    plain torch tensor on a CUDA device, or requires a gradient."""
     torch = sys.modules.get("torch")
     if torch is None or not arrays:
         return None
@@ -33,14 +33,14 @@ def form_of(arrays: Sequence[Any]) -> Hashable | None:
 
 
 class KnownCall:
-    """A call with tensors on the plan's device for which form_of() returns one key.
+    """The calls with tensors on the plan's device for which form_of() returns the same key.
 
-    The call replays the graph that was captured for the tensors' addresses. The graph copies the
+    A call replays the graph that was captured for the tensors' addresses. The graph copies the
     outputs into new tensors: tensors that a caller still holds are never written again.
 
     context: the context that computes.
     form: the result of form_of() for the tensors.
-    like: a tensor of the call.
+    like: a tensor of one of the calls.
     """
 
     def __init__(self, context: Context, form: Sequence[Any], like: Any) -> None:

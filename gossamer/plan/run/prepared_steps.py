@@ -27,7 +27,7 @@ from gossamer.plan.run.step_line import step_line
 
 
 class PreparedSteps:
-    """The steps of a program with their states, which read and write its buffers.
+    """The steps of a program, each with its prepared state; they read and write one set of buffers.
 
     weights: the weights of each step.
     builds: the cost of preparing each step; None for steps that compute nothing.

@@ -104,8 +104,8 @@ class ResultStream(Iterator[Any]):
 
 
 class _Pipeline:
-    """The threads of a stream. They hold no reference to the stream, so that a stream that the
-    caller drops is deleted and then ends the threads.
+    """The threads of a stream. These threads hold no reference to the stream, so that a stream that
+    the caller drops is deleted and then ends the threads.
 
     One thread reads, since iterators are rarely made for several threads. One thread for each
     device computes.

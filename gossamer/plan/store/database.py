@@ -139,8 +139,8 @@ class Database:
             self._attempted = time.monotonic()
 
     def close(self) -> None:
-        """Writes all lines that wait. It is called when the cache is dropped or the process
-        ends."""
+        """Writes all lines that wait. This method is called when the cache is dropped or the
+        process ends."""
         self.flush()
         if not self.is_kept:
             # lines still wait where the garbage collector drops the cache while this thread writes
@@ -335,8 +335,9 @@ def _insert(base: sqlite3.Connection, section: Section) -> None:
     made_by = _text(section["made_by"])
     present = {of_versions(key, line) for key, line in section.get("candidates", {}).items()}
     for any_version, this_version in present:
-        # both prefixes end with a space, and "!" is the next character after the space: the keys
-        # from a prefix up to the prefix with "!" in place of the space begin with the prefix
+        # both prefixes end with a space, and "!" is the next character after the space: exactly the
+        # keys that begin with a prefix lie between the prefix and the text that has "!" in place of
+        # the prefix's last space
         base.execute("DELETE FROM line WHERE made_by = ? AND kind = 'candidates'"
                      " AND key >= ? AND key < ? AND substr(key, 1, ?) != ?",
                      (made_by, any_version, any_version[:-1] + "!", len(this_version),

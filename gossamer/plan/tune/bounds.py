@@ -1,4 +1,4 @@
-"""Where rounding may take the result of a problem over a jump, a discontinuity of its arithmetic.
+"""Where rounding may move a result of a problem across a jump, a discontinuity of its arithmetic.
 At such places a candidate may compute another number than the reference and still be right."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gossamer.ops.registry import OPS
 
 _EXACTLY_ROUNDED = frozenset({"add", "sub", "mul", "neg", "abs", "min", "max", "relu", "clip",
                               "leaky_relu", "prelu", "where"})
-"""Functions whose float32 result is correctly rounded on every device. Division and square root
-are not among them: OpenCL lets a device round them otherwise."""
+"""Functions whose float32 result is correctly rounded on every device. Division and square root are
+not among them, because OpenCL does not ask devices to round them correctly."""
 _ROUNDING = 2.0**-20
 """Relative rounding error of one float32 function, with room for approximations of devices."""
 _HALF_ROUNDING = 2.0**-11
@@ -42,7 +42,7 @@ class Bounds:
     """Where an output of a right candidate may differ from the reference's output. Both arrays have
     the output's shape.
 
-    doubtful: True where rounding may take a value over a jump.
+    doubtful: True where rounding may move a value across a jump.
     exact: True where a right result equals the reference's float32 number, unless the result is
     doubtful.
     """
@@ -61,9 +61,9 @@ class _Approximate:
     """Values with bounds of their errors.
 
     value: the values in float64.
-    error: the largest absolute error of each value. The error includes the height of a jump that
-    errors may take the value over.
-    doubtful: True where errors may take the value over a jump.
+    error: the largest absolute error of each value. The error includes the height of a jump where
+    errors may move the value across the jump.
+    doubtful: True where errors may move the value across a jump.
     """
 
     value: np.ndarray
@@ -236,8 +236,8 @@ def _applied(step: ExpressionStep, arguments: Sequence[_Approximate]) -> _Approx
         reach = arguments[0].error + arguments[1].error
         off = np.where((np.abs(values[0] - values[1]) <= reach) & (reach > 0), 1.0, 0.0)
     if step.function in DISCONTINUOUS:
-        # a jump of an argument is a part of its error, so that it counts only where the error
-        # changes this result
+        # the error of an argument includes the argument's own jump, so that this jump counts only
+        # where the error changes the result
         return _Approximate(value, off, off > 0)
     if step.function == "where":
         condition, chosen, other = arguments

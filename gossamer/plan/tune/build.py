@@ -27,9 +27,9 @@ _AT_ONCE, _AHEAD = 1.5, 3.0
 or wait to be measured. A build mostly waits for compilers, which are other processes. With larger
 numbers, more candidates would be begun that later turn out to be of no use."""
 _REFERENCES = 2
-"""The most references that are computed at the same time. Each takes many short steps in Python's
-interpreter, so that with more threads all references together take longer, and the thread that
-times candidates has to wait for the interpreter."""
+"""The most references that are computed at the same time. Each reference takes many short steps in
+Python's interpreter, so that with more threads all references together take longer, and the thread
+that times candidates has to wait for the interpreter."""
 
 
 BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
@@ -58,7 +58,8 @@ class CandidateBuilds:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Builds side by side in the body of a with statement, where the device allows that."""
+        """Builds candidates side by side in the body of a with statement, where the device allows
+        that."""
         if not self._device.builds_side_by_side:
             yield
             return
@@ -150,7 +151,7 @@ class CandidateBuilds:
                 prepared = build(attempt.algorithm, weights, layer.problem, attempt.variant,
                                  self._device, built)
         finally:
-            # the thread that times needs the set for a candidate whose build failed, too
+            # the thread that times candidates needs the set even where the build failed
             candidates = self.set_of(layer)
         with self._profile.stage(BUILDING):
             return *prepared, candidates.build_check(attempt.algorithm, attempt.variant)

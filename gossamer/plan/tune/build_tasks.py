@@ -1,5 +1,6 @@
-"""The work of a process that builds candidates: it packs weights and compiles kernels for a device
-that it never touches, or does the work of a vendor's library on the device."""
+"""The work of processes that build candidates for another process. Some of these processes pack
+weights and compile kernels for a device that they never touch; others let a vendor's library use
+the device."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ of the layer whose candidates were built longest ago are dropped first."""
 
 
 class KeptWeights(Weights):
-    """A layer's constants with their packed forms, which stay in this process.
+    """A layer's constants with their packed forms, which stay in this process. A packed form is an
+    array that is made of the constants and laid out as one kernel reads it.
 
     kept: the packed forms by name, each with its array, or with None where the packed form was made
     on the device.
@@ -61,8 +63,8 @@ class KeptWeights(Weights):
 
 
 _devices: list[Device] = []
-"""The device for which this process builds; empty in a process that does not build for another
-process."""
+"""A list with the device for which this process builds. The list is empty in a process that does
+not build for another process."""
 _weights: LruCache[KeptWeights] = LruCache(MOST_BYTES, lambda weights: weights.host_bytes)
 
 

@@ -32,16 +32,16 @@ from gossamer.tensor import TensorSpec
 _CHECKED_IMAGES = 3
 """The least number of images that are compared with the reference."""
 _CHECKED = 2**22
-"""More images are compared as long as they have at most this many output values and operations
-together."""
+"""More images are compared as long as the number of their output values, plus the number of
+operations that compute these images, is at most this number."""
 _COLD_SAMPLES = 5
 """Number of executions with cold caches; the median of their times counts."""
 _DRAWS = 8
-"""The most draws of inputs, where many results lie within rounding of a jump, or where an output
-has few results."""
+"""The most draws of inputs, where many results lie within rounding of a jump (a discontinuity of
+the arithmetic), or where an output has few results."""
 _CHEAP = 2**26
 """The most operations of a reference that is computed for several draws, where an output has few
-results. They take a processor less than a second."""
+results. These operations take a processor less than a second."""
 _ALIKE = 0.1
 """Relative difference between a later draw and the first draw in their shares of results near a
 jump. Where the difference is smaller, no further draw is made."""
@@ -192,11 +192,11 @@ class CandidateSet:
 
     @QUIET
     def _draw_large_results(self, numbers: Sequence[int]) -> list[np.ndarray]:
-        """Draws inputs several times, keeps the draw whose smallest output is largest, and returns
-        the reference's outputs for this draw. Where a sum of many numbers is nearly zero, the
-        rounding of each number is a large relative error of the sum.
+        """Draws inputs several times, keeps the draw in which the smallest 2-norm of an output is
+        largest, and returns the reference's outputs for this draw. Where a sum of many numbers is
+        nearly zero, the rounding of each number is a large relative error of the sum.
 
-        numbers: the indices of the outputs that are compared.
+        numbers: the indices of the outputs whose 2-norms count.
         """
         def smallest(outputs: Sequence[np.ndarray]) -> float:
             return min(float(np.linalg.norm(np.nan_to_num(
@@ -212,7 +212,7 @@ class CandidateSet:
         return best
 
     def _doubtful_share(self) -> float:
-        """Returns the largest share of an output that float32 rounding may take over a jump."""
+        """Returns the largest share of an output that float32 rounding may move across a jump."""
         return max(limit.share for limit in self._bounds_of("fp32"))
 
     @QUIET
@@ -222,8 +222,8 @@ class CandidateSet:
         where its numbers are wrong, or where it wrote outside of its output or left a part of its
         output unwritten. Errors that the candidate itself raises are passed on.
 
-        check: the result of build_check(). A candidate whose results jump is also compared with the
-        jumps left out, where the algorithm can compute such a problem with the same variant.
+        check: the result of build_check(). Where a candidate's results jump, the problems without
+        jumps in this list are compared with the reference, too.
         """
         rounding = self._rounding_of(variant)
         limits = self._bounds_of(rounding) if self._jumps else None

@@ -12,7 +12,7 @@
  * of squares of expected values, the number of values that differ where the output or the expected
  * value is not finite, and two bits for its share of the memory. Bit 0 is set where a byte of the
  * margins is not the guard byte, and bit 1 where an element of the output still consists of guard
- * bytes. Values that are not finite and equal are in none of these numbers. */
+ * bytes. Two equal values that are not finite count in none of these numbers. */
 KERNEL LAUNCH_BOUNDS(256, 1)
 void compare(const GLOBAL uchar *RESTRICT memory, int halves, INT64 margin, INT64 output_bytes,
              const GLOBAL float *RESTRICT expected, const GLOBAL int *RESTRICT images,

@@ -26,13 +26,15 @@ _AT_ONCE = 2**17
 
 def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
              images: Sequence[int] | None, limits: Bounds | None = None) -> float:
-    """Returns the error of an output that lies between guards of the device's alignment: infinite
-    where a guard was written over, a part of the output was not written, or a padding is not zero.
+    """Returns the error of an output that lies between two guards, each as long as the device's
+    alignment: infinite where a guard was written over, a part of the output was not written, or a
+    padding is not zero.
 
     images: indices of the images that `expected` holds, which are compared; the other images are
     only searched for values that were not written. None: `expected` is the whole output, which does
     not consist of images.
-    limits: where right results may differ from `expected`, for results that jump; else None.
+    limits: for results that jump, the places where right results may differ from `expected`; None
+    for other results.
     """
     margin = buffer.device.alignment
     end = margin + spec.nbytes

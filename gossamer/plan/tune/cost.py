@@ -1,12 +1,12 @@
 """The times that are expected of candidates, from models whose scale and error are learnt from
 measured times.
 
-An algorithm's own model, or else a floor from the arithmetic and the bytes of the problem, gives a
-time. For each kind of candidates (algorithm, precision and layouts) the ratios of measured times to
-this time are stored. From these ratios later candidates of the kind get an expected time, and a
-least time that few candidates of the kind are expected to fall below. For each problem only the
-best time counts: an algorithm may be slow on one layer with all configs, which says nothing about
-other layers.
+An algorithm's own model gives a time, or else a lower bound does, which follows from the arithmetic
+and the bytes of the problem. For each kind of candidates (algorithm, precision and layouts) the
+ratios of measured times to this time are stored. From these ratios later candidates of the kind get
+an expected time, and a least time that few candidates of the kind are expected to fall below. For
+each problem only the best time counts: an algorithm may be slow on one layer with all configs,
+which says nothing about other layers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.tensor import TensorSpec
 
 _FEW = 6
-"""Number of problems of a kind from which on the ratios of their best times to the model are
-used."""
+"""Number of problems of a kind from which on the ratios of their best times to the model's times
+are used."""
 _UNKNOWN = 0.4
 """The least expected ratio of a measured time to the model's time, for a kind with few measured
 times."""
@@ -32,7 +32,8 @@ _FEW_CONFIGS = 12
 """Number of pairs of a later config and a first config from which on the ratios of their times are
 used."""
 _MARGIN = 0.9
-"""Factor on the least time by the ratios seen so far: a new time may be a little lower."""
+"""Factor by which the least time that follows from the known ratios is multiplied, because a new
+time may be a little lower."""
 _CONVERSION = 2.0
 """A conversion is expected to move its bytes in at most this many times the time at nominal
 rates."""
@@ -123,7 +124,7 @@ class Estimates:
     """The estimates for candidates on one device.
 
     doubt: the share of candidates that may take less than the least time that is expected of them.
-    of_kind: for each kind, the ratios of the best time for each problem to the time of its model.
+    of_kind: for each kind, the ratios of the best time for each problem to the model's time.
     of_configs: by an algorithm's name, the ratios of times of later configs to the time of the
     first config.
     """
@@ -138,7 +139,7 @@ class Estimates:
             lambda: Ratios(doubt, _FEW_CONFIGS, self._rates.config, 1.0))
 
     def model_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
-        """Returns the time by the algorithm's own model, with its launches; the floor where the
+        """Returns the time by the algorithm's own model, with its launches; floor_us() where the
         algorithm has no model."""
         own = algorithm.expected_us(problem, variant, self.device)
         if own is None:

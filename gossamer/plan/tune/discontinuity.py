@@ -1,9 +1,9 @@
-"""Checks of results that jump: discontinuities of sign, comparisons, floor, and selections by them.
+"""Checks of results that jump at a discontinuity of sign, a comparison, floor, or a selection.
 
 A candidate rounds in another way than the float64 reference. A value that lies within rounding of a
 jump may come out on the other side of the jump, and the candidate is still right. So an output is
-compared only where rounding cannot take a value over a jump. A problem whose epilogue jumps is also
-computed with the jump left out, and these results are compared by normalised error.
+compared only where rounding cannot move a value across a jump. A problem whose epilogue jumps is
+also computed without the jump, and the results without the jump are compared by normalised error.
 """
 
 from __future__ import annotations

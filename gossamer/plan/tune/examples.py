@@ -130,7 +130,7 @@ def _period(problem: Problem) -> int | None:
     """Returns the number of images after which the inputs of a problem repeat, because drawing and
     packing all images would take too long. Returns None where the inputs do not repeat. The first,
     the middle and the last image are compared with the reference. The number divides none of the
-    distances between these three images, so that they differ."""
+    distances between these three images, so that these images differ."""
     one = problem.first_images(1)
     if one == problem:
         return None

@@ -21,8 +21,8 @@ _CLEARLY_FASTER = 0.6
 """Ratio of a fusion's time to the time of its layers alone up to which no further candidates of the
 layers are measured."""
 _FEW = 3
-"""Number of candidates of each layer of a fusion that must have a time before the fusion's time
-keeps further candidates of these layers from being tried."""
+"""Candidates of a fusion's layers are left out because of the fusion's time only after this many
+candidates of each layer have a time."""
 NEAR = 1.15
 """Ratio to the best known time up to which a candidate is timed more than once."""
 
@@ -39,8 +39,8 @@ class LayerTimes:
     """The best times that are known for a layer, by the formats of inputs and outputs.
 
     name: the layer's name.
-    is_inner: whether all layers next to this one may compute in the same precisions, so that a
-        precise candidate saves no conversions.
+    is_inner: whether the layer and its neighbours can all compute in float16, so that a more
+        precise candidate saves no conversions; see Space.inner().
     keeps_precisions: whether a candidate is measured even where a less precise candidate is faster.
     groups: the groups of the layer's candidates.
     begun: the number of candidates that were begun.
@@ -49,8 +49,8 @@ class LayerTimes:
     bounds: the results of bound() that still hold.
     tried: the number of candidates that have a time.
     parts: for a fusion, the times of its layers.
-    covered_by: for each layer or fusion with these times, the times of the fusions that compute it
-        together with others in one step.
+    covered_by: for each layer or fusion with these times, the times of the larger fusions that
+        compute this layer or fusion together with other layers in one step.
     """
 
     name: str
@@ -77,14 +77,15 @@ class LayerTimes:
 
     @property
     def is_covered(self) -> bool:
-        """Whether a fusion computes each layer or fusion that has these times."""
+        """Whether each layer or fusion that has these times is also computed by a larger fusion."""
         return bool(self.covered_by) and all(self.covered_by)
 
     @property
     def useful_share(self) -> float:
-        """The share to which the best time of a layer must fall for the layer to be faster than the
-        fusions that compute it, if the times of the fusions' other layers fall to the same share.
-        It is 1 where a layer with these times has no faster fusion."""
+        """A factor of at most 1. A layer is faster than the fusions that compute it if its best
+        time falls to this factor times the present best time, and the times of the fusions' other
+        layers fall by the same factor. The factor is 1 where a layer with these times has no faster
+        fusion."""
         if self.keeps_precisions or not self.covered_by:
             return 1.0
         return max(min((fusion._share for fusion in fusions), default=1.0)
@@ -209,7 +210,7 @@ class Attempt:
     is_more: whether the config comes after the first configs of the effort.
     before: an earlier result that does not suffice, such as one with too few samples.
     measured: the result.
-    may_differ: whether the result may be different next time, so that it is not stored.
+    may_differ: whether the result may be different next time, so that the result is not stored.
     kernels: the kernels of the candidate that are known before it is built.
     kind: algorithm, precision and layouts: attempts of one kind correct each other's model.
     family: algorithm, precision and formats: attempts of one family have the same leader.

@@ -21,8 +21,8 @@ _FILLED_AT_ONCE = 2**24
 class CandidateMemory:
     """Inputs, outputs and the workspace of candidates on one device.
 
-    Candidates run one after another, so all write to the same memory. This memory is replaced where
-    a candidate needs more; candidates that were prepared before keep the old memory.
+    Candidates run one after another, so all candidates write to the same memory. This memory is
+    replaced where a candidate needs more; candidates that were prepared before keep the old memory.
 
     examples: the inputs.
     on_device: the kernels that check candidates in the device's memory; None where the device
@@ -52,8 +52,8 @@ class CandidateMemory:
             self.on_device.compile()
 
     def guarded(self, index: int, spec: TensorSpec) -> Buffer:
-        """Returns memory for output `index` between guards of the device's alignment, filled with
-        the guard byte."""
+        """Returns memory for output `index` between two guards, each as long as the device's
+        alignment. All bytes have the value of the guard byte."""
         device = self.device
         nbytes = spec.nbytes + 2 * device.alignment
         rounded = -(-nbytes // device.alignment) * device.alignment

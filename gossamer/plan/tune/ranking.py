@@ -1,7 +1,7 @@
 """The order in which the candidates of a network's layers are measured, and which candidates are
 left out.
 
-All candidates are in one queue, ordered by the time that each candidate may save the network for a
+All candidates are in one queue, ordered by the time that each candidate may save the network per
 second of measuring. A candidate that cannot save anything, even if it takes only the least time
 that can be expected of it, is not measured.
 """
@@ -29,11 +29,11 @@ _BUILDERS = 8
 """About the number of candidates that are built at the same time, on a host with at least as many
 processors."""
 _LATER = 20.0
-"""Factor on the seconds of a candidate more precise than float16, where all layers beside it may
-compute in float16. With this factor the candidate is measured later."""
+"""Factor by which the seconds of a candidate are multiplied, so that the candidate is measured
+later, where it is more precise than float16 and all neighbouring layers may compute in float16."""
 _LIKELY = 0.1
-"""Share of the most time that a candidate may save. The candidate is expected to save this share as
-long as few times of its kind are known."""
+"""As long as few times of its kind are known, a candidate is expected to save this share of the
+most time that it may save."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class Ranking:
         return self._left_of[group] > 0
 
     def pop(self, is_over: bool = False) -> tuple[Attempt, Skip | None] | None:
-        """Returns the attempt that is measured next, with None, or an attempt that is left out,
-        with the reason. Returns None where no attempt is left. is_over: whether all attempts except
-        the required ones are left out."""
+        """Returns a pair: the attempt that is measured next, and None; or an attempt that is left
+        out, and the reason. Returns None where no attempt is left. is_over: whether all attempts
+        except the required ones are left out."""
         while self._heap:
             _, number, attempt = heapq.heappop(self._heap)
             skip = ENDED if is_over and not attempt.is_required else self.skip(attempt)
@@ -112,7 +112,7 @@ class Ranking:
         return None
 
     def skip(self, attempt: Attempt) -> Skip | None:
-        """Returns why an attempt cannot save anything; None where it may."""
+        """Returns why an attempt cannot save any time; None where it may save time."""
         if self._is_sure(attempt):
             return None
         alike = attempt.group.alike
@@ -183,7 +183,7 @@ class Ranking:
         return _ATTEMPT_SECONDS + building / self._builders
 
     def _score(self, attempt: Attempt) -> float:
-        """Returns the microseconds that an attempt is expected to save for a second of measuring.
+        """Returns the microseconds that an attempt is expected to save per second of measuring.
         """
         if self._is_sure(attempt):
             return math.inf
@@ -200,7 +200,7 @@ class Ranking:
                 if not layer.begun:
                     # layers without any time come first, with the candidate expected to be fastest
                     return 1e12 / (expected * seconds)
-                # the candidates that were begun are expected to be faster
+                # candidates of the layer that were begun before are expected to be faster
                 saved += _LIKELY * expected
             else:
                 saved += self._saving_us(attempt, bound * layer.useful_share)
@@ -211,10 +211,10 @@ class Ranking:
         return min(ratios.expected_us(us) for ratios, us in self._ratios(attempt))
 
     def _saving_us(self, attempt: Attempt, bound: float) -> float:
-        """Returns the time that an attempt is expected to save below a known bound: the average
-        over the measured ratios of such candidates. As long as few such candidates are measured, it
-        is the distance from the bound to the expected time, or a share of the distance to the least
-        time."""
+        """Returns the time that an attempt is expected to save below a known bound, as an average
+        over the ratios by which the attempt's time is estimated. As long as few of these ratios are
+        known, the result is the larger of two times: the distance from the bound to the expected
+        time, and a share of the distance from the bound to the least time."""
         ratios, us = self._ratios(attempt)[-1]
         if (known := ratios.saving_us(us, bound)) is not None:
             return known

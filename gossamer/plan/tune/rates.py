@@ -16,8 +16,9 @@ from gossamer.plan.store.tuning_cache import TuningCache
 
 WORK_GROUP_SIZE = 256
 CHAINS, STEPS, WIDE_CHAINS = 8, 16, 12
-"""Numbers that rates.cl and rates_wide.cl define, too: independent chains of multiply-adds of a
-work-item in rates.cl, unrolled steps in both, and chains in rates_wide.cl."""
+"""Numbers that rates.cl and rates_wide.cl define, too. In this order: the independent chains of
+multiply-adds of a work-item in rates.cl, the unrolled steps in both files, and the chains of a
+work-item in rates_wide.cl."""
 SOURCE, WIDE_SOURCE = (KernelSource.of(Path(__file__).with_name(file), name) for file, name in (
     ("rates.cl", "multiply_add"), ("rates_wide.cl", "multiply_add_wide")))
 """Each kernel has a file of its own, so that a device compiles only the kernel that it uses."""

@@ -15,7 +15,8 @@ _ByCandidate = dict[CandidateKey, Measurement]
 class Results:
     """Measurements by the problem under which they are stored, and by device.
 
-    cache: the stored measurements of `device`; other devices have a file of their own beside it.
+    cache: the stored measurements of `device`. The measurements of each other device are in another
+    file in the same folder.
     """
 
     def __init__(self, cache: TuningCache, device: Device) -> None:

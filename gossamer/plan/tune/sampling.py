@@ -33,7 +33,7 @@ _HOPELESS = 4.0
 """Multiple of the best known time beyond which one execution is enough."""
 _LAUNCH_US, _GRAPH_US = 50.0, 5.0
 """Microseconds that the launch may add to the time of one execution: without a graph, and with a
-graph, which records its own time."""
+graph, in which events measure the time."""
 _LONG_US = 1000.0
 """Microseconds of one execution from which on its launch does not matter."""
 _REPEATED_US = 20000.0
@@ -141,7 +141,7 @@ class Sampler:
         launch_us = _GRAPH_US if device.limits.graph else _LAUNCH_US
         most_us = min(_HOPELESS * (self._ranking.bound(attempt) + launch_us), _LONG_US)
         if most_us < once <= _REPEATED_US:
-            # the work of another process may have fallen into the execution
+            # the work of another process may have delayed the first execution
             once = min(once, execute())
         if once > most_us:
             return PreparedTask(execute, 1), once
@@ -180,7 +180,8 @@ class Sampler:
             timings = sampled([ready.task for ready in near], self._samples, _BUDGET_US)
             for ready, timing in zip(near, timings, strict=True):
                 self._keep_samples(candidates, ready, timing)
-            # the layers' best times are set anew: a single sample may have been below all medians
+            # the layers' best times are set anew, because the first sample of a candidate may have
+            # been shorter than the median of its samples
             group.update()
             for ready in near:
                 self._measure_cold(candidates, ready)

@@ -67,7 +67,7 @@ class Search:
     key: identifies the candidates and the effort of the search. Candidates that one search left out
     are left out by later searches with the same key, too.
     required_first: whether to begin with the candidates that a plan without measurements takes.
-    is_over: whether measuring is to end as soon as each layer has a time.
+    is_over: returns whether measuring is to end as soon as each layer has a time.
     begun: called with attempts before they join the ranking.
     progress: called after each attempt.
     timings: a list to which the samples of candidates near the best are added.
@@ -316,7 +316,7 @@ class Search:
         if stored.not_tried:
             return stored.search == self._key
         if stored.failure:
-            # a candidate that was wrong with other weights may be right with these
+            # a candidate that was wrong with other weights may be right with this layer's weights
             return not (stored.wrong_numbers and stored.weights != group.layer.digest)
         return stored.samples >= self._limits.samples
 

@@ -52,7 +52,7 @@ class Space:
         """The words that say where the limit of the time for building comes from."""
 
     def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> None:
-        """Begins to ask vendors' libraries for their variants for layers, in other processes. Only
+        """Begins to ask vendors' libraries, in other processes, for their variants for layers. Only
         libraries that take long to answer are asked, where there are many layers and the device
         builds side by side. The variants are on disk when `answers` are done. workers: the
         processes, which are started here."""
@@ -85,8 +85,8 @@ class Space:
 
     def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
         """Notes the problems for which the libraries of vendors are asked for float16 candidates
-        only. Their layers stand between layers that compute in float16, where a more precise
-        candidate would be slower and save no conversion."""
+        only. The layers of these problems stand between layers that compute in float16, where a
+        more precise candidate would be slower and save no conversion."""
         requests = [MeasurementRequest(layer, [
             algorithm for algorithm in OPS[layer.op].algorithms
             if not algorithm.vendor and algorithm.dense
@@ -99,9 +99,9 @@ class Space:
 
     def inner(self, requests: Sequence[MeasurementRequest], device: Device) -> set[str]:
         """Returns the names of the layers that can compute in float16 and have only neighbours that
-        can do so too: all layers that write their inputs and all layers that read their outputs.
-        Also returns the names of all fusions that can compute in float16, whatever their neighbours
-        are."""
+        can compute in float16, too. The neighbours of a layer are all layers that write its inputs
+        and all layers that read its outputs. Also returns the names of all fusions that can compute
+        in float16, whatever their neighbours are."""
         able = {request.layer.name for request in requests if not self.keeps_precisions and any(
             variant.precision == "fp16" for algorithm in request.algorithms
             for variant in self.within_effort(algorithm, request.problem, device))}
@@ -120,7 +120,7 @@ class Space:
 
     def refusal_reason(self, algorithm: Algorithm, problem: Problem, device: Device) -> str | None:
         """Returns why an algorithm does not support a problem on a device, or has no variant whose
-        precision and build time are allowed; None where it has such a variant."""
+        precision and build time are allowed; None where the algorithm has such a variant."""
         key = (algorithm, problem, device.name)
         if key not in self._refusals:
             self._refusals[key] = algorithm.supports(problem, device) or reason_not_allowed(
@@ -136,9 +136,9 @@ class Space:
 
     def within_effort(self, algorithm: Algorithm, problem: Problem,
                       device: Device) -> Sequence[Variant]:
-        """Returns the variants in allowed precisions of an algorithm's first configs: as many
-        configs that do not take too long to build as the effort has at most, and the configs before
-        or between them that would take too long."""
+        """Returns the variants of an algorithm's first configs, in the precisions that are allowed.
+        Configs are taken in order until as many configs were counted as the effort has at most. A
+        config that would take too long to build is returned, but not counted."""
         key = (algorithm, problem, device.name)
         if key not in self._variants:
             most, count = self.limits.most_configs_of(algorithm), 0

@@ -39,7 +39,7 @@ from gossamer.plan.tune.workers import WorkerPools
 _FEW_TIMINGS = 10
 """The least number of candidates whose samples show how far times scatter on the device."""
 _RESERVED = 0.2
-"""The largest share of a budget that is left for the choice."""
+"""The largest share of a budget that is reserved for the choice after the measurements."""
 
 
 class Tuner:
@@ -109,7 +109,7 @@ class Tuner:
 
     def stop(self) -> None:
         """Ends measuring for good, as soon as the candidates that a plan cannot do without are
-        measured. Another thread, or the handler of a signal, may call this."""
+        measured. Another thread, or the handler of a signal, may call this method."""
         self._is_stopped = True
 
     @property
@@ -176,9 +176,9 @@ class Tuner:
         self._know_rates(device)
         key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
                       self.limits.everything)
-        # candidates that a plan cannot do without come first where a budget may end the search, or
-        # where one candidate is built at a time; else candidates come first whose times may show
-        # that other candidates are useless
+        # where a budget may end the search, or one candidate is built at a time, the candidates
+        # that a plan cannot do without come first; else the candidates whose times may show that
+        # other candidates are useless come first
         required_first = self._budget_s is not None or not device.builds_side_by_side
         search = Search(device, self.space, key, self._results,
                         self._estimates_of(device), self._memory_of(device),

@@ -63,8 +63,8 @@ class Verification:
                 for key, (_, candidate, _) in by_key]
 
     def _is_known(self, layer: Layer, candidate: Candidate, device: Device) -> bool:
-        """Returns whether a candidate is known to be right with a layer's constants: it was
-        measured with them, or the cache has a check."""
+        """Returns whether a candidate is known to be right with a layer's constants: either it was
+        measured with these constants, or the cache has a check."""
         measured = candidate.measured
         assert layer.problem is not None
         return (not layer.weights or measured.weights == layer.digest

@@ -52,8 +52,8 @@
 /* 16-bit floats exist in memory only: pointers point to HALF, and arithmetic is in float. Loads and
  * stores of four halves take an address that is a multiple of 8 bytes. Loads and stores of eight
  * halves take an address that is a multiple of 16 bytes. FETCH_HALF loads a value without
- * conversion, and HALF_VALUE converts a fetched value later: so an early or conditional load need
- * not complete before the value is used. LOWER_VALUE4 and UPPER_VALUE4 convert the first four and
+ * conversion, and HALF_VALUE converts the fetched value later, so that no instruction waits for the
+ * load before the value is used. LOWER_VALUE4 and UPPER_VALUE4 convert the first four and
  * the last four of eight fetched halves to a float4.
  *
  * REAL is the type of a kernel's tensors in memory: HALF where HALVES is set, else float. */
