@@ -203,8 +203,7 @@ class Batcher:
         return request
 
     def _refusal(self, request: Request) -> GossamerError | None:
-        """Return why a request cannot be taken now; None where it can be taken. The caller holds
-        `changed`."""
+        """Return why a request cannot be taken now, else None. The caller holds `changed`."""
         if self._is_closed:
             return InputError(f"{self._graph.name}: the batcher is closed; make another one")
         if self._waiting.rows + request.rows > self._queue:
