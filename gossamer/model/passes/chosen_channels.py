@@ -35,10 +35,11 @@ def choose_channels_by_weights(graph: Graph, shapes: ShapesByBatch) -> bool:
             continue
         for layer in layers:
             weight = graph.constants[layer.inputs[1]]
-            wide = np.zeros((len(weight), channels, 1, 1), weight.dtype)
-            np.add.at(wide, (slice(None), found), weight)
+            columns = np.zeros((channels, len(weight), 1, 1), weight.dtype)
+            np.add.at(columns, found, weight.swapaxes(0, 1))
             layer.inputs[:2] = [node.inputs[0], add_constant(
-                graph, names, f"{layer.outputs[0]}.all channels", wide)]
+                graph, names, f"{layer.outputs[0]}.all channels",
+                np.ascontiguousarray(columns.swapaxes(0, 1)))]
         changed = True
     return changed
 
