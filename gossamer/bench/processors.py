@@ -1,4 +1,5 @@
-"""The time that a cache line takes from one of the contenders' processors to another."""
+"""Measures the time that a cache line takes to move from one processor to another, among the
+processors on which the contenders run."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _REPEATS = 3
 
 def sharing_cache(processor: int) -> set[int]:
     """Returns the processors that share this processor's last-level cache, itself included, as the
-    system describes it; an empty set where the system has no description."""
+    operating system reports them; an empty set where the system reports none."""
     lists = {int((cache / "level").read_text()): (cache / "shared_cpu_list").read_text()
              for cache in (_SYSTEM / f"cpu{processor}" / "cache").glob("index*")
              if (cache / "shared_cpu_list").exists()}

@@ -26,7 +26,8 @@ THREADS = "threads"
 """The name of the setting."""
 ONE: Threads = 1
 ALL: Threads = "all"
-"""The values of the setting: a library takes one thread, or as many threads as it may."""
+"""The values of the setting. With ONE a library takes one thread; with ALL it takes all threads
+that it may take."""
 
 _SERIAL = 2**18
 """The most multiply-adds of a product for which OpenBLAS takes only one thread, even where it may

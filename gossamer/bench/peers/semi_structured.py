@@ -15,8 +15,9 @@ _ROWS, _COLUMNS = 32, 64
 
 
 def semi_structured(module: nn.Module) -> nn.Module:
-    """Turns the weights of 1x1 convolutions and fully connected layers into torch's semi-structured
-    tensors, where two of every four weights are zero. Returns the module.
+    """Turns the weights of some 1x1 convolutions and fully connected layers into torch's
+    semi-structured tensors, and returns the module. These are the layers in whose weights two of
+    every four numbers are zero.
 
     Raises AbsentError where the module has no weights in this pattern, and torch's own error where
     torch has no semi-structured tensors on the weights' device.

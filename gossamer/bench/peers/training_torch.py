@@ -1,5 +1,5 @@
-"""Training by PyTorch. The steps are written by hand, in place and without autograd. On CUDA one
-graph may have many steps."""
+"""Training by PyTorch. The steps are written by hand, in place and without autograd. On CUDA, one
+CUDA graph may contain many steps."""
 
 from __future__ import annotations
 

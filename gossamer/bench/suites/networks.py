@@ -1,5 +1,5 @@
-"""A whole network as a case of a benchmark: its best plan, plans that force one algorithm or have
-no fusions, and the peers."""
+"""Makes cases of whole networks. The contenders are gossamer's best plan, plans that force one
+algorithm or have no fusions, and the peers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 /* Computes output[outer, i, inner] = data[outer, indices[i], inner]. Negative indices count from
- * the end; out-of-range indices take the nearest slice.
+ * the end; out-of-range indices take the nearest slice. `length` is the size of the axis of `data`,
+ * and `taken` is the number of indices.
  *
  * PAIRED: defined for elements of 16 bits with inner == 1 and an even number of indices. Each
  *     work-item then copies two neighbouring elements of the output, and `count` counts the pairs. */

@@ -12,8 +12,8 @@ from gossamer.ops.part.model import part_of_node
 from gossamer.ops.part.problem import PartProblem
 
 _RUNS, _FIRST = 9, 2
-"""The number of runs of a profile, and how many of these runs, the first ones, only warm up and are
-not counted."""
+"""The number of runs of a profile, and the number of its first runs that only warm up and are not
+counted."""
 
 
 def problem_times(problem: PartProblem, weights: Mapping[str, np.ndarray], variant: Variant,

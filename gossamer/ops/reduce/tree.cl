@@ -47,6 +47,7 @@
 
 #define KEPT(d) , DIVISOR(k##d), int p##d, int q##d
 #define REDUCED(d) , DIVISOR(r##d), int e##d
+/* Takes the index along a kept dimension out of `rest`, and moves both offsets to this index. */
 #define WALK_KEPT(d) { \
     uint next = QUOTIENT(rest, k##d); \
     int i = (int)(rest - next * (uint)k##d); \
@@ -54,6 +55,7 @@
     from += i * p##d; \
     to += i * q##d; \
 }
+/* Takes the index along a reduced dimension out of `left`, and moves `place` to this index. */
 #define WALK_REDUCED(d) { \
     uint next = QUOTIENT(left, r##d); \
     place += (int)(left - next * (uint)r##d) * e##d; \

@@ -1,7 +1,7 @@
-/* Back-propagation with one launch per step and all data on the device: for each update the outputs
- * of every layer (9, 10), the errors of every hidden layer (11), and the changes of every layer's
- * weights and biases (12, 13). The numbers in parentheses are the numbers of the kernels in the
- * publication.
+/* Back-propagation with one launch per step and all data on the device. The steps of an update
+ * compute the outputs of every layer (9, 10) and the errors of every hidden layer (11), and change
+ * every layer's weights and biases (12, 13). The numbers in parentheses are the numbers of the
+ * kernels in the publication.
  *
  * `units` holds the outputs of all units but the inputs, [network][sample of the batch][unit],
  * layer after layer. The units' errors follow at the offset `errors`. The ids of a work-group are
