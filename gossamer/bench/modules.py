@@ -1,4 +1,4 @@
-"""Modules of torchvision and timm by name, with random weights."""
+"""Makes modules of torchvision and timm by name, with random weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Servers under load: the latency at given rates of requests, and the sizes of the batches.
+"""Measures servers under load: the latency at given rates of requests, and the sizes of the
+batches.
 
 Each server and the client are processes of their own. Requests are sent at random times with a
 given mean rate, even while earlier requests wait for answers. The latency of a request is the time

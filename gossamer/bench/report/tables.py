@@ -1,4 +1,4 @@
-"""Result rows as Markdown tables, complete or summed up, and the files that hold these tables."""
+"""Makes Markdown tables of result rows, complete or summed up, and writes them into files."""
 
 from __future__ import annotations
 

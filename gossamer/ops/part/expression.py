@@ -1,4 +1,4 @@
-"""Element-wise arithmetic as ONNX nodes."""
+"""Writes element-wise arithmetic as ONNX nodes."""
 
 from __future__ import annotations
 

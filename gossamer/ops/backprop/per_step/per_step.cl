@@ -5,7 +5,7 @@
  *
  * `units` holds the outputs of all units but the inputs, [network][sample of the batch][unit],
  * layer after layer. The units' errors follow at the offset `errors`. The ids of a work-group are
- * (unit or chunk, sample of the batch, network).
+ * (unit or block of THREADS units, sample of the batch, network).
  *
  * `source` is the offset of a layer's inputs among the units of a sample; where `source` is
  * negative, the inputs are in the data. `target` is the offset of the layer's units.
@@ -151,7 +151,7 @@ KERNEL WORK_GROUP_OF(THREADS) void hidden_errors(
 }
 #endif
 
-/* A work-item changes one weight; the ids of its work-group are (unit, chunk of the inputs,
+/* A work-item changes one weight; the ids of its work-group are (unit, block of THREADS inputs,
  * network). A bias is the weight of an additional input, which is always 1. `velocities` is the
  * offset from a parameter to its velocity, or 0 where the update has no velocities. With Adam,
  * `velocities` is the offset from a parameter to the mean of its gradients, and twice this offset
