@@ -116,7 +116,7 @@ class CalledContender:
     """A contender that is called as its users call it.
 
     new_call: function that makes a call. Each thread runs this function and then uses the call that
-    it made.
+    the function made.
     output: function from the value that a call returned to an array with the result.
     runs: number of executions in one call, where a call is a loop over many batches; None where a
     call is a single execution.

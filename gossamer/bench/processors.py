@@ -42,10 +42,10 @@ def sharing_cache(processor: int) -> set[int]:
 
 
 def transfer_ns() -> float:
-    """Returns the nanoseconds that a cache line takes from another processor to the first one. The
-    time is measured for every processor that this thread may use and that shares a cache with the
-    first processor; the longest time is returned. The result is 0 where the first processor is the
-    only one.
+    """Returns the nanoseconds that a cache line takes to move from another processor to the first
+    one. The time is measured for every processor that this thread may use and that shares a cache
+    with the first processor; the longest time is returned. The result is 0 where the first
+    processor is the only one.
 
     To measure the time, the first processor reads a line that the other processor has written. The
     time for a line that the first processor has written is subtracted.

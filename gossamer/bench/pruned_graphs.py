@@ -1,5 +1,5 @@
-"""Networks with their smallest weights set to zero, and networks whose zero weights are replaced by
-random numbers."""
+"""Makes networks with their smallest weights set to zero, and networks whose zero weights are
+replaced by random numbers."""
 
 from __future__ import annotations
 

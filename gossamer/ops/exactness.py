@@ -1,5 +1,6 @@
-"""Problems for which a lower precision than float32 changes no result: their operands are integers
-that the lower precision holds exactly, and their products are summed in float32 anyway."""
+"""Finds problems for which a lower precision than float32 changes no result. The operands of such a
+problem are integers that the lower precision holds exactly, and the products are summed in float32
+anyway."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def makes_image(part: Problem) -> bool:
 
 
 def image_macros(image: TensorSpec, given: ElementwiseProblem | None) -> dict[str, object]:
-    """Returns the macros that image.h takes.
+    """Returns the macros that image.h needs.
 
     image: spec of the tensor that the kernel reads.
     given: the arithmetic that computes the image's numbers from that tensor; None where the tensor

@@ -15,9 +15,8 @@ _ROWS, _COLUMNS = 32, 64
 
 
 def semi_structured(module: nn.Module) -> nn.Module:
-    """Turns the weights of some 1x1 convolutions and fully connected layers into torch's
-    semi-structured tensors, and returns the module. These are the layers in whose weights two of
-    every four numbers are zero.
+    """Turns the weights of 1x1 convolutions and fully connected layers into torch's semi-structured
+    tensors, for each layer in which two of every four weights are zero. Returns the module.
 
     Raises AbsentError where the module has no weights in this pattern, and torch's own error where
     torch has no semi-structured tensors on the weights' device.

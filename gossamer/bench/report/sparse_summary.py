@@ -26,8 +26,8 @@ PEERS = (*IM2COL_PEERS, "cudnn")
 _DENSE = f"{OWN}:im2col_gemm"
 
 _SPARSE, _SPARSEST = 0.85, 0.95
-"""The least sparsity of the layers in the first table that compares gossamer with other contenders,
-and in the second table."""
+"""Two tables compare gossamer with other contenders. These numbers are the least sparsity of a
+layer in the first and in the second table."""
 _ALL, _SKIMCAFFE = "all", ("caffenet", "googlenet", "resnet50")
 _PUBLISHED = tuple(f"{network}/conv{number}" for network in ("alexnet", "caffenet")
                    for number in range(2, 6))

@@ -1,4 +1,5 @@
-"""Whole binary networks with the shapes of the literature, and the memory that their plans take.
+"""Makes cases of whole binary networks with the shapes of the literature. The rows of plans also
+show the memory that the plans take.
 
 The weights of a binary layer are drawn from 1 and -1. Scales are positive or negative powers of 2,
 and biases and inputs are multiples of powers of 2. All sums before the classifier are therefore

@@ -1,4 +1,5 @@
-"""The time that ONNX Runtime takes for each problem of a part, by ONNX Runtime's own profile."""
+"""Measures the time that ONNX Runtime takes for each problem of a part, by ONNX Runtime's
+profile."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Inner products of the samples, which do not depend on the weights. The samples are divided into
-parts, so that the inner products of one part fit into little memory."""
+"""Computes inner products of samples. The products do not depend on the weights. The samples are
+divided into parts, so that the inner products of one part fit into little memory."""
 
 from __future__ import annotations
 

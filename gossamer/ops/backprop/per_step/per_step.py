@@ -45,7 +45,7 @@ class PerStep(KernelBackprop):
 
     Source: training by back-propagation on a GPU with everything resident (2013), kernels 9 to 13.
     Unlike the published tree of sums, the tree here can sum the inputs of a layer of any width.
-    Adam is Kingma and Ba (2015).
+    Adam follows Kingma and Ba (2015).
     """
 
     name = "per_step"
