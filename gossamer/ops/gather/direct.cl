@@ -13,6 +13,7 @@
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
+/* Returns an index that counts from 0 and is in range. */
 INLINE int place_of(INDEX place, int length)
 {
     place = place < 0 ? place + length : place;

@@ -21,6 +21,7 @@
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
+/* TAKE combines a value of the window with the result so far, which begins as START. */
 #ifdef MAX
 #define START (-INFINITY)
 #define TAKE(total, value) total = MAXIMUM(total, value)

@@ -37,6 +37,7 @@
 #define WRITE(place, value) target[place] = value
 #endif
 
+/* JOIN combines two values; NEUTRAL changes no value that it is combined with. */
 #ifdef MAX
 #define NEUTRAL ((VALUE)LEAST)
 #define JOIN(a, b) MAXIMUM(a, b)
@@ -68,6 +69,7 @@ void reduce(const GLOBAL SOURCE *RESTRICT source, GLOBAL TARGET *RESTRICT target
 {
     pdl_trigger_and_wait();
     SHARED VALUE partial[256];
+    /* `apart` is the distance in shared memory between neighbouring work-items of one result */
 #ifdef ACROSS
     int column = LOCAL_ID(0) % COLUMNS, lane = LOCAL_ID(0) / COLUMNS, apart = COLUMNS;
 #else
