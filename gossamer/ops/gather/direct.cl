@@ -1,5 +1,6 @@
 /* Computes output[outer, i, inner] = data[outer, indices[i], inner]. Negative indices count from
- * the end; out-of-range indices take the nearest slice.
+ * the end; out-of-range indices take the nearest slice. `length` is the size of the axis of `data`,
+ * and `taken` is the number of indices.
  *
  * PAIRED: defined for elements of 16 bits with inner == 1 and an even number of indices. Each
  *     work-item then copies two neighbouring elements of the output, and `count` counts the pairs. */
@@ -12,6 +13,7 @@
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
+/* Returns an index that counts from 0 and is in range. */
 INLINE int place_of(INDEX place, int length)
 {
     place = place < 0 ? place + length : place;
