@@ -11,6 +11,7 @@
  * warps are added up, so that neighbouring work-items store neighbouring results. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define HALVES 1 /* 1: operands are 16-bit floats; 0: they are floats, which are read as TF32 */
 #define TILE_M 64 /* rows of a tile of results */
 #define TILE_N 64 /* columns of a tile of results */
 #define WARPS_M 2 /* warps along the rows of a tile */
@@ -115,11 +116,14 @@ INLINE uint4 load_fragment(const REAL *lines, int first, int step)
             return ldmatrix_x4_trans(
                 shared_address(lines + (step * STEP + line) * pitch + first + place));
     } else {
+        /* ldmatrix transposes numbers of 16 bits only, so floats are loaded one by one */
         const REAL *from = lines + (step * STEP + lane % 4) * pitch + first + lane / 4;
-        uint middle[2] = {(uint)__float_as_int(from[LEFT ? 8 : 4 * pitch]),
-                          (uint)__float_as_int(from[LEFT ? 4 * pitch : 8])};
-        return make_uint4((uint)__float_as_int(from[0]), middle[0], middle[1],
-                          (uint)__float_as_int(from[4 * pitch + 8]));
+        auto bits = [&](int k, int across) {
+            return (uint)__float_as_int(from[k * pitch + across]);
+        };
+        uint next_k = bits(4, 0), next_across = bits(0, 8);
+        return make_uint4(bits(0, 0), LEFT ? next_across : next_k, LEFT ? next_k : next_across,
+                          bits(4, 8));
     }
 }
 
