@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from gossamer.device.base import Device
@@ -14,12 +15,13 @@ from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import convert, slice_
 from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.plan.channel_parts import aligned_channels, first_channels, may_be_part
 from gossamer.tensor import Format, TensorSpec, default_spec
 from tests.conftest import is_slow
-from tests.ops.harness import check_variants, op_of, quick
+from tests.ops.harness import check_variants, op_of, quick, random_weights
 
 BIAS = Epilogue(apply("add").then(apply("relu")), ("channel",))
 SUM = Epilogue(apply("add"), ("tensor",))
@@ -50,8 +52,18 @@ PROBLEMS: dict[str, Problem] = {
                                             "nearest"),
     "one number": ElementwiseProblem((default_spec((1, 1, 1, 1)),), apply("relu")),
     "repeated operand": ElementwiseProblem((IMAGES, default_spec((2, 8, 1, 1))), apply("mul")),
+    "order of channels": GatherProblem(IMAGES, default_spec((6,), "int32"), 1, (1,)),
+    "odd number of channels": GatherProblem(IMAGES, default_spec((5,), "int32"), 1, (1,)),
+    "order of columns": GatherProblem(IMAGES, default_spec((4,), "int32"), 3, (1,)),
     "sum": ElementwiseProblem((IMAGES, IMAGES), apply("add")),
 }
+
+
+def _weights(problem: Problem) -> dict[str, np.ndarray]:
+    if isinstance(problem, GatherProblem):
+        taken = np.random.default_rng(1).permutation(problem.data.shape[problem.axis])
+        return {"operand1": taken[:problem.indices.size].astype(problem.indices.dtype)}
+    return random_weights(problem)
 
 
 def as_part(spec: TensorSpec, before: int, after: int) -> TensorSpec:
@@ -96,7 +108,7 @@ def test_parts_of_larger_tensors(compiled_device: Device, case: str) -> None:
         if is_slow(compiled_device):
             placed = placed[-1:]
         if placed:
-            check_variants(algorithm, problem, compiled_device, placed)
+            check_variants(algorithm, problem, compiled_device, placed, _weights(problem))
             ran.append(algorithm.name)
     assert ran
 
