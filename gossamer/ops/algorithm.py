@@ -28,11 +28,6 @@ EXACT = "b1"
 PRECISIONS: an algorithm with exact sums is allowed whatever precision a policy allows."""
 
 
-PART_BYTES = 32
-"""A part of the channels of a larger tensor in NHWC begins, in each pixel, at a multiple of this
-number of bytes. A sector of a GPU's caches has 32 bytes, so that no sector belongs to two parts."""
-
-
 @dataclass(frozen=True)
 class Epilogue:
     """Element-wise arithmetic that is applied to each result before it is stored.
@@ -271,8 +266,9 @@ class Algorithm(abc.ABC):
         The vendor library whose kernels run, such as cuDNN; empty for gossamer's own kernels.
     reads_parts, writes_parts : bool
         reads_parts: whether the op's own inputs may be parts of the channels of larger tensors in
-        NHWC. writes_parts: whether the op's only output may be a part of the channels if the
-        epilogue has no tensor operands. Parts begin at multiples of PART_BYTES. A concatenation
+        NHWC. writes_parts: whether the op's only output may be such a part if the epilogue has no
+        tensor operands. In each pixel, a part begins at a multiple of the largest power of 2, up to
+        16 bytes, that divides the bytes of its channels, as in a tensor of its own. A concatenation
         reads and writes parts only where it joins channels.
     by_name_only : bool
         Whether the algorithm computes a layer only where `only` names it. There are two reasons:
