@@ -34,7 +34,7 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     device : str, Device, or sequence of str or Device, optional
         The device, such as "cuda:0", "opencl:1" or "host"; by default a CUDA device, else an
         OpenCL GPU, else the host. The devices of a list share the work; a list may name a device
-        twice. "cuda:all" stands for all devices of an API, and "cuda:0,cuda:2" for a list.
+        twice. "cuda:all" stands for all CUDA devices, and "cuda:0,cuda:2" for a list.
     shapes : mapping of str to sequence of int, optional
         The shape, without the batch, of each input that has open dimensions besides the batch, by
         the input's name. Dimensions that stay open are set by the arrays of each call.
@@ -49,10 +49,11 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         plan is taken. Times are stored on disk and not measured again. By default algorithms are
         taken in a fixed order, and nothing is measured.
     precision : {"fp32", "tf32", "fp16"}, optional
-        The least precise arithmetic that layers may use where it is measured to be faster; by
-        default fp32. The dtypes of the network's inputs and outputs stay the same, with one
-        exception: where a precision is given, float64 in a file becomes float32. Where no precision
-        is given, ONNX Runtime, if it is installed, computes float64 on the host.
+        The lowest precision in which layers may be computed. A layer is computed in less than
+        float32 only where this was measured to be faster. By default fp32. The dtypes of the
+        network's inputs and outputs stay the same, but where a precision is given, float64 in a
+        file becomes float32. Where no precision is given, ONNX Runtime, if it is installed,
+        computes float64 on the host.
     calibration : array or tuple of array, optional
         Inputs as for `plan(x)`, with any number of images. The report contains the largest
         normalised error of the outputs on these inputs against float64. Where a node mixes the
@@ -95,9 +96,9 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     Returns
     -------
     Plan, PlanGroup or OpenPlan
-        The plan, a group of plans where several devices are named, or a plan that takes inputs of
-        any size where sizes besides the batch stay open. The algorithms of the layers are chosen
-        when a batch size is first used, once for each kind of device.
+        A Plan. Where several devices are named, a group of plans instead; where sizes besides the
+        batch stay open, an OpenPlan, which takes inputs of any size. The algorithms of the layers
+        are chosen when a batch size is first used, once for each kind of device.
 
     Raises
     ------

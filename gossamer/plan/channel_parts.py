@@ -71,7 +71,7 @@ def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
 
 
 def _takes_channels(problem: CopyProblem) -> bool:
-    """Whether a copy takes some neighbouring channels of images as they are."""
+    """Whether a copy only selects neighbouring channels of images, with all their pixels."""
     source, target = problem.input.shape, problem.output.shape
     return (problem.dims == (0, 1, 2, 3) and set(problem.steps) == {1}
             and (source[0], *source[2:]) == (target[0], *target[2:])

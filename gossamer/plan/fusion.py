@@ -1,4 +1,5 @@
-"""The fusions of a network: layers that one algorithm may compute in one step, as one layer."""
+"""Finds the fusions of a network, layers that one algorithm may compute in one step, and makes each
+fusion one layer."""
 
 from __future__ import annotations
 
@@ -55,18 +56,17 @@ def recognising(fusion: Layer) -> Sequence[Algorithm]:
 
 def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
                        indices: tuple[int, ...]) -> bool:
-    """Returns whether another layer reads an output of a fusion and stands before the place where
-    the fusion is computed. indices: the fusion's layers."""
+    """Returns whether another layer reads an output of a fusion and comes before the fusion in the
+    order of computation. indices: the fusion's layers."""
     place = indices[_place([layers[index] for index in indices])]
     return any(reader < place and reader not in indices for index in indices
                for name in layers[index].outputs for reader in readers.get(name, ()))
 
 
 def _place(layers: Sequence[Layer]) -> int:
-    """Returns the number, within a fusion, of the layer at whose place in the network the fusion is
-    computed: for each value from outside, one layer of the fusion reads the value first, and the
-    last of these layers is returned. All values that the fusion reads are computed before this
-    place."""
+    """Returns the index, within a fusion, of the layer in whose position the fusion is computed:
+    the last layer that is the first reader of a value from outside the fusion. All values that the
+    fusion reads are computed before this layer."""
     known = {name for layer in layers for name in layer.outputs}
     place = 0
     for index, layer in enumerate(layers):

@@ -148,9 +148,9 @@ def in_place_candidates(node: MeasuredLayer, names: Collection[str],
     that have nothing to copy.
 
     A conversion of an input has nothing to copy where it leaves memory as it is. A concatenation or
-    slice has nothing to copy in two cases: part_offsets() finds its parts, or it joins or takes
-    channels in NHWC and each layer that writes or reads a part is likely to do so in place. A layer
-    is likely to do so where its fastest candidate in NHWC can do so.
+    slice has nothing to copy in two cases: part_offsets() returns offsets for it, or it joins or
+    takes channels in NHWC and each layer that writes or reads a part is likely to do so in place. A
+    layer is likely to do so where its fastest candidate in NHWC can do so.
 
     names: the names that layers_in_place() returns.
     nodes: all layers.

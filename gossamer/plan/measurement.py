@@ -35,7 +35,7 @@ def _formats(specs: Sequence[TensorSpec]) -> tuple[str, ...]:
 class Measurement:
     """The times of one candidate and its error against the reference, or why it is excluded.
     Numbers are rounded to four digits, so that a measurement is the same after it was stored and
-    read again. Raises ValueError where there is neither a time nor a failure, and for times that
+    read again. Raises ValueError where neither a time nor a failure is given, and for times that
     are negative or not finite.
 
     algorithm, config, precision: as in CandidateKey.

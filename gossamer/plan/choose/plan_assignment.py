@@ -1,13 +1,13 @@
 """The cheapest plan assignment of a network: the exact choice of one option for every node and of
 the formats of every value.
 
-A node option costs a time, needs a format of every input and gives a format of every output. Where
-readers need a value in another format than its writer gives, the value is converted once to each
-format that they need, and all readers that need the same format share the copy. This is the layout
-selection of Anderson and Gregg ("Optimal DNN primitive selection with partitioned boolean quadratic
-programming", CGO 2018), with conversions shared by readers, solved exactly by Dechter's bucket
-elimination ("Bucket elimination: a unifying framework for reasoning", Artificial Intelligence,
-1999).
+A node option costs a time, requires a format of every input and states a format of every output.
+Where readers require a value in other formats than its writer states, the value is converted once
+to each of these formats, and all readers that require the same format share the copy. This is the
+layout selection of Anderson and Gregg ("Optimal DNN primitive selection with partitioned boolean
+quadratic programming", CGO 2018), with conversions shared by readers, solved exactly by Dechter's
+bucket elimination ("Bucket elimination: a unifying framework for reasoning", Artificial
+Intelligence, 1999).
 
 - Options of one node with equal formats have the same effect on other nodes. Such options are one
   state of the node.
@@ -106,11 +106,11 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     required: the formats in which the network's outputs must be.
     conversion: a function of a value and two unequal formats. It returns the cost of copying the
     value from the first format to the second: 0 or more, and infinity where no copy is possible.
-    The function is called once for each pair of formats that can meet. Formats are told apart by
-    equality.
+    The function is called once for each pair of a format in which an option may write the value and
+    a format in which an option may read the value. Formats are told apart by equality.
 
     Raises NoAssignmentError when every plan assignment costs infinity, and GraphTooWideError when
-    the graph is too entangled (a table would exceed LARGEST_TABLE entries; the message tells the
+    the graph is too entangled (a table would exceed LARGEST_TABLE entries; the message states the
     table's width).
     """
     model = _Model(nodes, fixed, conversion, required)

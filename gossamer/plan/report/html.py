@@ -116,7 +116,7 @@ def _all_numbers(report: Report) -> str:
 
 
 def _anchor(report: Report, index: int) -> str:
-    """Returns the id of the place that says why a layer has its algorithm."""
+    """Returns the HTML id of the element that says why a layer has its algorithm."""
     return f"batch-{report.batch}-layer-{index}"
 
 

@@ -267,7 +267,7 @@ class Context:
                 try:
                     next_outputs = new_outputs()
                 except RuntimeError:
-                    # the next call asks again for the memory that is lacking now
+                    # too little memory is free now: the next call tries to allocate again
                     return outputs
                 graph.copy_to(next_outputs[1])
             return outputs
@@ -314,7 +314,7 @@ class Context:
         return self._buffers.of(value)
 
     def profile(self, *, repeats: int = 10) -> list[Timing]:
-        """Returns the time of every step as reports show them; see PreparedSteps.profile."""
+        """Returns the time of every step that reports show; see PreparedSteps.profile."""
         with self._lock:
             self._follow(None)
             self._fill_inputs()
@@ -327,7 +327,7 @@ class Context:
 
     def ready(self) -> Task:
         """Returns one execution as a task to be timed, after two executions that load the kernels
-        and capture the graph. Nobody else may use the context meanwhile."""
+        and capture the graph. No other code may use the context while the task is timed."""
         self._follow(None)
         self._fill_inputs()
         self._execute(None)

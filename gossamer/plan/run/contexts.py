@@ -1,4 +1,5 @@
-"""The contexts in which a plan's calls run, several of one batch size at once."""
+"""Holds the contexts in which a plan's calls run; several calls of one batch size may run at
+once."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _MOST_KNOWN = 64
 class _Group:
     """The contexts of one batch size.
 
-    contexts: all contexts; the context that on_stream() or first() returned last stands last.
+    contexts: all contexts; the context that on_stream() or first() returned last is at the end.
     free: contexts that no thread has taken. None in the queue says that no context could be made;
     each thread that takes None puts None back.
     making: a lock for the thread that makes a further context.

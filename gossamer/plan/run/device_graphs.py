@@ -16,10 +16,10 @@ from gossamer.plan.run.buffers import ProgramBuffers
 _MOST_FOREIGN = 8
 """Number of captured graphs that are stored for inputs in the memory of other libraries."""
 _VECTOR_BYTES = 16
-"""Alignment in bytes that kernels need of their inputs, because they load four floats at once.
+"""Alignment in bytes that kernels require of their inputs, because they load four floats at once.
 Arrays of other libraries may have a smaller alignment."""
 _MOST_COPIED_BYTES = 2**31 - 1
-"""Largest output that a copy within a graph takes."""
+"""Bytes of the largest output that one copy within a graph can copy."""
 
 
 class DeviceGraphs:

@@ -141,7 +141,7 @@ class SharedWork:
         self._fail_hopeless()
 
     def _fail_hopeless(self) -> None:
-        """Fails the tasks for which no device is left."""
+        """Sets the error of each task that has failed on every device that still takes part."""
         with self.changed:
             usable = self.members.usable
             hopeless = [task for task in self._again if all(map(task.errors.__contains__, usable))]

@@ -178,7 +178,7 @@ class _Arrays:
         self._indices: dict[bytes, int] = {}
 
     def index(self, array: np.ndarray) -> int:
-        """Returns the number of an array's entry, which is written if it is new."""
+        """Returns the number of an array's entry, and writes the entry if it is new."""
         buffer = io.BytesIO()
         # the entry also has the order of dimensions in memory, on which the rounding of products
         # may depend

@@ -34,7 +34,7 @@ def without_zeros(problem: Problem) -> Problem:
 
 def likeness(problem: Problem) -> Hashable | None:
     """Returns a value that is equal for the problems of layers that are alike, with the same shapes
-    and the same density when it is rounded to a tenth; None where no weight is zero."""
+    and the same density, rounded to a tenth. Returns None where no weight is zero."""
     info: WeightsInfo | None = getattr(problem, "weights_info", None)
     if info is None or not info.mask_hash:
         return None

@@ -43,8 +43,8 @@ _CHEAP = 2**26
 """The most operations of a reference that is computed for several draws, where an output has few
 results. These operations take a processor less than a second."""
 _ALIKE = 0.1
-"""Relative difference between a later draw and the first draw in their shares of results near a
-jump. Where the difference is smaller, no further draw is made."""
+"""The share of results near a jump is compared between a later draw and the first draw. Where the
+relative difference is smaller than this number, no further draw is made."""
 
 QUIET = np.errstate(all="ignore")
 """Silences NumPy: weights may be huge or not finite, and the comparison of outputs finds errors."""
@@ -130,9 +130,9 @@ class CandidateSet:
                               wrong_numbers=isinstance(failure, WrongNumbersError))
 
     def _compared(self) -> tuple[Problem, list[int] | None]:
-        """Returns the problem of the images that are compared, and their indices, with the first
-        and the last image among them. Returns the whole problem and None where the problem does not
-        consist of images."""
+        """Returns the problem of the images that are compared, and the indices of these images,
+        which include the first and the last image. Returns the whole problem and None where the
+        problem does not consist of images."""
         one = self.problem.first_images(1)
         if one == self.problem:
             return one, None
@@ -270,7 +270,7 @@ class CandidateSet:
 
     def _error(self, index: int, buffer: Buffer, spec: TensorSpec, expected: Sequence[np.ndarray],
                limits: Sequence[Bounds] | None) -> float:
-        """Returns the error of an output; infinite as in check.error_of()."""
+        """Returns the error of an output; infinite in the cases that check.error_of() lists."""
         on_device = self.memory.on_device
         if on_device is not None and limits is None and handles(spec) and (
                 expected is self._expected):
@@ -288,9 +288,9 @@ class CandidateSet:
 
     def cold(self, work: Work) -> float | None:
         """Returns the median time in microseconds of single executions, each after the cache was
-        filled with other data. Returns None for a device that does not tell how large its cache is,
-        or that cannot replay an execution as a graph. Returns None for processors, since other
-        programs use their caches too."""
+        filled with other data. Returns None for a device whose cache size is unknown, or that
+        cannot replay an execution as a graph. Returns None for processors, since other programs use
+        their caches too."""
         limits = self.device.limits
         if self.device.on_processors or not (limits.graph and limits.cache_bytes):
             return None

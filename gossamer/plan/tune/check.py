@@ -98,7 +98,9 @@ def _outside(result: np.ndarray, expected: np.ndarray, limits: Bounds | None,
 
 
 def _bytes(buffer: Buffer, start: int, end: int) -> np.ndarray:
-    """Returns bytes start to end of a buffer, whose views begin at multiples of the alignment."""
+    """Returns the bytes of a buffer from `start` to `end`. The read begins before `start` where
+    `start` is no multiple of the alignment, because views of a buffer begin at multiples of the
+    alignment."""
     first = start // buffer.device.alignment * buffer.device.alignment
     memory = np.empty(end - first, np.uint8)
     buffer.device.read(buffer.view(first, end - first), memory)

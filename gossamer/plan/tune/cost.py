@@ -1,12 +1,13 @@
 """The times that are expected of candidates, from models whose scale and error are learnt from
 measured times.
 
-An algorithm's own model gives a time, or else a lower bound does, which follows from the arithmetic
-and the bytes of the problem. For each kind of candidates (algorithm, precision and layouts) the
-ratios of measured times to this time are stored. From these ratios later candidates of the kind get
-an expected time, and a least time that few candidates of the kind are expected to fall below. For
-each problem only the best time counts: an algorithm may be slow on one layer with all configs,
-which says nothing about other layers.
+The model time of a candidate comes from the algorithm's own model. For an algorithm without a
+model, the model time is a lower bound, which follows from the arithmetic and the bytes of the
+problem. For each kind of candidates (algorithm, precision and layouts) the ratios of measured times
+to model times are stored. For later candidates of the kind, these ratios give an expected time, and
+a least time that few candidates are expected to fall below. For each problem only the best time
+counts: an algorithm may be slow on one layer with all configs, which says nothing about other
+layers.
 """
 
 from __future__ import annotations

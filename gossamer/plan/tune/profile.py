@@ -1,4 +1,4 @@
-"""Where the time of planning goes."""
+"""Measures how much of the time of planning each stage takes."""
 
 from __future__ import annotations
 

@@ -29,11 +29,12 @@ _BUILDERS = 8
 """About the number of candidates that are built at the same time, on a host with at least as many
 processors."""
 _LATER = 20.0
-"""Factor by which the seconds of a candidate are multiplied, so that the candidate is measured
-later, where it is more precise than float16 and all neighbouring layers may compute in float16."""
+"""Factor by which the seconds of some candidates are multiplied, so that these candidates are
+measured later: candidates that are more precise than float16, for a layer whose neighbours may all
+compute in float16."""
 _LIKELY = 0.1
-"""As long as few times of its kind are known, a candidate is expected to save this share of the
-most time that it may save."""
+"""A candidate is expected to save this share of the most time that it may save, as long as few
+times of candidates of its kind are known."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ ENDED = Skip("measuring was ended before", is_final=False)
 
 
 class Ranking:
-    """The attempts that are left, in the order in which they are best measured.
+    """The attempts that are left, in the order in which they should be measured.
 
     limits: the numbers of the effort.
     required_first: whether required attempts come before all other attempts, even if they seem

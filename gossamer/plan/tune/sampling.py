@@ -37,8 +37,8 @@ graph, in which events measure the time."""
 _LONG_US = 1000.0
 """Microseconds of one execution from which on its launch does not matter."""
 _REPEATED_US = 20000.0
-"""Microseconds up to which a slow execution is repeated, as other processes may have disturbed
-it."""
+"""An execution that seems slow is repeated if it took at most this many microseconds, because other
+processes may have delayed it."""
 
 
 @dataclass(eq=False)

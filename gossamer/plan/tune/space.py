@@ -19,8 +19,8 @@ from gossamer.plan.tune.profile import LISTING, TuningProfile
 from gossamer.plan.tune.workers import WorkerPools
 
 _FEW_LISTED = 8
-"""Number of pairs of a problem and a library's algorithm from which on processes are started to ask
-the libraries."""
+"""The least number of pairs of a problem and a library's algorithm for which processes are started
+to ask the libraries."""
 
 
 class Space:
@@ -137,8 +137,8 @@ class Space:
     def within_effort(self, algorithm: Algorithm, problem: Problem,
                       device: Device) -> Sequence[Variant]:
         """Returns the variants of an algorithm's first configs, in the precisions that are allowed.
-        Configs are taken in order until as many configs were counted as the effort has at most. A
-        config that would take too long to build is returned, but not counted."""
+        Configs are taken in order until their number reaches the effort's limit. A config that
+        would take too long to build is returned, but does not count towards the limit."""
         key = (algorithm, problem, device.name)
         if key not in self._variants:
             most, count = self.limits.most_configs_of(algorithm), 0
