@@ -1,5 +1,5 @@
-"""The number of threads of BLAS, with which NumPy multiplies matrices on the host, and limits on
-this number while some work runs."""
+"""Reads and limits the number of threads of BLAS, the library with which NumPy multiplies matrices
+on the host."""
 
 from __future__ import annotations
 

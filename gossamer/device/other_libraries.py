@@ -57,7 +57,7 @@ class OtherLibraries(abc.ABC):
         Parameters
         ----------
         stream : Any
-            A stream of the device, or of a library that works on it.
+            A stream of the device, or of a library that works on the device.
 
         Returns
         -------

@@ -15,7 +15,8 @@ from gossamer.device.source import DIALECT, files_of
 _PACKAGE = Path(__file__).resolve().parents[1]
 _FOLLOWED = ("gossamer.ops", "gossamer.expression", "gossamer.device.cuda.ptx",
              "gossamer.device.cuda.nvjitlink")
-"""Beginnings of the names of the modules that count as sources of a module that imports them."""
+"""Beginnings of names of modules. Modules with such a name count as sources of every module that
+imports them."""
 _LIBRARIES = {
     "cudnn": ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
     "nvmath": ("nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparse",

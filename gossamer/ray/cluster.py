@@ -1,4 +1,5 @@
-"""A Ray cluster: the connection to it, its workers, and work that is shared out over it."""
+"""Connects to a Ray cluster, chooses its number of workers, and shares out work over the
+cluster."""
 
 from __future__ import annotations
 
@@ -81,8 +82,8 @@ class Workers:
         Returns
         -------
         Workers
-            The workers. They leave one processor to Ray, which needs it to read data, and hangs
-            without it.
+            The workers. They leave one processor to Ray, which needs a processor to read data, and
+            hangs without one.
 
         Raises
         ------

@@ -49,8 +49,8 @@ class Shipped:
             A plan, or a model that `gossamer.load` takes: the name of a file, which this process
             reads, the name of a network of the zoo, or an ONNX model as bytes.
         device : str, optional
-            The device of each worker; by default the plan's device, or for another model the best
-            device of this machine.
+            The device of each worker; by default the plan's device if `model` is a plan, else the
+            best device of the machine that calls this function.
         effort : str, optional
             How much each kind of device measures, as for `gossamer.compile`.
 

@@ -43,7 +43,7 @@ def check_module(module: nn.Module) -> None:
 def check_tensors(tensors: Sequence[tuple[str, Any]]) -> None:
     """Raises InputError or UnsupportedError where weights cannot be read.
 
-    tensors: the weights, each after its name.
+    tensors: pairs of a weight's name and the weight.
     """
     devices: dict[Any, str] = {}
     for name, tensor in tensors:

@@ -17,8 +17,8 @@ from gossamer.errors import UnsupportedError, quoted
 class TensorGraph:
     """A graph whose weights are attributes of its module.
 
-    Arguments that are no weights, numbers or inputs are sizes, which the module takes from its
-    inputs.
+    Arguments that are no weights, numbers or inputs are sizes, which the module reads from the
+    shapes of its inputs.
 
     module: a function of the tensors that are no weights.
     weights: the attribute's name for each argument that is a weight, by the argument's index.
@@ -101,8 +101,8 @@ def _is_weight(node: fx.Node, value: Any) -> bool:
 
 
 def _number_readers(node: fx.Node, value: Any) -> list[fx.Node]:
-    """Returns the nodes that read a tensor's one number; an empty list where the tensor has other
-    readers."""
+    """Returns the nodes that read the number of a tensor without dimensions; an empty list where
+    the tensor has other readers."""
     readers = list(node.users)
     of_number = all(reader.op == "call_method" and reader.target == "item" for reader in readers)
     return readers if value.dim() == 0 and readers and of_number else []

@@ -95,7 +95,8 @@ class OptimizedModule(nn.Module):
         Returns
         -------
         Any
-            The module's outputs, in its dtypes and memory formats, without gradients.
+            The outputs, in the dtypes and memory formats of the other module's outputs, without
+            gradients.
 
         Raises
         ------
@@ -141,7 +142,7 @@ class OptimizedModule(nn.Module):
         Parameters
         ----------
         path : str or Path
-            The file to write. The plan in it takes the tensors of the arguments in their order.
+            The file to write. The saved plan takes the tensors of the arguments in their order.
 
         Raises
         ------
@@ -163,7 +164,7 @@ class OptimizedModule(nn.Module):
         ------
         InputError
             If the module has other weights or shapes, or if the algorithm of a layer was chosen for
-            the zeros and values of the old weights, and the new weights have other zeros or values.
+            the zeros or values of the old weights, and the new weights have other zeros or values.
         """
         module = module_of(module)
         with self._lock:

@@ -396,7 +396,8 @@ class CudaDevice(Device):
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
         """Returns work(stream) as a graph that keeps all used buffers and kernels alive. The work
-        is captured on this thread's own stream. stream: stream of replays that name no stream."""
+        is captured on this thread's own stream. stream: the stream of each replay that names no
+        stream."""
         return self._recorder.graph(work, stream, repeats)
 
     def capture_copying(self, work: Callable[[Any], None],
