@@ -17,7 +17,7 @@ def check_view(buffer: Buffer, offset: int, nbytes: int) -> None:
     Parameters
     ----------
     buffer : Buffer
-        The buffer of which a part is viewed.
+        The buffer that contains the part.
     offset, nbytes : int
         First byte and size of the part.
 

@@ -89,7 +89,7 @@ class OtherLibraries(abc.ABC):
         raise self._without_cuda("it has no context of CUDA")
 
     def keep(self, *objects: Any) -> None:
-        """Make the graph that the calling thread records keep objects alive.
+        """Keep objects alive as long as the graph that the calling thread records.
 
         Launches and copies do this for their own arguments. The call does nothing where the thread
         records no graph.

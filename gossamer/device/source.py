@@ -103,9 +103,9 @@ class KernelSource(HashedOnce):
     def text(self) -> str:
         """Return the full translation unit: macros, headers and the kernel's file.
 
-        Each header stands in the place of its first `#include`. Lines are numbered by `#line`
-        directives, so that compilers and profilers name the file and the line of a kernel or a
-        header. The file is named by its path from the folder that contains the package.
+        The text of each header replaces the header's first `#include`. Lines are numbered by
+        `#line` directives, so that compilers and profilers name the file and the line of a kernel
+        or a header. The file is named by its path from the folder that contains the package.
 
         Returns
         -------

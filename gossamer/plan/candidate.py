@@ -40,7 +40,7 @@ class Candidate:
 
     @cached_property
     def formats(self) -> tuple[tuple[Format, ...], tuple[Format, ...]]:
-        """The formats of inputs and outputs by which plan assignments tell candidates apart."""
+        """The formats of inputs and outputs by which plan assignments distinguish candidates."""
         return (tuple(map(memory_format, self.variant.inputs)),
                 tuple(map(memory_format, self.variant.outputs)))
 

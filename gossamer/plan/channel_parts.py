@@ -48,7 +48,7 @@ class _Part:
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
     """Returns the channel of a concatenation's output at which each input begins, or the channel
     of a copy's input at which its output begins. Returns None where the problem neither joins nor
-    takes channels in NHWC, or where a part does not begin at a multiple of PART_BYTES in every
+    selects channels in NHWC, or where a part does not begin at a multiple of PART_BYTES in every
     pixel."""
     if isinstance(problem, ConcatProblem):
         (whole,), parts = variant.outputs, variant.inputs
@@ -87,7 +87,7 @@ def may_be_part(algorithm: Algorithm, problem: Problem, variant: Variant, index:
                 is_output: bool) -> bool:
     """Whether an input or the output of a variant may be a part of the channels of a larger tensor.
 
-    index: which of the inputs or outputs.
+    index: the index of the input or output.
     """
     operands = getattr(problem, "epilogue", Epilogue()).tensor_count
     if isinstance(problem, ConcatProblem) and problem.axis != 1:
@@ -121,8 +121,8 @@ class ChannelParts:
         under another shape, and values that share memory with another value."""
 
     def add(self, step: Step) -> bool:
-        """Makes the values that a concatenation joins, or the value that a copy takes, parts of the
-        channels of the larger value, and returns True. Changes nothing and returns False where
+        """Makes the values that a concatenation joins, or the value that a copy selects, parts of
+        the channels of the larger value, and returns True. Changes nothing and returns False where
         first_channels() returns None, or where another step cannot write or read these values as
         parts."""
         firsts = first_channels(step.problem, step.variant)

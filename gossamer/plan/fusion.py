@@ -153,7 +153,8 @@ def with_fusions(layers: Sequence[Layer], fusions: Sequence[Layer]) -> list[Laye
     covered = {name for fusion in fusions for name in fusion.covers}
     mixed = [at_place.get(layer.name, layer) for layer in layers
              if layer.name in at_place or layer.name not in covered]
-    # a layer that stands before a part may read an output of the part: layers are ordered anew
+    # a layer that comes before a part may read an output of the part, so the layers are sorted
+    # again
     makers = {name: index for index, layer in enumerate(mixed) for name in layer.outputs}
     return [mixed[index] for index in stable_order(
         [{makers[name] for name in layer.inputs if name in makers} for layer in mixed],

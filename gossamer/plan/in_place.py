@@ -99,9 +99,9 @@ def _is_dense(spec: TensorSpec) -> bool:
 
 
 def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> Program:
-    """Returns the program, changed so that layers of layers_in_place() copy nothing where their
-    formats allow that. Steps that write or read a value that is now a part of another value are
-    changed, too."""
+    """Returns the program, changed so that the layers that layers_in_place() returns copy nothing
+    where their formats allow that. Steps that write or read a value that is now a part of another
+    value are changed, too."""
     names = layers_in_place(layers)
     steps = [step for step in program.steps if step.layer.name in names]
     for step in steps:
@@ -144,13 +144,13 @@ def _as_found(candidate: Candidate, step: Step) -> Candidate:
 
 def in_place_candidates(node: MeasuredLayer, names: Collection[str],
                         nodes: Iterable[MeasuredLayer | Layer], device: Device) -> list[Candidate]:
-    """Returns the candidates of a layer of layers_in_place(), with zero time for the candidates
-    that have nothing to copy.
+    """Returns the candidates of a layer that layers_in_place() names, with zero time for the
+    candidates that have nothing to copy.
 
     A conversion of an input has nothing to copy where it leaves memory as it is. A concatenation or
     slice has nothing to copy in two cases: part_offsets() returns offsets for it, or it joins or
-    takes channels in NHWC and each layer that writes or reads a part is likely to do so in place. A
-    layer is likely to do so where its fastest candidate in NHWC can do so.
+    selects channels in NHWC and each layer that writes or reads a part is likely to do so in place.
+    A layer is likely to do so where its fastest candidate in NHWC can do so.
 
     names: the names that layers_in_place() returns.
     nodes: all layers.

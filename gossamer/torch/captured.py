@@ -23,7 +23,7 @@ from gossamer.torch.folded import folded, without_bfloat16
 
 Formats = InputFormat | Mapping[str, InputFormat] | None
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-"""The names of the dtypes of those tensors for which _formats_of() can return a format."""
+"""The names of the dtypes for which _formats_of() can return a format."""
 
 
 @dataclass

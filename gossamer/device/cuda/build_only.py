@@ -147,7 +147,7 @@ class BuildOnlyDevice(Device):
 
 
 class AbsentBuffer(Buffer):
-    """Memory of which only the size is known."""
+    """Memory that has a size but no content."""
 
     def __init__(self, device: BuildOnlyDevice, nbytes: int) -> None:
         self.device, self.nbytes = device, nbytes

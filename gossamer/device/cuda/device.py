@@ -78,7 +78,8 @@ class CudaDevice(Device):
         return self._current
 
     def checked(self, what: str, result: tuple[Any, ...]) -> Any:
-        """Returns the value of a driver call. Raises DeviceError, with `what`, where it failed."""
+        """Returns the value of a driver call. Raises DeviceError, with `what`, where the call
+        failed."""
         try:
             return check(result)
         except DriverError as error:

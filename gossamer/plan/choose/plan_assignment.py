@@ -18,8 +18,8 @@ Intelligence, 1999).
   node is fixed.
 
 Time and memory grow with the largest table, which has as many entries as the product of the numbers
-of states in a bucket. Time and memory grow exponentially with the graph's width, but only linearly
-with its length. Chains, residual, inception and dense blocks have widths of 2 to 4.
+of states in a bucket. Time and memory grow exponentially with the graph's treewidth, but only
+linearly with its length. Chains, residual, inception and dense blocks have treewidths of 2 to 4.
 
 An algorithm that computes several nodes in one step is an option of each of these nodes. The values
 between these nodes have a format that only this option knows, and conversions to and from this
@@ -107,7 +107,7 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     conversion: a function of a value and two unequal formats. It returns the cost of copying the
     value from the first format to the second: 0 or more, and infinity where no copy is possible.
     The function is called once for each pair of a format in which an option may write the value and
-    a format in which an option may read the value. Formats are told apart by equality.
+    a format in which an option may read the value. Formats are compared by equality.
 
     Raises NoAssignmentError when every plan assignment costs infinity, and GraphTooWideError when
     the graph is too entangled (a table would exceed LARGEST_TABLE entries; the message states the

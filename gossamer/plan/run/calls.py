@@ -38,7 +38,7 @@ later calls with them are not checked again."""
 class Calls:
     """The calls of one plan, which share its contexts.
 
-    make_context: makes a context of a batch size that works on a stream.
+    make_context: makes a context from a batch size and the stream on which the context works.
     program: returns the program of a batch size.
     last_batch: the batch size of the last call; None before the first call.
     """

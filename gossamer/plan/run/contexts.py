@@ -40,12 +40,12 @@ class _Group:
 
 
 class Contexts:
-    """Contexts by batch size, which threads and streams take for their calls.
+    """Contexts by batch size. Threads and streams use these contexts for their calls.
 
     Where a call would have to wait, a further context is made, up to `most` for a batch size or
     until the device's memory is full.
 
-    make: makes a context of a batch size that works on a stream.
+    make: makes a context from a batch size and the stream on which the context works.
     most: how many calls of one batch size run at once.
     known: calls that were checked before, by the result of form_of() for their tensors.
     """
@@ -60,7 +60,7 @@ class Contexts:
 
     @contextmanager
     def taken(self, batch: int) -> Iterator[Context]:
-        """Gives the body of a with statement a context that no other thread takes meanwhile."""
+        """Within a `with` block, provides a context that no other thread takes meanwhile."""
         group, context = self._taken(batch)
         try:
             yield context
@@ -80,9 +80,9 @@ class Contexts:
             group.free.put(None)
 
     def on_stream(self, batch: int, stream: Any) -> Context:
-        """Returns the context that was last used on a stream, or a context without work left. Where
-        several streams share one context, the device computes the work of one stream after the work
-        of another stream."""
+        """Returns the context that was last used on a stream, or else a context whose work has
+        ended. Where several streams share one context, the device computes the work of one stream
+        after the work of another stream."""
         group = self._group(batch)
         device = self._device
         handle = device.stream_handle(stream)
@@ -180,7 +180,8 @@ class Contexts:
 
 
 def _first(group: _Group, fits: Callable[[Context], bool]) -> Context | None:
-    """Returns the first context of a group that fits, and moves it to the end."""
+    """Returns the first context of a group for which fits() is true, and moves this context to the
+    end."""
     for context in group.contexts:
         if fits(context):
             group.contexts.remove(context)

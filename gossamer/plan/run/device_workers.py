@@ -75,8 +75,8 @@ class SharedWork:
     the first device had failed. A device with too little memory for a task is not left out.
 
     members: the devices.
-    next_task: returns the next task for a device, or None where no task waits; `changed` is held
-    while it is called.
+    next_task: returns the next task for a device, or None where no task waits. The lock `changed`
+    is held during the call.
     changed: a condition, which is notified when next_task may return a task.
     is_over: whether no further task will come.
     """

@@ -168,8 +168,9 @@ class WaitingRequests:
         return None
 
     def _first_entries(self, most: int) -> list[tuple[float, int, Part]]:
-        """Takes the first parts, up to `most` images, or only the first part if that part has more
-        images. Parts whose outputs nobody wants any more are dropped."""
+        """Removes the first parts from the queue, and returns them: parts of up to `most` images
+        together, or only the first part if this part has more images. Parts whose outputs nobody
+        wants any more are dropped."""
         entries: list[tuple[float, int, Part]] = []
         images = 0
         now = time.monotonic()

@@ -37,11 +37,11 @@ operations that compute these images, is at most this number."""
 _COLD_SAMPLES = 5
 """Number of executions with cold caches; the median of their times counts."""
 _DRAWS = 8
-"""The most draws of inputs, where many results lie within rounding of a jump (a discontinuity of
-the arithmetic), or where an output has few results."""
+"""The most draws of inputs. Inputs are drawn again where many results lie so near a jump (a
+discontinuity of the arithmetic) that rounding may cross it, or where an output has few results."""
 _CHEAP = 2**26
-"""The most operations of a reference that is computed for several draws, where an output has few
-results. These operations take a processor less than a second."""
+"""Where an output has few results, the reference is computed for several draws if it takes at most
+this many operations. A processor computes these operations in less than a second."""
 _ALIKE = 0.1
 """The share of results near a jump is compared between a later draw and the first draw. Where the
 relative difference is smaller than this number, no further draw is made."""
@@ -66,7 +66,8 @@ class _ContinuousPart:
 
 
 BuiltCheck = list[tuple[_ContinuousPart, State]]
-"""The problems that the check of a candidate computes besides the candidate, ready to run."""
+"""The problems that the check of a candidate computes in addition to the candidate. They are ready
+to run."""
 
 
 class CandidateSet:
@@ -102,9 +103,9 @@ class CandidateSet:
 
     @QUIET
     def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:
-        """Returns the problems without jumps that the check of a candidate computes besides the
-        candidate, ready to run. Other threads may call this method while the device checks and
-        times."""
+        """Returns the problems without jumps that the check of a candidate computes in addition to
+        the candidate. The problems are ready to run. Other threads may call this method while the
+        device checks and times."""
         if self._jumps:
             self._bounds_of(self._rounding_of(variant))
         built: BuiltCheck = []
@@ -240,7 +241,8 @@ class CandidateSet:
     def _compared_work(self, algorithm: Algorithm, variant: Variant, state: State,
                        expected: Sequence[np.ndarray],
                        limits: Sequence[Bounds] | None) -> tuple[Work, float]:
-        """Returns a prepared problem as work, and its error against the expected outputs."""
+        """Runs a prepared problem once. Returns the problem as work, and its error against the
+        expected outputs."""
         device, memory = self.device, self.memory
         sources = [self._source(index, spec) for index, spec in enumerate(variant.inputs)]
         margin = device.alignment

@@ -18,7 +18,7 @@ VALUES_OF_ERROR = 64
 """The least number of values over which one error is computed: a single value may be nearly zero,
 and its relative error large."""
 _SEPARATE = 2**14
-"""Number of values of an image from which on it is faster to read back only the images that are
+"""For images with at least this many values, it is faster to read back only the images that are
 compared."""
 _AT_ONCE = 2**17
 """Number of values that fit a processor's cache and are compared at once."""

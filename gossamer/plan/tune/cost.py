@@ -24,13 +24,13 @@ from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.tensor import TensorSpec
 
 _FEW = 6
-"""Number of problems of a kind from which on the ratios of their best times to the model's times
+"""From this number of problems of a kind on, the ratios of their best times to the model's times
 are used."""
 _UNKNOWN = 0.4
 """The least expected ratio of a measured time to the model's time, for a kind with few measured
 times."""
 _FEW_CONFIGS = 12
-"""Number of pairs of a later config and a first config from which on the ratios of their times are
+"""From this number of pairs of a later config and a first config on, the ratios of their times are
 used."""
 _MARGIN = 0.9
 """Factor by which the least time that follows from the known ratios is multiplied, because a new
@@ -77,7 +77,7 @@ class Ratios:
     counts.
 
     doubt: the share of ratios that may be below the ratio that least_us() uses.
-    few: number of keys from which on the ratios are used.
+    few: from this number of keys on, the ratios are used.
     unknown: the ratio that least_us() uses with fewer keys.
     most: the largest ratio that least_us() uses.
     """

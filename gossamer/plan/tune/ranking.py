@@ -1,5 +1,5 @@
-"""The order in which the candidates of a network's layers are measured, and which candidates are
-left out.
+"""Decides in which order the candidates of a network's layers are measured, and which candidates
+are left out.
 
 All candidates are in one queue, ordered by the time that each candidate may save the network per
 second of measuring. A candidate that cannot save anything, even if it takes only the least time
@@ -157,8 +157,8 @@ class Ranking:
 
     def _ratios(self, attempt: Attempt) -> list[tuple[Ratios, float]]:
         """Returns the pairs by which the time of an attempt is estimated. Each pair has ratios and
-        the time that they multiply: first the time of the attempt's model, then the time of its
-        leader where that time is known."""
+        the time that they multiply. The first pair has the time of the attempt's model. A second
+        pair has the time of the attempt's leader, if this time is known."""
         found = [(self._estimates.of_kind[attempt.kind], attempt.model_us)]
         if attempt.leader is not None and attempt.leader.time_us is not None:
             found.append((self._estimates.of_configs[attempt.algorithm.name],

@@ -180,8 +180,8 @@ class Sampler:
             timings = sampled([ready.task for ready in near], self._samples, _BUDGET_US)
             for ready, timing in zip(near, timings, strict=True):
                 self._keep_samples(candidates, ready, timing)
-            # the layers' best times are set anew, because the first sample of a candidate may have
-            # been shorter than the median of its samples
+            # the layers' best times are computed again, because the first sample of a candidate may
+            # have been shorter than the median of its samples
             group.update()
             for ready in near:
                 self._measure_cold(candidates, ready)
