@@ -37,8 +37,8 @@ class KernelSource(HashedOnce):
         Names and values of macros, in order; a value may be any C text.
     architectures : tuple of (str, str)
         The oldest and the newest CUDA architecture for which the kernel is built. A name that ends
-        in "a", such as sm_90a, stands for that architecture alone, with instructions that no other
-        architecture has.
+        in "a", such as sm_90a, means this architecture alone: the kernel uses instructions that no
+        other architecture has.
     dynamic_shared : bool
         Whether the kernel takes a DYNAMIC_SHARED_PARAMETER as its last parameter.
     """

@@ -32,9 +32,9 @@ _STRING = re.compile(r"""["']([\w.]+)["']""")
 
 def sources(module: str) -> tuple[list[Path], dict[str, str]]:
     """Returns the files that decide what a module's algorithms do, and the versions of the packages
-    that these files call. The files are the module, the modules of _FOLLOWED that it imports
-    directly or through others, the kernels of all these modules with the headers that the kernels
-    include, and the headers of the dialect."""
+    that these files call. The files are: the module; the modules of _FOLLOWED that the module
+    imports, directly or through other modules; the kernels of all these modules, and the headers
+    that the kernels include; the headers of the dialect."""
     files = set(files_of(DIALECT))
     versions: dict[str, str] = {}
     waiting = [Path(str(sys.modules[module].__file__))]

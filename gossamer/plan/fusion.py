@@ -123,9 +123,9 @@ def fusion_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer
 
 def links_of(layers: Sequence[Layer], read_elsewhere: Collection[str]
              ) -> tuple[list[str], list[str], dict[str, Source]]:
-    """Returns the values that layers read from outside, the values that the layers write for
-    readers outside, and the source of each value, as a FusionProblem states them. read_elsewhere:
-    as for fusion_of()."""
+    """Returns three things as a FusionProblem states them: the values that the layers read from
+    outside, the values that the layers write for readers outside, and the source of each value.
+    read_elsewhere: as for fusion_of()."""
     sources: dict[str, Source] = {
         name: (index, output) for index, layer in enumerate(layers)
         for output, name in enumerate(layer.outputs)}

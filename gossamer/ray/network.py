@@ -19,7 +19,7 @@ from gossamer.plan.store import plan_file
 from gossamer.plan.store.tuning_cache import exported, take
 
 _LEASE_S = 900.0
-"""Seconds after which a worker that measures counts as lost, so that another worker measures."""
+"""Seconds after which a worker that measures counts as lost; then another worker measures."""
 _POLL_S = 0.5
 """Seconds between two requests for the measurements of another worker."""
 

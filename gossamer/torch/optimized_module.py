@@ -44,7 +44,7 @@ class OptimizedModule(nn.Module):
         The module whose changes are followed; None where a change is an error.
     permuted : tuple of bool
         For each input whether its axes are permuted from N, C, H, W to N, H, W, C before the plan
-        is called, since the plan cannot tell the two orders apart by the sizes.
+        is called, since the plan cannot distinguish the two orders by the sizes.
     fixed : str
         Why the module takes only the batch size of the example; "" where it takes any batch size.
     """

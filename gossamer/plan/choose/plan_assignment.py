@@ -94,8 +94,8 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     cost of the cheapest. Any other option is compared with the cheapest option of its node that has
     the same formats: where its cost is at most (1 + slack) times the cost of that cheapest option,
     it counts with the cost of that cheapest option. So the total is at most (1 + slack) times the
-    least total, and a node has no option that is cheaper by more than the slack, in the same
-    formats, than the option that it takes.
+    least total. Among the options with the same formats as the option that a node takes, none is
+    cheaper by more than the slack.
 
     An option of a fusion is not compared with the options that compute its node alone. Such an
     option counts with (1 + slack) times its cost. So a fusion is taken only where computing its

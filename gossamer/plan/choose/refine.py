@@ -174,8 +174,8 @@ class _Plans:
 
     def _may_beat(self, plan: str, other: str) -> bool:
         """Returns whether a plan that is clearly faster than another plan is taken in its place.
-        Layers whose weights are all zero, as in networks that were not trained, do not count as
-        layers that skip zeros."""
+        Layers whose weights are all zero (as in untrained networks) do not count as layers that
+        skip zeros."""
         return (self._tuner.limits.everything or not is_one_part(self.programs[other])
                 or any(step.algorithm.exact or (not step.algorithm.dense and step.layer.density)
                        for step in self.programs[plan].steps))

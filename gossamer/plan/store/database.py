@@ -336,9 +336,9 @@ def _insert(base: sqlite3.Connection, section: Section) -> None:
     made_by = _text(section["made_by"])
     present = {of_versions(key, line) for key, line in section.get("candidates", {}).items()}
     for any_version, this_version in present:
-        # both prefixes end with a space, and "!" is the next character after the space: exactly the
-        # keys that begin with a prefix lie between the prefix and the text that has "!" in place of
-        # the prefix's last space
+        # Both prefixes end with a space, and the character after the space is "!". So a key begins
+        # with a prefix exactly if the key is at least the prefix, and less than the prefix with "!"
+        # in place of its last space.
         base.execute("DELETE FROM line WHERE made_by = ? AND kind = 'candidates'"
                      " AND key >= ? AND key < ? AND substr(key, 1, ?) != ?",
                      (made_by, any_version, any_version[:-1] + "!", len(this_version),

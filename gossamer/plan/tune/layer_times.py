@@ -112,9 +112,10 @@ class LayerTimes:
             fusion.bounds.clear()
 
     def bound(self, attempt: Attempt, estimates: Estimates) -> float:
-        """Returns the time from which on an attempt is of no use: the least sum of the time of a
-        known candidate and of the conversions between its formats and the attempt's formats. For a
-        fusion the bound is at most _ALONE times the time of its layers alone."""
+        """Returns the time from which on an attempt is of no use. A known candidate can replace the
+        attempt at the cost of its own time plus the conversions between its formats and the
+        attempt's formats; the least of these costs is returned. For a fusion the bound is at most
+        _ALONE times the time of its layers alone."""
         key = (attempt.formats, attempt.variant.precision)
         if key not in self.bounds:
             self.bounds[key] = self._bound(attempt, estimates)

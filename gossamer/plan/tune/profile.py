@@ -57,10 +57,10 @@ class TuningProfile:
         self._present, self._since = stage, now
 
     def summary(self) -> dict[str, Any]:
-        """Returns elapsed_s; device_share, the share of the elapsed time in which the device
-        checked or timed candidates or whole plans; and stages, a list with a dict for each stage,
-        the longest first, with the keys stage, seconds and share. Returns an empty dict where
-        nothing was measured."""
+        """Returns a dict with the keys elapsed_s, device_share and stages; an empty dict where
+        nothing was measured. device_share is the share of the elapsed time in which the device
+        checked or timed candidates or whole plans. stages is a list, the longest stage first, of
+        dicts with the keys stage, seconds and share."""
         elapsed = sum(self._seconds.values())
         on_device = sum(self._seconds.get(name, 0.0) for name in (CHECKING, TIMING, COMPARING))
         if not on_device:
