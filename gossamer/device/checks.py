@@ -103,7 +103,7 @@ def out_of_memory(device: Device, nbytes: int, purpose: str,
 
 
 def self_check(device: Device) -> None:
-    """Build and run a one-line kernel and compare its result.
+    """Build and run a one-line kernel and check its result.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The share of the processors that a container or a scheduler leaves to this process (Linux)."""
+"""Reads how many processors a container or a scheduler leaves to this process (Linux)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class NeedsDeviceError(DeviceError):
 
 
 class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
-    """The capabilities that a device may lack, from which Device inherits.
+    """The capabilities that a device may lack; Device inherits from this class.
 
     A device that has a capability overrides the flag and the methods of this capability. The
     inherited methods raise a DeviceError, or do what is right for a device without the capability.
@@ -103,7 +103,7 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
 
     @property
     def toolkit(self) -> str:
-        """Name and version of software other than the driver that the speed of kernels depends on.
+        """Name and version of software that influences the speed of kernels, without the driver.
 
         An example is a compiler. The text is part of the key of every stored time, and empty for a
         device without such software.

@@ -65,10 +65,11 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         The name of an algorithm that computes every layer that it can compute, so that published
         algorithms can be compared; other layers take other algorithms.
     sparse_threshold : float, optional
-        A sparsity between 0 and 1, such as 0.6, that decides in place of measured times. Layers
-        with a larger share of zeros take an algorithm that skips zeros, other layers a dense
-        algorithm. Where several algorithms may compute a layer, the fastest is taken if an effort
-        is given, else the first in a fixed order.
+        A sparsity between 0 and 1, such as 0.6, that decides between dense algorithms and
+        algorithms that skip zeros, in place of measured times. Layers with a larger share of zeros
+        take an algorithm that skips zeros, other layers a dense algorithm. Where several algorithms
+        may compute a layer, the fastest is taken if an effort is given, else the first in a fixed
+        order.
     budget : float, optional
         Seconds that measuring may take for a batch size. When these seconds are over, the plan is
         chosen by the times measured so far. This plan is never slower than the plan without an

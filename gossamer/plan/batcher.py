@@ -127,8 +127,8 @@ class Batcher:
         Raises
         ------
         InputError
-            If the inputs do not fit the network or hold more images than the queue, or if the
-            batcher is closed.
+            If the inputs do not fit the network or hold more images than the queue can hold, or if
+            the batcher is closed.
         QueueFullError
             If there is no room in the queue.
         DeadlineError

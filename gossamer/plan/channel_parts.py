@@ -1,4 +1,4 @@
-"""Concatenations and slices of channels that copy nothing in NHWC.
+"""Finds concatenations and slices of channels that need not copy anything in NHWC.
 
 A tensor that is a part of the channels of a larger tensor lies in the memory of the larger tensor.
 The step that makes the part writes only some channels of each pixel, and the steps that use the

@@ -1,4 +1,5 @@
-"""Which algorithms may compute a layer, on which device, and why other algorithms may not."""
+"""Decides which algorithms may compute a layer, and on which device, and says why others may
+not."""
 
 from __future__ import annotations
 

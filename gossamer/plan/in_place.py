@@ -1,5 +1,6 @@
-"""Concatenations and slices that copy nothing. The inputs of a concatenation are written straight
-into the memory of its output, and the output of a slice is read where it lies in the input."""
+"""Finds concatenations and slices that need not copy anything. The inputs of a concatenation are
+written straight into the memory of its output, and the output of a slice is read where it lies in
+the input."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Measurement:
 
 
 def rounded(timing: Timing) -> Timing:
-    """Returns the timing with the digits that are stored."""
+    """Returns the timing, rounded to the digits that are stored."""
     return Timing(_rounded(timing.median_us), _rounded(timing.p25_us), _rounded(timing.p75_us),
                   timing.repeats)
 

@@ -1,4 +1,4 @@
-"""Plans that take other weights, and keep the chosen algorithm of each layer."""
+"""Makes plans with other weights, which keep the chosen algorithm of each layer."""
 
 from __future__ import annotations
 

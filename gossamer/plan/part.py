@@ -1,4 +1,5 @@
-"""The parts of a network that a library for whole networks may compute, each as one layer."""
+"""Finds the parts of a network that a library for whole networks may compute, and makes each part
+one layer."""
 
 from __future__ import annotations
 

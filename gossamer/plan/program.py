@@ -177,8 +177,8 @@ class Program:
     places: for each value that lies within the memory of another value, its place in that memory.
     cost_us: the sum of the steps' times as the plan assignment states it; None where nothing was
     measured.
-    reshapes: the formats in which reshapes read their inputs, as the plan assignment has them, by
-    the names of the layers.
+    reshapes: the formats in which reshapes read their inputs, as the plan assignment states them,
+    by the names of the layers.
     prepared: returns the PreparedSteps that were made last, or None where they no longer exist.
     """
 

@@ -1,4 +1,4 @@
-"""A module and an example, captured as a network together with the module's outputs."""
+"""Captures a module as a network, together with the module's outputs for an example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs of torch.compile as functions of their input tensors, with weights as attributes."""
+"""Turns graphs of torch.compile into functions of their inputs, with weights as attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module as a network: torch.export finds its graph, which becomes ONNX in memory."""
+"""Turns a module into a network: torch.export finds the graph, which becomes ONNX in memory."""
 
 from __future__ import annotations
 

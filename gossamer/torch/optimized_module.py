@@ -22,7 +22,7 @@ _NHWC = (0, 2, 3, 1)
 
 
 class OptimizedModule(nn.Module):
-    """A module that computes another module by a plan; `gossamer.optimize` makes it.
+    """A module that computes the outputs of another module by a plan; see `gossamer.optimize`.
 
     The module is called like the other module, with tensors on the same device, runs on torch's
     current stream, and computes no gradients. It has no parameters: the weights are packed in the

@@ -1,4 +1,4 @@
-"""A program that is built layer by layer, with the conversions between the chosen formats."""
+"""Builds a program layer by layer, with the conversions between the chosen formats."""
 
 from __future__ import annotations
 

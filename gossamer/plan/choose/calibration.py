@@ -1,5 +1,5 @@
-"""The error of a program's outputs against the float64 reference, and the choice of the layers that
-may be computed in less than float32 so that the error stays within a tolerance."""
+"""Computes the error of a program's outputs against the float64 reference, and chooses the layers
+that may be computed in less than float32, so that the error stays within a tolerance."""
 
 from __future__ import annotations
 

@@ -100,8 +100,8 @@ class FirstChoices:
 
     def _as_they_are(self, builder: ProgramBuilder, layer: Layer, packed: Collection[str]
                      ) -> tuple[Algorithm, list[Variant]] | None:
-        """Returns the first algorithm that reads the packed inputs without conversions, with its
-        variants that read them without conversions; None where no algorithm does."""
+        """Returns the first algorithm that can read the packed inputs without conversions, and the
+        variants with which it does so. Returns None where no algorithm can."""
         able, layer_device, _ = self._able(layer)
         for algorithm in able:
             _, variants = first_in_order(layer, [algorithm], layer_device, self._policy.threads)

@@ -1,5 +1,5 @@
-"""How much memory weights and activations take in a network with layers on bits, compared with
-float32 and float16."""
+"""Computes how much memory weights and activations take in a network with layers on bits, compared
+with float32 and float16."""
 
 from __future__ import annotations
 

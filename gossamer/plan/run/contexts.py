@@ -110,7 +110,7 @@ class Contexts:
         return context
 
     def remember(self, form: Hashable, call: KnownCall) -> None:
-        """Keeps a call that was checked. form: the result of form_of() for the call's tensors."""
+        """Stores a call that was checked. form: the result of form_of() for the call's tensors."""
         if len(self.known) >= _MOST_KNOWN:
             self.known.clear()
         self.known[form] = call

@@ -1,5 +1,5 @@
-"""Work that several devices share: each task goes to a device that is free, and a task that fails
-on one device is done again on another device."""
+"""Shares out work over several devices: each task goes to a device that is free, and a task that
+fails on one device is done again on another device."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ def on_host(array: Any) -> np.ndarray:
 
 
 def is_lossless(source: str, target: str) -> bool:
-    """Whether every number of one dtype is a number of another dtype. source, target: the names of
-    the dtypes."""
+    """Whether the dtype `target` can represent every number of the dtype `source`. source, target:
+    the names of the dtypes."""
     if source == "bfloat16":
         return target in ("float32", "float64")
     try:

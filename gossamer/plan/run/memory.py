@@ -1,4 +1,4 @@
-"""Reuse of memory by lifetimes: values that are never alive together share memory."""
+"""Places values in memory by their lifetimes: values that are never alive together share memory."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class PreparedSteps:
         return [ready.get(index, make) for index, make in enumerate(self._makers)]
 
     def _built_before(self) -> dict[int, Callable[[], Prepared]]:
-        """Returns, by the numbers of steps, functions that return prepared states. Another instance
+        """Returns, by the indices of steps, functions that return prepared states. Another instance
         of this class has prepared these states for the same program, and this instance may use them
         too. Preparing the states again would take most of the time of preparing the program for a
         further thread or stream."""

@@ -1,5 +1,5 @@
-"""Which layers share the measured times of candidates, and which layers are so alike that the best
-candidates of one layer are taken to be the best candidates of the other layer."""
+"""Decides which layers share the measured times of candidates, and which layers are so alike that
+the best candidates of one layer are expected to be the best candidates of the other layer."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class CandidateSet:
         return "fp32" if exact else variant.precision
 
     def _draw_inputs(self) -> None:
-        """Draws inputs again where too many results lie within rounding of a jump, and keeps the
+        """Draws inputs again where rounding may move too many results across a jump, and keeps the
         draw with the fewest such results."""
         shares = [self._doubtful_share()]
         while shares[-1] > MOST_DOUBTFUL and len(shares) < _DRAWS:

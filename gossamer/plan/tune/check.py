@@ -1,4 +1,4 @@
-"""Comparison of the output that a candidate wrote with the output of the reference."""
+"""Compares the output that a candidate wrote with the output of the reference."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class TuningProfile:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Counts the time of the body to a stage."""
+        """Adds the time of the `with` block to a stage."""
         if threading.get_ident() != self._thread:
             yield
             return
@@ -45,7 +45,8 @@ class TuningProfile:
             self._enter(before)
 
     def whole(self) -> AbstractContextManager[None]:
-        """Counts the time of the body; time that is in no other stage counts as `OTHER`."""
+        """Measures the time of the `with` block; time that is in no other stage is added to
+        `OTHER`."""
         self._thread = threading.get_ident()
         return self.stage(OTHER)
 

@@ -166,7 +166,7 @@ class Ranking:
         return found
 
     def learn(self, attempt: Attempt) -> None:
-        """Remembers the time that was measured in an attempt."""
+        """Remembers the time that was measured for an attempt."""
         if attempt.time_us is None:
             return
         # for each problem the best config counts: slower configs say nothing about other problems

@@ -52,10 +52,10 @@ class Space:
         """The words that say where the limit of the time for building comes from."""
 
     def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> None:
-        """Begins to ask vendors' libraries, in other processes, for their variants for layers. Only
-        libraries that take long to answer are asked, where there are many layers and the device
-        builds side by side. The variants are on disk when `answers` are done. workers: the
-        processes, which are started here."""
+        """Begins to ask vendors' libraries, in other processes, which variants they have for
+        layers. Only libraries that take long to answer are asked, where there are many layers and
+        the device builds side by side. The variants are on disk when `answers` are done. workers:
+        the processes, which are started here."""
         listed = [layer for layer in layers if layer.problem is not None]
         asked = {(algorithm, _problem_of(layer)): None for layer in listed
                  for algorithm in OPS[layer.op].algorithms if algorithm.vendor}

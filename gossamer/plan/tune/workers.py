@@ -95,7 +95,8 @@ class WorkerPools:
         self.pools: dict[bool, BuildWorkers] = {}
 
     def start(self, device: Device, algorithms: Iterable[Algorithm]) -> None:
-        """Starts the processes that are of use for some algorithms, unless they are started."""
+        """Starts the processes that are of use for some algorithms, unless they were started
+        before."""
         if device.build_only is None or processors() == 1:
             return
         kinds = {bool(algorithm.vendor) for algorithm in algorithms
