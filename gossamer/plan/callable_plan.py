@@ -135,7 +135,7 @@ class CallablePlan(abc.ABC):
         Raises
         ------
         InputError
-            If the number, shape, dtype or place of the inputs or of `out` is wrong, if their
+            If the number, shape, dtype or device of the inputs or of `out` is wrong, if their
             memory overlaps, if there are no images, or if the plan is closed.
         UnsupportedError
             If the plan is strict and the device cannot run a layer.

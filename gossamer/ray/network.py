@@ -131,7 +131,7 @@ class Measured:
         self._leases: dict[str, tuple[str, float]] = {}
 
     def ask(self, kind: str, worker: str) -> tuple[bytes | None, bool]:
-        """Return the measurements of a kind of device, or whether this worker is to make them.
+        """Return the measurements of a kind of device, and whether this worker has to make them.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""The process of a server: its socket, its signals, and its end."""
+"""Runs a server in this process: its connections, its signals, and its end."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Captured:
     given: the tensors of the example.
     tensors: the tensors of the example in the formats that `module` takes.
     eager: the distinct tensors that the module returned for the example.
-    formats: formats in which the plan takes inputs, by their names.
+    formats: the formats in which the plan takes inputs, by the inputs' names.
     explicit: whether the caller gave the formats.
     """
 

@@ -173,8 +173,8 @@ def _output_names(outputs: OutputForm) -> list[str]:
 
 
 def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool], str]:
-    """Returns the exported program, for each input whether its first size is free, and the reason
-    where no size is free."""
+    """Returns three things: the exported program; for each input, whether its first size is free;
+    and the reason if no size is free."""
     batch = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
     free = [bool(tensor.dim()) and tensor.shape[0] == batch for tensor in tensors]
     fixed = [False] * len(tensors)

@@ -32,7 +32,7 @@ NewOutputs = tuple[tuple[Any, ...], tuple[int, ...]]
 
 
 class Context:
-    """The memory of one execution: everything that it writes, and its captured graph.
+    """The memory of one execution: everything that the execution writes, and its captured graph.
 
     A context serves one execution at a time, so that each thread, batch size and stream needs a
     context of its own.

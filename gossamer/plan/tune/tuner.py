@@ -101,7 +101,7 @@ class Tuner:
 
     def start(self) -> None:
         """Starts a plan, and the time of its budget. Forgets which candidates were left out for the
-        plan before: candidates that the fusions of that plan made useless may be of use now."""
+        previous plan: candidates that the fusions of that plan made useless may be of use now."""
         self._known.clear()
         self._results.start()
         self._begun = time.monotonic()

@@ -27,8 +27,9 @@ as fast as one device times them, and each process takes a few hundred megabytes
 
 
 class BuildWorkers(ProcessPool):
-    """Processes that pack weights and compile kernels for a device that only this process uses; see
-    ProcessPool. Kernels come back through the kernel cache, and packed forms with the results.
+    """Processes that build candidates for this process: they pack weights and compile kernels, or
+    let a vendor's library use the device; see ProcessPool. Kernels come back through the kernel
+    cache, and packed forms with the results.
 
     device: the device for which candidates are built.
     count: number of processes.
