@@ -136,8 +136,8 @@ class OtherLibraries(abc.ABC):
         Returns
         -------
         bool
-            True where `incoming` takes the array without a copy, or says in its error why the array
-            must be moved first.
+            True where `incoming` accepts the array without a copy, or says in its error why the
+            array must be moved first.
         """
         return False
 
@@ -167,7 +167,7 @@ class OtherLibraries(abc.ABC):
         Raises
         ------
         DeviceError
-            The device takes no arrays of other libraries.
+            The device accepts no arrays of other libraries.
         InputError
             The array lies on another device, is not contiguous, or has another dtype; the message
             says what to do.

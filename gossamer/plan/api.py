@@ -86,10 +86,10 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         Whether layers may take algorithms of vendors' libraries, such as ONNX Runtime on the host
         and cuDNN on CUDA, where gossamer's own algorithms compute them too.
     inputs : InputFormat, mapping of str to InputFormat, or "photos", optional
-        The input format in which the plan takes the network's input, or the input formats of
+        The input format in which the plan accepts the network's input, or the input formats of
         several inputs by their names. An input format has a dtype, an order of the axes, and a
         normalisation that the device computes. "photos" stands for bytes in NHWC, normalised as the
-        network's metadata says. By default the plan takes inputs as the network's file declares
+        network's metadata says. By default the plan accepts inputs as the network's file declares
         them.
     output_dtype : {"float32", "float16"}, optional
         The dtype in which float32 outputs are returned, by default the dtype that the file states.
@@ -98,7 +98,7 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     -------
     Plan, PlanGroup or OpenPlan
         A Plan. Where several devices are named, a group of plans instead; where sizes besides the
-        batch stay open, an OpenPlan, which takes inputs of any size. The algorithms of the layers
+        batch stay open, an OpenPlan, which accepts inputs of any size. The algorithms of the layers
         are chosen when a batch size is first used, once for each kind of device.
 
     Raises

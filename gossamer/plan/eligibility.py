@@ -152,7 +152,7 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
 
 
 def is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:
-    """Returns whether a policy takes an algorithm at all. An algorithm with by_name_only is taken
+    """Returns whether a policy allows an algorithm at all. An algorithm with by_name_only is taken
     only where the policy's `only` names it."""
     return not algorithm.by_name_only or algorithm.name == policy.only
 

@@ -184,7 +184,7 @@ def _layer(node: MeasuredLayer | Layer) -> Layer:
 def _takes_part(node: MeasuredLayer | Layer, value: str, dtype: str, names: Collection[str], *,
                 is_output: bool) -> bool:
     """Whether a layer is likely to write or read a value as a part of the channels of another
-    value: whether the layer's fastest candidate that takes the value in NHWC can do so."""
+    value: whether the layer's fastest candidate with the value in NHWC can do so."""
     if isinstance(node, Layer) or node.layer.problem is None:
         return False
     index = (node.layer.outputs if is_output else node.layer.inputs).index(value)

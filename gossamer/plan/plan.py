@@ -233,7 +233,7 @@ class Plan(CallablePlan):
         -------
         list of ValueInfo
             Name, shape (None for the batch dimension) and dtype of each input, in order, as
-            `plan(x)` takes it.
+            `plan(x)` accepts it.
         """
         return self._called.network_inputs
 

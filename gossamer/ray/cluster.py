@@ -55,11 +55,11 @@ def connect(address: str | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Workers:
-    """The number of workers, and the resources that each of them takes.
+    """The number of workers, and the resources that each of them uses.
 
     count: number of workers.
-    processors: processors that each worker takes, as Ray counts them; may be a fraction.
-    gpus: GPUs that each worker takes, as Ray counts them.
+    processors: processors that each worker uses, as Ray counts them; may be a fraction.
+    gpus: GPUs that each worker uses, as Ray counts them.
     """
 
     count: int

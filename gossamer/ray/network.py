@@ -46,7 +46,7 @@ class Shipped:
         Parameters
         ----------
         model : Plan, Graph, str, Path or bytes
-            A plan, or a model that `gossamer.load` takes: the name of a file, which this process
+            A plan, or a model that `gossamer.load` accepts: the name of a file, which this process
             reads, the name of a network of the zoo, or an ONNX model as bytes.
         device : str, optional
             The device of each worker; by default the plan's device if `model` is a plan, else the

@@ -35,9 +35,9 @@ class Captured:
     network: the network of the module.
     inputs, outputs: how the module's arguments and outputs hold tensors.
     given: the tensors of the example.
-    tensors: the tensors of the example in the formats that `module` takes.
+    tensors: the tensors of the example in the formats that `module` accepts.
     eager: the distinct tensors that the module returned for the example.
-    formats: the formats in which the plan takes inputs, by the inputs' names.
+    formats: the formats in which the plan accepts inputs, by the inputs' names.
     explicit: whether the caller gave the formats.
     """
 
@@ -95,7 +95,7 @@ def captured(module: Any, example: Any, formats: Formats) -> Captured:
 
 
 def module_of(program: Any) -> Any:
-    """Returns an exported program as a module that also takes other sizes than the sizes of its
+    """Returns an exported program as a module that also accepts other sizes than the sizes of its
     example. Any other object is returned as it is."""
     if not isinstance(program, torch.export.ExportedProgram):
         return program

@@ -23,7 +23,7 @@ class TensorGraph:
     module: a function of the tensors that are no weights.
     weights: the attribute's name for each argument that is a weight, by the argument's index.
     numbers: the value of each argument that is a number in a tensor, by the argument's index.
-    inputs: the indices of the arguments that the module takes.
+    inputs: the indices of the arguments that are inputs of the module.
     """
 
     module: fx.GraphModule

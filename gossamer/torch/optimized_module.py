@@ -46,7 +46,8 @@ class OptimizedModule(nn.Module):
         For each input whether its axes are permuted from N, C, H, W to N, H, W, C before the plan
         is called, since the plan cannot distinguish the two orders by the sizes.
     fixed : str
-        Why the module takes only the batch size of the example; "" where it takes any batch size.
+        Why the module accepts only the batch size of the example; "" where it accepts any batch
+        size.
     """
 
     def __init__(self, plan: Plan, inputs: InputForm, outputs: OutputForm, watch: Watch,

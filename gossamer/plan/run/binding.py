@@ -17,7 +17,7 @@ from gossamer.tensor import AXES, BFLOAT16
 
 
 def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
-    """Raises InputError unless there are as many inputs as the graph takes."""
+    """Raises InputError unless there are as many inputs as the graph has."""
     expected = graph.network_inputs
     if len(inputs) != len(expected):
         names = ", ".join(repr(info.name) for info in expected)
@@ -45,10 +45,10 @@ def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> t
 
 
 def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the inputs of a call as views in the layout and dtype that the plan takes. For an
+    """Returns the inputs of a call as views in the layout and dtype that the plan accepts. For an
     input in NHWC, images with axes N, C, H, W, such as torch's tensors in channels_last, become
     views in NHWC. Arrays of bfloat16 become views of their bits. Raises InputError where an input
-    takes bfloat16 and the array has another dtype."""
+    of the plan is bfloat16 and the array has another dtype."""
     def viewed(info: ValueInfo, array: Any) -> Any:
         if info.given is not None and info.given.dtype == BFLOAT16:
             array = _bits(info.name, array)

@@ -93,7 +93,7 @@ class Context:
         copy back.
 
         Raises InputError where an input is missing, or where its shape or dtype is not the shape or
-        dtype that this context's program takes.
+        dtype that this context's program accepts.
         """
         self.device.check_usable()
         self._check(inputs)
@@ -177,7 +177,7 @@ class Context:
 
     def run_staged(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
         """Returns the outputs for arrays of shapes and dtypes that run_checked() has computed
-        before. A program that is one part takes the arrays as they are; for other programs a
+        before. A program that is one part reads the arrays as they are; for other programs a
         captured graph copies the arrays through page-locked memory. Returns None where no graph was
         captured."""
         if self._whole is not None:

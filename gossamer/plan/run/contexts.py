@@ -170,7 +170,7 @@ class Contexts:
         group = self._groups.get(batch)
         if group is None or next(reversed(self._groups)) != batch:
             with self._lock:
-                # the least recently used batch size stands first, and is dropped
+                # the least recently used batch size comes first, and is dropped
                 group = self._groups.pop(batch, None) or _Group()
                 while len(self._groups) >= _MOST_BATCHES:
                     del self._groups[next(iter(self._groups))]

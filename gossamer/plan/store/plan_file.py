@@ -48,7 +48,7 @@ def header(device: Device, strict: bool, algorithms: Mapping[str, Any]) -> dict[
     """Returns the header of a saved plan: everything that must be the same where the plan is
     loaded, and whether the plan is strict. The header has no date, so that equal plans make equal
     files.
-    algorithms: the algorithms that the plan takes, as used_algorithms() returns them."""
+    algorithms: the algorithms that the plan uses, as used_algorithms() returns them."""
     return {
         "format": FORMAT, "version": VERSION,
         "device": {"api": device.api, "description": device.description,
