@@ -103,7 +103,7 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
 
     @property
     def toolkit(self) -> str:
-        """Name and version of software that influences the speed of kernels, without the driver.
+        """Name and version of software, besides the driver, that influences the speed of kernels.
 
         An example is a compiler. The text is part of the key of every stored time, and empty for a
         device without such software.

@@ -100,9 +100,9 @@ def _is_dense(spec: TensorSpec) -> bool:
 
 
 def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> Program:
-    """Returns the program after a change: each layer that layers_in_place() names copies nothing if
-    the layer's formats allow that. Steps that write or read a value that is now a part of another
-    value are changed, too."""
+    """Changes and returns the program, so that the layers from layers_in_place() copy nothing where
+    their formats allow that. Steps that write or read a value that is now a part of another value
+    are changed, too."""
     names = layers_in_place(layers)
     steps = [step for step in program.steps if step.layer.name in names]
     for step in steps:

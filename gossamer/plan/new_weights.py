@@ -1,4 +1,4 @@
-"""Makes plans with other weights, which keep the chosen algorithm of each layer."""
+"""Makes a plan with other weights, and keeps the chosen algorithm of each layer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Prepares variants: packs weights and compiles kernels, and measures the time and memory for
-this."""
+"""Prepares variants: packs weights and compiles kernels, and measures the time and memory that this
+work takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a server in this process: its connections, its signals, and its end."""
+"""Runs a server in this process, and handles its connections, its signals and its end."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def is_lossless(source: str, target: str) -> bool:
 
 def as_taken(array: Any, dtype: str) -> Any:
     """Returns an array on a device in the dtype and order that a network accepts. Where the array
-    has other strides, or a dtype that converts without loss, its own library converts it in one
-    kernel. An array that cannot be accepted is returned as it is."""
+    has other strides, or a dtype that converts without loss, the array's library converts the array
+    in one kernel. An array that cannot be accepted is returned as it is."""
     name = library(array)
     if name == "torch" and not array.requires_grad:
         wanted = getattr(sys.modules[name], dtype)

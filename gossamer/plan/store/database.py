@@ -336,9 +336,9 @@ def _insert(base: sqlite3.Connection, section: Section) -> None:
     made_by = _text(section["made_by"])
     present = {of_versions(key, line) for key, line in section.get("candidates", {}).items()}
     for any_version, this_version in present:
-        # Both prefixes end with a space, and the character after the space is "!". So a key begins
-        # with a prefix exactly if the key is at least the prefix, and less than the prefix with "!"
-        # in place of its last space.
+        # Both prefixes end with a space, and the character after the space is "!". So the keys that
+        # begin with a prefix are sorted from the prefix on, and before the prefix with "!" in place
+        # of its last space; no other keys are sorted between these two texts.
         base.execute("DELETE FROM line WHERE made_by = ? AND kind = 'candidates'"
                      " AND key >= ? AND key < ? AND substr(key, 1, ?) != ?",
                      (made_by, any_version, any_version[:-1] + "!", len(this_version),

@@ -177,8 +177,8 @@ class Tuner:
         key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
                       self.limits.everything)
         # The candidates that a plan cannot do without come first where a budget may end the search,
-        # or where one candidate is built at a time. Otherwise, first come the candidates whose
-        # times may show that other candidates are useless.
+        # or where one candidate is built at a time. Otherwise, candidates come first if their times
+        # may show that other candidates are useless.
         required_first = self._budget_s is not None or not device.builds_side_by_side
         search = Search(device, self.space, key, self._results,
                         self._estimates_of(device), self._memory_of(device),
