@@ -271,7 +271,7 @@ class Device(OptionalCapabilities):
         ValueError
             The array is not contiguous or larger than the buffer.
         DeviceError
-            The driver failed, or a kernel that was queued before.
+            The driver failed, or a kernel that was queued before the copy failed.
         """
 
     @abc.abstractmethod
@@ -362,7 +362,7 @@ class Device(OptionalCapabilities):
         """Return the time that the device spends on some work.
 
         The device's own events measure the time. Where events would make the work take longer, the
-        host's clock measures it.
+        host's clock measures the time.
 
         Parameters
         ----------

@@ -1,5 +1,5 @@
-"""The number of threads of BLAS, with which NumPy multiplies matrices on the host, and limits on
-this number while some work runs."""
+"""Reads and limits the number of threads of BLAS, the library with which NumPy multiplies matrices
+on the host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def threads() -> int:
 
 @contextmanager
 def limited(most: int) -> Iterator[None]:
-    """Lets BLAS take at most this many threads while the body of the context runs.
+    """Within a `with` block, limits BLAS to at most this many threads.
 
     The number belongs to the process: products that another Python thread computes meanwhile have
     this limit too. When the last of several limits ends, the number is again what it was before the

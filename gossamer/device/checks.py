@@ -17,7 +17,7 @@ def check_view(buffer: Buffer, offset: int, nbytes: int) -> None:
     Parameters
     ----------
     buffer : Buffer
-        The buffer of which a part is viewed.
+        The buffer that contains the part.
     offset, nbytes : int
         First byte and size of the part.
 
@@ -103,7 +103,7 @@ def out_of_memory(device: Device, nbytes: int, purpose: str,
 
 
 def self_check(device: Device) -> None:
-    """Build and run a one-line kernel and compare its result.
+    """Build and run a one-line kernel and check its result.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The share of the processors that a container or a scheduler leaves to this process (Linux)."""
+"""Reads how many processors a container or a scheduler leaves to this process (Linux)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def _folders(root: Path, path: str) -> Iterator[Path]:
 
 
 def _version_2(folder: Path) -> float:
-    """Returns the limit of a group whose file holds 'max 100000' or '150000 100000'."""
+    """Returns the limit of a control group of version 2. Its file holds the quota and the period:
+    'max 100000' (no limit) or '150000 100000'."""
     try:
         quota, period = (folder / "cpu.max").read_text().split()
         return math.inf if quota == "max" else int(quota) / int(period)
@@ -45,8 +46,8 @@ def _version_2(folder: Path) -> float:
 
 
 def _version_1(folder: Path) -> float:
-    """Returns the limit of a group that has a file with the quota, which is -1 where there is no
-    limit, and a file with the period."""
+    """Returns the limit of a control group of version 1. One of its files holds the quota (-1 for
+    no limit), and another file holds the period."""
     try:
         quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text())
                          for name in ("quota", "period"))

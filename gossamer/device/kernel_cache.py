@@ -109,8 +109,8 @@ def hand_over() -> dict[str, bytes | None]:
 
 
 def adopt(entries: Mapping[str, bytes | None]) -> None:
-    """Takes entries that another process built for this process. entries: the result of `hand_over`
-    in that process."""
+    """Adds to the cache the entries that another process built for this process. entries: the
+    result of `hand_over` in that process."""
     for name, data in entries.items():
         if data is not None:
             _store(name, data)

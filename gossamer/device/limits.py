@@ -66,7 +66,7 @@ class DeviceInfo:
     Attributes
     ----------
     name : str
-        Name that `find` takes, such as cuda:0.
+        Name that `find` accepts, such as cuda:0.
     description, driver : str
         Name of the hardware; name and version of the driver.
     compute_units : int

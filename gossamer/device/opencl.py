@@ -307,8 +307,8 @@ class OpenCLDevice(Device):
         return OpenCLGraph(self.replay, Owner(commands, self._calls), buffers, stream, repeats)
 
     def replay(self, commands: Sequence[tuple[str, Command]], stream: Any) -> None:
-        """Queues recorded commands. Where the calling thread times the stream, it keeps the events
-        of the first and the last command."""
+        """Queues recorded commands. A thread that times the stream keeps the events of the first
+        and the last command."""
         last = len(commands) - 1
         timed = (0, last) if self._is_timed(stream) else ()
         queue = stream or self._queue
@@ -342,7 +342,7 @@ class OpenCLDevice(Device):
             self.replay([(what, command)], stream)
 
     def _enqueue_now(self, what: str, command: Command, stream: Any) -> None:
-        """Queues a command between host and device. Raises DeviceError while a graph is recorded,
+        """Queues a copy between host and device. Raises DeviceError while a graph is recorded,
         since memory of the host may be gone when the graph is replayed."""
         if self._is_recording:
             raise DeviceError(f"{self.name} failed {what}: a graph records launches and copies "

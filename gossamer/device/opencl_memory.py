@@ -16,8 +16,8 @@ from gossamer.device.checks import check_view
 
 
 class Owner:
-    """The only references to some objects of a driver. They are dropped, which releases the
-    objects, while the lock round the driver's calls is held."""
+    """Holds the only references to some objects of a driver. The references are dropped, which
+    releases the objects, while this thread holds the lock round the driver's calls."""
 
     def __init__(self, objects: list[Any], calls: AbstractContextManager[Any]) -> None:
         self.objects = objects

@@ -22,7 +22,7 @@ class NeedsDeviceError(DeviceError):
 
 
 class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
-    """The capabilities that a device may lack, from which Device inherits.
+    """The capabilities that a device may lack; Device inherits from this class.
 
     A device that has a capability overrides the flag and the methods of this capability. The
     inherited methods raise a DeviceError, or do what is right for a device without the capability.
@@ -103,7 +103,7 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
 
     @property
     def toolkit(self) -> str:
-        """Name and version of the software besides the driver that the speed of kernels depends on.
+        """Name and version of software, besides the driver, that influences the speed of kernels.
 
         An example is a compiler. The text is part of the key of every stored time, and empty for a
         device without such software.
@@ -244,7 +244,8 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         -------
         callable
             A function that replays all executions and returns their time in microseconds. Where
-            the device measures the time itself, delays of the calling thread are no part of it.
+            the device measures the time itself, delays of the calling thread are no part of this
+            time.
 
         Raises
         ------
@@ -271,8 +272,8 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         Returns
         -------
         list
-            The streams, the same at each call for the same stream. By default each is the stream
-            itself, on which the parts of the work run one after another.
+            The streams, the same at each call for the same stream. By default each item of the list
+            is `stream` itself, on which the parts of the work run one after another.
         """
         return [stream] * count
 

@@ -57,7 +57,7 @@ class OtherLibraries(abc.ABC):
         Parameters
         ----------
         stream : Any
-            A stream of the device, or of a library that works on it.
+            A stream of the device, or of a library that works on the device.
 
         Returns
         -------
@@ -89,7 +89,7 @@ class OtherLibraries(abc.ABC):
         raise self._without_cuda("it has no context of CUDA")
 
     def keep(self, *objects: Any) -> None:
-        """Make the graph that the calling thread records keep objects alive.
+        """Keep objects alive as long as the graph that the calling thread records.
 
         Launches and copies do this for their own arguments. The call does nothing where the thread
         records no graph.
@@ -136,8 +136,8 @@ class OtherLibraries(abc.ABC):
         Returns
         -------
         bool
-            True where `incoming` takes the array without a copy, or says in its error why the array
-            must be moved first.
+            True where `incoming` accepts the array without a copy, or says in its error why the
+            array must be moved first.
         """
         return False
 
@@ -167,7 +167,7 @@ class OtherLibraries(abc.ABC):
         Raises
         ------
         DeviceError
-            The device takes no arrays of other libraries.
+            The device accepts no arrays of other libraries.
         InputError
             The array lies on another device, is not contiguous, or has another dtype; the message
             says what to do.

@@ -127,7 +127,7 @@ def find(name: str | None = None) -> Device:
 
 
 def names_several(device: object) -> TypeGuard[str | Sequence[str | Device]]:
-    """Return whether a value describes several devices, as `find_several` takes them.
+    """Return whether a value describes several devices, as `find_several` accepts them.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def find_or_best(name: str) -> Device:
     Parameters
     ----------
     name : str
-        Name of the device, as `find` takes it.
+        Name of the device, as `find` accepts it.
 
     Returns
     -------

@@ -37,8 +37,8 @@ class KernelSource(HashedOnce):
         Names and values of macros, in order; a value may be any C text.
     architectures : tuple of (str, str)
         The oldest and the newest CUDA architecture for which the kernel is built. A name that ends
-        in "a", such as sm_90a, stands for that architecture alone, with instructions that no other
-        architecture has.
+        in "a", such as sm_90a, means this architecture alone: the kernel uses instructions that no
+        other architecture has.
     dynamic_shared : bool
         Whether the kernel takes a DYNAMIC_SHARED_PARAMETER as its last parameter.
     """
@@ -103,9 +103,9 @@ class KernelSource(HashedOnce):
     def text(self) -> str:
         """Return the full translation unit: macros, headers and the kernel's file.
 
-        Each header stands in the place of its first `#include`. Lines are numbered by `#line`
-        directives, so that compilers and profilers name the file and the line of a kernel or a
-        header. The file is named by its path from the folder that contains the package.
+        The text of each header replaces the header's first `#include`. Lines are numbered by
+        `#line` directives, so that compilers and profilers name the file and the line of a kernel
+        or a header. The file is named by its path from the folder that contains the package.
 
         Returns
         -------
@@ -164,7 +164,8 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if include := _INCLUDE.match(line):
             if depth:
-                # a header is put in only once: a condition round it could leave it out
+                # a header's text is put in only once: a condition round this text could hide the
+                # text from files that include the header later
                 raise CompileError(f"{shown}, line {number}: {include[1]} is included between #if "
                                    "and #endif; move the condition into the header")
             header = _header(include[1], path, number)
@@ -174,8 +175,8 @@ def _add_file(path: Path, lines: list[str], files: dict[Path, None]) -> None:
                 _add_file(header, lines, files)
                 lines.append(f'#line {number + 1} "{shown}"')
         elif line.strip() == "#pragma once":
-            # this line is not needed, since each header is put in once, and compilers warn of
-            # `#pragma once` in a main file
+            # `#pragma once` is left out: each header's text is put in once anyway, and compilers
+            # warn of the pragma in a main file
             lines.append("")
         else:
             if condition := _CONDITION.match(line):

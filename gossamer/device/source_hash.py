@@ -15,7 +15,8 @@ from gossamer.device.source import DIALECT, files_of
 _PACKAGE = Path(__file__).resolve().parents[1]
 _FOLLOWED = ("gossamer.ops", "gossamer.expression", "gossamer.device.cuda.ptx",
              "gossamer.device.cuda.nvjitlink")
-"""Beginnings of the names of the modules that count as sources of a module that imports them."""
+"""Beginnings of names of modules. Modules with such a name count as sources of every module that
+imports them."""
 _LIBRARIES = {
     "cudnn": ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
     "nvmath": ("nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparse",
@@ -31,9 +32,9 @@ _STRING = re.compile(r"""["']([\w.]+)["']""")
 
 def sources(module: str) -> tuple[list[Path], dict[str, str]]:
     """Returns the files that decide what a module's algorithms do, and the versions of the packages
-    that these files call. The files are the module, the modules of _FOLLOWED that it imports
-    directly or through others, the kernels of all these modules with the headers that the kernels
-    include, and the headers of the dialect."""
+    that these files call. The files are: the module; the modules of _FOLLOWED that the module
+    imports, directly or through other modules; the kernels of all these modules, and the headers
+    that the kernels include; the headers of the dialect."""
     files = set(files_of(DIALECT))
     versions: dict[str, str] = {}
     waiting = [Path(str(sys.modules[module].__file__))]

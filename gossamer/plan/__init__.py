@@ -1,1 +1,1 @@
-"""How a network becomes a plan: lowered, tuned, chosen, run, stored and reported."""
+"""Plans of networks: how they are lowered, tuned, chosen, run, stored and reported."""

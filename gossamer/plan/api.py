@@ -34,7 +34,7 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     device : str, Device, or sequence of str or Device, optional
         The device, such as "cuda:0", "opencl:1" or "host"; by default a CUDA device, else an
         OpenCL GPU, else the host. The devices of a list share the work; a list may name a device
-        twice. "cuda:all" stands for all devices of an API, and "cuda:0,cuda:2" for a list.
+        twice. "cuda:all" stands for all CUDA devices, and "cuda:0,cuda:2" for a list.
     shapes : mapping of str to sequence of int, optional
         The shape, without the batch, of each input that has open dimensions besides the batch, by
         the input's name. Dimensions that stay open are set by the arrays of each call.
@@ -49,10 +49,11 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         plan is taken. Times are stored on disk and not measured again. By default algorithms are
         taken in a fixed order, and nothing is measured.
     precision : {"fp32", "tf32", "fp16"}, optional
-        The least precise arithmetic that layers may use where it is measured to be faster; by
-        default fp32. The dtypes of the network's inputs and outputs stay the same, with one
-        exception: where a precision is given, float64 in a file becomes float32. Where no precision
-        is given, ONNX Runtime, if it is installed, computes float64 on the host.
+        The lowest precision in which layers may be computed. A layer is computed in less than
+        float32 only where this was measured to be faster. By default fp32. The dtypes of the
+        network's inputs and outputs stay the same, but where a precision is given, float64 in a
+        file becomes float32. Where no precision is given, ONNX Runtime, if it is installed,
+        computes float64 on the host.
     calibration : array or tuple of array, optional
         Inputs as for `plan(x)`, with any number of images. The report contains the largest
         normalised error of the outputs on these inputs against float64. Where a node mixes the
@@ -64,10 +65,11 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         The name of an algorithm that computes every layer that it can compute, so that published
         algorithms can be compared; other layers take other algorithms.
     sparse_threshold : float, optional
-        A sparsity between 0 and 1, such as 0.6, that decides in place of measured times. Layers
-        with a larger share of zeros take an algorithm that skips zeros, other layers a dense
-        algorithm. Where several algorithms may compute a layer, the fastest is taken if an effort
-        is given, else the first in a fixed order.
+        A sparsity between 0 and 1, such as 0.6, that decides between dense algorithms and
+        algorithms that skip zeros, in place of measured times. Layers with a larger share of zeros
+        take an algorithm that skips zeros, other layers a dense algorithm. Where several algorithms
+        may compute a layer, the fastest is taken if an effort is given, else the first in a fixed
+        order.
     budget : float, optional
         Seconds that measuring may take for a batch size. When these seconds are over, the plan is
         chosen by the times measured so far. This plan is never slower than the plan without an
@@ -84,10 +86,10 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
         Whether layers may take algorithms of vendors' libraries, such as ONNX Runtime on the host
         and cuDNN on CUDA, where gossamer's own algorithms compute them too.
     inputs : InputFormat, mapping of str to InputFormat, or "photos", optional
-        The input format in which the plan takes the network's input, or the input formats of
+        The input format in which the plan accepts the network's input, or the input formats of
         several inputs by their names. An input format has a dtype, an order of the axes, and a
         normalisation that the device computes. "photos" stands for bytes in NHWC, normalised as the
-        network's metadata says. By default the plan takes inputs as the network's file declares
+        network's metadata says. By default the plan accepts inputs as the network's file declares
         them.
     output_dtype : {"float32", "float16"}, optional
         The dtype in which float32 outputs are returned, by default the dtype that the file states.
@@ -95,9 +97,9 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     Returns
     -------
     Plan, PlanGroup or OpenPlan
-        The plan, a group of plans where several devices are named, or a plan that takes inputs of
-        any size where sizes besides the batch stay open. The algorithms of the layers are chosen
-        when a batch size is first used, once for each kind of device.
+        A Plan. Where several devices are named, a group of plans instead; where sizes besides the
+        batch stay open, an OpenPlan, which accepts inputs of any size. The algorithms of the layers
+        are chosen when a batch size is first used, once for each kind of device.
 
     Raises
     ------

@@ -43,7 +43,7 @@ class Batcher:
     plan : Plan or PlanGroup
         The network, on one device or several.
     latency : float, optional
-        Seconds after which results are wanted, such as 0.005. Batch sizes for which the plan takes
+        Seconds within which results are wanted, such as 0.005. Batch sizes for which the plan takes
         longer are not used. By default the batcher only maximises the images per second.
     most : int, default 64
         The largest number of images in a batch.
@@ -127,8 +127,8 @@ class Batcher:
         Raises
         ------
         InputError
-            If the inputs do not fit the network or hold more images than the queue, or if the
-            batcher is closed.
+            If the inputs do not fit the network or hold more images than the queue can hold, or if
+            the batcher is closed.
         QueueFullError
             If there is no room in the queue.
         DeadlineError
@@ -187,7 +187,8 @@ class Batcher:
 
     def _request(self, inputs: tuple[Any, ...], named: Mapping[str, Any],
                  deadline: float | None) -> Request:
-        """Return a request that fits the network. Raises as submit() does."""
+        """Return the request for these inputs. Raises the errors of submit() where they do not fit
+        the network."""
         arrays, rows = host_arrays(self._graph, as_called_for(
             self._network, in_order(self._graph, inputs, named)))
         if rows > self._queue:
@@ -203,7 +204,8 @@ class Batcher:
         return request
 
     def _refusal(self, request: Request) -> GossamerError | None:
-        """Return why a request cannot be taken now, else None. The caller holds `changed`."""
+        """Return why a request cannot be taken now, else None. The caller holds the lock
+        `changed`."""
         if self._is_closed:
             return InputError(f"{self._graph.name}: the batcher is closed; make another one")
         if self._waiting.rows + request.rows > self._queue:
@@ -214,7 +216,8 @@ class Batcher:
         return None
 
     def _add(self, request: Request) -> None:
-        """Have a request wait for a device, unless it is done. The caller holds `changed`."""
+        """Make a request wait for a device, unless it is done. The caller holds the lock
+        `changed`."""
         if not request.result.done():
             self._waiting.add(request)
 

@@ -1,4 +1,4 @@
-"""The ways to call a plan: plainly, bound to its arrays, as a task of asyncio, or for a stream."""
+"""The ways to call a plan: directly, bound to fixed arrays, as an asyncio task, or for a stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gossamer.plan.run.stream import ResultStream
 
 
 class CallablePlan(abc.ABC):
-    """The calls of a network on one device; `Plan` chooses the algorithm of each layer.
+    """Calls a network on one device; the subclass `Plan` chooses the algorithm of each layer.
 
     Attributes
     ----------
@@ -62,8 +62,8 @@ class CallablePlan(abc.ABC):
         Returns
         -------
         array or tuple of array
-            The output, or a tuple of several outputs, in the shape and dtype of `outputs`, as
-            arrays of the library of the first input.
+            The output, or a tuple of several outputs, in the shape and dtype that `outputs` states,
+            as arrays of the library of the first input.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class CallablePlan(abc.ABC):
         Raises
         ------
         InputError
-            If the number, shape, dtype or place of the inputs or of `out` is wrong, if their
+            If the number, shape, dtype or device of the inputs or of `out` is wrong, if their
             memory overlaps, if there are no images, or if the plan is closed.
         UnsupportedError
             If the plan is strict and the device cannot run a layer.

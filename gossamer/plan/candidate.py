@@ -40,7 +40,7 @@ class Candidate:
 
     @cached_property
     def formats(self) -> tuple[tuple[Format, ...], tuple[Format, ...]]:
-        """The formats of inputs and outputs by which plan assignments tell candidates apart."""
+        """The formats of inputs and outputs by which plan assignments distinguish candidates."""
         return (tuple(map(memory_format, self.variant.inputs)),
                 tuple(map(memory_format, self.variant.outputs)))
 
@@ -68,8 +68,8 @@ def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
 
 
 def compared(cost: float, taken: float, why: str = "") -> str:
-    """Returns words that compare the time of a choice that was not taken, `cost`, with the time of
-    the choice that was taken, `taken`, in microseconds. why: as in Comparison."""
+    """Returns words that compare two times in microseconds: `cost`, the time of a choice that was
+    not taken, and `taken`, the time of the choice that was taken. why: as in Comparison."""
     text = f"{cost:.1f} us against {taken:.1f} us"
     if cost >= taken:
         return text

@@ -1,4 +1,4 @@
-"""Concatenations and slices of channels that copy nothing in NHWC.
+"""Finds concatenations and slices of channels that need not copy anything in NHWC.
 
 A tensor that is a part of the channels of a larger tensor lies in the memory of the larger tensor.
 The step that makes the part writes only some channels of each pixel, and the steps that use the
@@ -52,7 +52,8 @@ class _Part:
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
     """Returns the channel of a concatenation's output at which each input begins, or the channel
     of a copy's input at which its output begins. Returns None where the problem neither joins nor
-    takes channels in NHWC, or where aligned_channels() says that a part cannot lie there."""
+    selects channels in NHWC, or where a part does not begin at a multiple of PART_BYTES in every
+    pixel."""
     if isinstance(problem, ConcatProblem):
         (whole,), parts = variant.outputs, variant.inputs
         if problem.axis != 1:
@@ -85,7 +86,7 @@ def aligned_channels(part: TensorSpec) -> int:
 
 
 def _takes_channels(problem: CopyProblem) -> bool:
-    """Whether a copy takes some neighbouring channels of images as they are."""
+    """Whether a copy only selects neighbouring channels of images, with all their pixels."""
     source, target = problem.input.shape, problem.output.shape
     return (problem.dims == (0, 1, 2, 3) and set(problem.steps) == {1}
             and (source[0], *source[2:]) == (target[0], *target[2:])
@@ -101,7 +102,7 @@ def may_be_part(algorithm: Algorithm, problem: Problem, variant: Variant, index:
                 is_output: bool) -> bool:
     """Whether an input or the output of a variant may be a part of the channels of a larger tensor.
 
-    index: which of the inputs or outputs.
+    index: the index of the input or output.
     """
     operands = getattr(problem, "epilogue", Epilogue()).tensor_count
     if isinstance(problem, ConcatProblem) and problem.axis != 1:
@@ -135,8 +136,8 @@ class ChannelParts:
         under another shape, and values that share memory with another value."""
 
     def add(self, step: Step) -> bool:
-        """Makes the values that a concatenation joins, or the value that a copy takes, parts of the
-        channels of the larger value, and returns True. Changes nothing and returns False where
+        """Makes the values that a concatenation joins, or the value that a copy selects, parts of
+        the channels of the larger value, and returns True. Changes nothing and returns False where
         first_channels() returns None, or where another step cannot write or read these values as
         parts."""
         firsts = first_channels(step.problem, step.variant)

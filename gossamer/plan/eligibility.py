@@ -1,4 +1,5 @@
-"""Which algorithms may compute a layer, on which device, and why other algorithms may not."""
+"""Decides which algorithms may compute a layer, and on which device, and says why others may
+not."""
 
 from __future__ import annotations
 
@@ -106,8 +107,8 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
 
 def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
             reasons: dict[str, str]) -> list[Algorithm]:
-    """Returns the algorithms that a policy lets compute a layer, and adds to `reasons` why each
-    other algorithm may not.
+    """Returns the algorithms that a policy allows for a layer, and adds to `reasons` why each other
+    algorithm is not allowed.
 
     A layer that the policy's `force` names takes the algorithm that `force` states, and no other.
     For all other layers these rules apply, one after another:
@@ -151,7 +152,7 @@ def _wanted(able: list[Algorithm], layer: Layer, policy: Policy,
 
 
 def is_asked_for(algorithm: Algorithm, policy: Policy) -> bool:
-    """Returns whether a policy takes an algorithm at all. An algorithm with by_name_only is taken
+    """Returns whether a policy allows an algorithm at all. An algorithm with by_name_only is taken
     only where the policy's `only` names it."""
     return not algorithm.by_name_only or algorithm.name == policy.only
 
@@ -175,16 +176,17 @@ def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
 
 def is_above(sparsity: float, threshold: float) -> bool:
     """Returns whether a sparsity is above the threshold."""
-    # computed in binary, 1 - 0.7 is a little more than 0.3
+    # in floating point, 1 - 0.7 is a little more than 0.3
     return round(sparsity, 12) > threshold
 
 
 def first_in_order(layer: Layer, algorithms: Iterable[Algorithm], layer_device: Device,
                    threads: Threads = ALL) -> tuple[Algorithm, list[Variant]]:
-    """Returns the first algorithm with a suitable variant, and its suitable variants with the
-    config of the first suitable variant, which differ only in their formats. A suitable variant
-    computes in strict float32 and is built within UNMEASURED_SECONDS. For a layer that the plan
-    inserted, such as a change of layout or precision, variants of all precisions are suitable.
+    """Returns the first algorithm that has a suitable variant, and a list of suitable variants of
+    this algorithm. All variants of the list have the config of the first suitable variant, and
+    differ only in their formats. A suitable variant computes in strict float32 and is built within
+    UNMEASURED_SECONDS. For a layer that the plan inserted, such as a change of layout or precision,
+    variants of all precisions are suitable.
 
     threads: BLAS threads of a layer on the host.
     Raises UnsupportedError where no algorithm has a suitable variant.

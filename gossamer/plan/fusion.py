@@ -1,4 +1,5 @@
-"""The fusions of a network: layers that one algorithm may compute in one step, as one layer."""
+"""Finds the fusions of a network, layers that one algorithm may compute in one step, and makes each
+fusion one layer."""
 
 from __future__ import annotations
 
@@ -55,18 +56,17 @@ def recognising(fusion: Layer) -> Sequence[Algorithm]:
 
 def _is_read_too_early(layers: Sequence[Layer], readers: dict[str, list[int]],
                        indices: tuple[int, ...]) -> bool:
-    """Returns whether another layer reads an output of a fusion and stands before the place where
-    the fusion is computed. indices: the fusion's layers."""
+    """Returns whether another layer reads an output of a fusion and comes before the fusion in the
+    order of computation. indices: the fusion's layers."""
     place = indices[_place([layers[index] for index in indices])]
     return any(reader < place and reader not in indices for index in indices
                for name in layers[index].outputs for reader in readers.get(name, ()))
 
 
 def _place(layers: Sequence[Layer]) -> int:
-    """Returns the number, within a fusion, of the layer at whose place in the network the fusion is
-    computed: for each value from outside, one layer of the fusion reads the value first, and the
-    last of these layers is returned. All values that the fusion reads are computed before this
-    place."""
+    """Returns the index, within a fusion, of the layer in whose position the fusion is computed:
+    the last layer that is the first reader of a value from outside the fusion. All values that the
+    fusion reads are computed before this layer."""
     known = {name for layer in layers for name in layer.outputs}
     place = 0
     for index, layer in enumerate(layers):
@@ -123,9 +123,9 @@ def fusion_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer
 
 def links_of(layers: Sequence[Layer], read_elsewhere: Collection[str]
              ) -> tuple[list[str], list[str], dict[str, Source]]:
-    """Returns the values that layers read from outside, the values that the layers write for
-    readers outside, and the source of each value, as a FusionProblem states them. read_elsewhere:
-    as for fusion_of()."""
+    """Returns three things as a FusionProblem states them: the values that the layers read from
+    outside, the values that the layers write for readers outside, and the source of each value.
+    read_elsewhere: as for fusion_of()."""
     sources: dict[str, Source] = {
         name: (index, output) for index, layer in enumerate(layers)
         for output, name in enumerate(layer.outputs)}
@@ -153,7 +153,8 @@ def with_fusions(layers: Sequence[Layer], fusions: Sequence[Layer]) -> list[Laye
     covered = {name for fusion in fusions for name in fusion.covers}
     mixed = [at_place.get(layer.name, layer) for layer in layers
              if layer.name in at_place or layer.name not in covered]
-    # a layer that stands before a part may read an output of the part: layers are ordered anew
+    # a layer that comes before a part may read an output of the part, so the layers are sorted
+    # again
     makers = {name: index for index, layer in enumerate(mixed) for name in layer.outputs}
     return [mixed[index] for index in stable_order(
         [{makers[name] for name in layer.inputs if name in makers} for layer in mixed],

@@ -1,5 +1,6 @@
-"""Concatenations and slices that copy nothing. The inputs of a concatenation are written straight
-into the memory of its output, and the output of a slice is read where it lies in the input."""
+"""Finds concatenations and slices that need not copy anything. The inputs of a concatenation are
+written straight into the memory of its output, and the output of a slice is read where it lies in
+the input."""
 
 from __future__ import annotations
 
@@ -99,9 +100,9 @@ def _is_dense(spec: TensorSpec) -> bool:
 
 
 def keep_in_place(program: Program, layers: Sequence[Layer], device: Device) -> Program:
-    """Returns the program, changed so that layers of layers_in_place() copy nothing where their
-    formats allow that. Steps that write or read a value that is now a part of another value are
-    changed, too."""
+    """Changes and returns the program, so that the layers from layers_in_place() copy nothing where
+    their formats allow that. Steps that write or read a value that is now a part of another value
+    are changed, too."""
     names = layers_in_place(layers)
     steps = [step for step in program.steps if step.layer.name in names]
     for step in steps:
@@ -144,13 +145,13 @@ def _as_found(candidate: Candidate, step: Step) -> Candidate:
 
 def in_place_candidates(node: MeasuredLayer, names: Collection[str],
                         nodes: Iterable[MeasuredLayer | Layer], device: Device) -> list[Candidate]:
-    """Returns the candidates of a layer of layers_in_place(), with zero time for the candidates
-    that have nothing to copy.
+    """Returns the candidates of a layer that layers_in_place() names, with zero time for the
+    candidates that have nothing to copy.
 
     A conversion of an input has nothing to copy where it leaves memory as it is. A concatenation or
-    slice has nothing to copy in two cases: part_offsets() finds its parts, or it joins or takes
-    channels in NHWC and each layer that writes or reads a part is likely to do so in place. A layer
-    is likely to do so where its fastest candidate in NHWC can do so.
+    slice has nothing to copy in two cases: part_offsets() returns offsets for it, or it joins or
+    selects channels in NHWC and each layer that writes or reads a part is likely to do so in place.
+    A layer is likely to do so where its fastest candidate in NHWC can do so.
 
     names: the names that layers_in_place() returns.
     nodes: all layers.
@@ -183,7 +184,7 @@ def _layer(node: MeasuredLayer | Layer) -> Layer:
 def _takes_part(node: MeasuredLayer | Layer, value: str, dtype: str, names: Collection[str], *,
                 is_output: bool) -> bool:
     """Whether a layer is likely to write or read a value as a part of the channels of another
-    value: whether the layer's fastest candidate that takes the value in NHWC can do so."""
+    value: whether the layer's fastest candidate with the value in NHWC can do so."""
     if isinstance(node, Layer) or node.layer.problem is None:
         return False
     index = (node.layer.outputs if is_output else node.layer.inputs).index(value)

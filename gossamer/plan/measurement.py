@@ -35,7 +35,7 @@ def _formats(specs: Sequence[TensorSpec]) -> tuple[str, ...]:
 class Measurement:
     """The times of one candidate and its error against the reference, or why it is excluded.
     Numbers are rounded to four digits, so that a measurement is the same after it was stored and
-    read again. Raises ValueError where there is neither a time nor a failure, and for times that
+    read again. Raises ValueError where neither a time nor a failure is given, and for times that
     are negative or not finite.
 
     algorithm, config, precision: as in CandidateKey.
@@ -105,7 +105,7 @@ class Measurement:
 
 
 def rounded(timing: Timing) -> Timing:
-    """Returns the timing with the digits that are stored."""
+    """Returns the timing, rounded to the digits that are stored."""
     return Timing(_rounded(timing.median_us), _rounded(timing.p25_us), _rounded(timing.p75_us),
                   timing.repeats)
 

@@ -1,4 +1,4 @@
-"""Plans that take other weights, and keep the chosen algorithm of each layer."""
+"""Makes a plan with other weights, and keeps the chosen algorithm of each layer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def with_weights(plan: Plan, graph: Graph) -> Plan:
     graph: the network with its new weights, as `gossamer.load` returns it.
 
     Raises InputError where a layer differs in more than its weights, or where its algorithm was
-    chosen for the zeros and values of the old weights, and the new weights have other zeros or
+    chosen for the zeros or values of the old weights, and the new weights have other zeros or
     values.
     """
     graph = optimised_for(graph, plan.device)

@@ -78,7 +78,7 @@ class OpenPlan:
         Parameters
         ----------
         *inputs : array
-            The inputs, of any size that the network takes, as for `Plan.__call__`.
+            The inputs, of any size that the network accepts, as for `Plan.__call__`.
         **options
             Inputs by name, `out` and `stream`, as for `Plan.__call__`.
 

@@ -8,6 +8,7 @@ from gossamer.model.passes.optimise import optimise
 
 
 def optimised_for(graph: Graph, device: Device) -> Graph:
-    """Returns the graph with the same results that is planned for a device."""
+    """Returns the graph from which plans for a device are made: optimised, with the same results as
+    `graph`."""
     return optimise(graph, channels_first=device.compiles,
                     chooses_by_weights=device.compiles and not device.on_processors)

@@ -1,4 +1,5 @@
-"""The parts of a network that a library for whole networks may compute, each as one layer."""
+"""Finds the parts of a network that a library for whole networks may compute, and makes each part
+one layer."""
 
 from __future__ import annotations
 
@@ -101,8 +102,8 @@ def part_of(layers: Sequence[Layer], members: Sequence[Layer],
 
 
 def source_of(layer: Layer, error: InputError) -> str:
-    """Returns the words that stand in messages for a layer that fails to compute its outputs. For a
-    part, the words stand for one member of the part where the error tells which member fails."""
+    """Returns the words by which messages name a layer that fails to compute its outputs. For a
+    part, the words name one member of the part if the error says which member fails."""
     number = part_of_node(error.node) if isinstance(error, ComputingError) else None
     if number is not None and number < len(layer.members):
         layer = layer.members[number]
@@ -111,11 +112,11 @@ def source_of(layer: Layer, error: InputError) -> str:
 
 def check_library_layers(graph: Graph, layers: Callable[[int], Sequence[Layer]]) -> None:
     """Raises UnsupportedError where ONNX Runtime refuses a part of a network that only ONNX Runtime
-    can compute. The error names the nodes. The user then has the error before the first call of the
-    plan.
+    can compute. The error names the nodes. So the user sees the error before the plan is first
+    called.
 
-    layers: returns the layers at a batch size. An error that it raises is left to the calls of the
-    plan, which raise it again.
+    layers: returns the layers at a batch size. Errors that this function raises are ignored here,
+    because calls of the plan raise them again.
     """
     if not host_library.is_installed() or all(
             node.op != OnnxPartProblem.op for node in graph.nodes):
@@ -165,7 +166,7 @@ def _refusal_alone(layers: Sequence[Layer], member: Layer, outputs: Collection[s
 
 
 def _groups(layers: Sequence[Layer], left_out: Collection[str]) -> Iterator[list[int]]:
-    """Yields the numbers of the layers of each part. The layers of a part are connected, and no
+    """Yields the indices of the layers of each part. The layers of a part are connected, and no
     path leads from them through other layers back to them."""
     if not left_out and _are_connected(layers):
         yield list(range(len(layers)))

@@ -43,9 +43,9 @@ _MOST_PROGRAMS = 64
 class Plan(CallablePlan):
     """A network that runs on one device.
 
-    `plan(x)` takes one of a few contexts of its batch size, so that threads and streams do not wait
-    for each other; `context` makes a context for its caller alone. Plans are made with
-    `gossamer.compile` or, from a file, with `Plan.load`.
+    `plan(x)` uses one of a few contexts that the plan has for the batch size of x, so that threads
+    and streams do not wait for each other; `context` makes a context that only its caller uses.
+    Plans are made with `gossamer.compile` or, from a file, with `Plan.load`.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ class Plan(CallablePlan):
         -------
         list of ValueInfo
             Name, shape (None for the batch dimension) and dtype of each input, in order, as
-            `plan(x)` takes it.
+            `plan(x)` accepts it.
         """
         return self._called.network_inputs
 

@@ -95,7 +95,7 @@ class PlanGroup:
         path : str or Path
             The file that `Plan.save` wrote.
         devices : str or sequence of str or Device
-            The devices, as `gossamer.compile` takes them.
+            The devices, as `gossamer.compile` accepts them.
         strict : bool, default False
             Whether a layer that a device cannot run is an error.
 

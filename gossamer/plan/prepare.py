@@ -1,4 +1,5 @@
-"""Preparing a variant: packed weights and compiled kernels, with the time and memory they take."""
+"""Prepares variants: packs weights and compiles kernels, and measures the time and memory that this
+work takes."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ for it. Python's default is 5 ms; this value is a rule of thumb for any host."""
 
 @contextmanager
 def responsive() -> Iterator[None]:
-    """Makes threads wait less for the interpreter in the body of a with statement. Threads that
-    work with a device make many short calls; threads that build kernels, read files or answer
-    requests keep the interpreter for long."""
+    """Within a `with` block, makes threads wait less for the interpreter. Threads that work with a
+    device make many short calls; threads that build kernels, read files or answer requests keep the
+    interpreter for long."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, _SWITCH_SECONDS))
     try:

@@ -113,14 +113,14 @@ class Step:
     candidates: Sequence[Candidate] = ()
     """Every candidate that was measured for the layer; empty where nothing was measured."""
     in_place: bool = False
-    """Whether the step has nothing to do, because the value that it would copy already lies at its
-    place."""
+    """Whether the step has nothing to do, because the value that the step would copy already lies
+    where the copy would be."""
     placed_variant: Variant | None = None
     """The variant with changed formats: inputs and outputs that are parts of the channels of other
     tensors have the formats of these parts. None where no input or output is such a part."""
     part: str = ""
-    """The name of the part whose layer the step shows in a report; empty for a step of a
-    program."""
+    """For a step that a report shows for one layer of a part, the name of the part; empty for the
+    steps of a program."""
 
     @property
     def problem(self) -> Problem:
@@ -177,8 +177,8 @@ class Program:
     places: for each value that lies within the memory of another value, its place in that memory.
     cost_us: the sum of the steps' times as the plan assignment states it; None where nothing was
     measured.
-    reshapes: the formats in which reshapes read their inputs, as the plan assignment has them, by
-    the names of the layers.
+    reshapes: the formats in which reshapes read their inputs, as the plan assignment states them,
+    by the names of the layers.
     prepared: returns the PreparedSteps that were made last, or None where they no longer exist.
     """
 

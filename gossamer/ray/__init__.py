@@ -1,4 +1,4 @@
-"""Networks on the machines of a Ray cluster: plans over the blocks of a data set.
+"""Computes networks on the machines of a Ray cluster, for the blocks of a data set.
 
 Ray schedules the work, moves the blocks, and repeats the work of a lost worker. gossamer gives each
 worker its plan once, and copies the measurements of one worker to the other workers with the same

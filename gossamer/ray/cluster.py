@@ -1,4 +1,5 @@
-"""A Ray cluster: the connection to it, its workers, and work that is shared out over it."""
+"""Connects to a Ray cluster, chooses its number of workers, and shares out work over the
+cluster."""
 
 from __future__ import annotations
 
@@ -54,11 +55,11 @@ def connect(address: str | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Workers:
-    """The number of workers, and the resources that each of them takes.
+    """The number of workers, and the resources that each of them uses.
 
     count: number of workers.
-    processors: processors that each worker takes, as Ray counts them; may be a fraction.
-    gpus: GPUs that each worker takes, as Ray counts them.
+    processors: processors that each worker uses, as Ray counts them; may be a fraction.
+    gpus: GPUs that each worker uses, as Ray counts them.
     """
 
     count: int
@@ -81,8 +82,8 @@ class Workers:
         Returns
         -------
         Workers
-            The workers. They leave one processor to Ray, which needs it to read data, and hangs
-            without it.
+            The workers. They leave one processor to Ray, which needs a processor to read data, and
+            hangs without one.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""A plan over the rows or the pictures of a data set of Ray."""
+"""Computes a network on the rows or the pictures of a data set of Ray."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gossamer.ray.cluster import Workers, connect
 from gossamer.ray.network import Measured, Shipped
 
 Columns = dict[str, np.ndarray]
-"""The columns of a block by name, each with one row a sample."""
+"""The columns of a block by name, each with one row for each sample."""
 
 
 def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None = None,
@@ -36,8 +36,8 @@ def map_batches(dataset: Any, model: Any, *, batch: int = 64, device: str | None
     batch : int, default 64
         Number of rows that are computed at once.
     device : str, optional
-        The device of each worker, such as "cuda" or "host"; by default the plan's device, or for
-        another model the best device of this machine.
+        The device of each worker, such as "cuda" or "host"; by default the plan's device if `model`
+        is a plan, else the best device of the machine that calls this function.
     workers : int, optional
         The most workers; by default one for each GPU of the cluster, or one for each processor
         except one, which Ray needs.

@@ -19,7 +19,7 @@ from gossamer.plan.store import plan_file
 from gossamer.plan.store.tuning_cache import exported, take
 
 _LEASE_S = 900.0
-"""Seconds after which a worker that measures counts as lost, so that another worker measures."""
+"""Seconds after which a worker that measures counts as lost; then another worker measures."""
 _POLL_S = 0.5
 """Seconds between two requests for the measurements of another worker."""
 
@@ -46,11 +46,11 @@ class Shipped:
         Parameters
         ----------
         model : Plan, Graph, str, Path or bytes
-            A plan, or a model that `gossamer.load` takes: the name of a file, which this process
+            A plan, or a model that `gossamer.load` accepts: the name of a file, which this process
             reads, the name of a network of the zoo, or an ONNX model as bytes.
         device : str, optional
-            The device of each worker; by default the plan's device, or for another model the best
-            device of this machine.
+            The device of each worker; by default the plan's device if `model` is a plan, else the
+            best device of the machine that calls this function.
         effort : str, optional
             How much each kind of device measures, as for `gossamer.compile`.
 
@@ -131,7 +131,7 @@ class Measured:
         self._leases: dict[str, tuple[str, float]] = {}
 
     def ask(self, kind: str, worker: str) -> tuple[bytes | None, bool]:
-        """Return the measurements of a kind of device, or whether this worker is to make them.
+        """Return the measurements of a kind of device, and whether this worker has to make them.
 
         Parameters
         ----------

@@ -1,1 +1,1 @@
-"""Networks behind HTTP: the Open Inference Protocol, pictures, and dynamic batching."""
+"""Serves networks over HTTP: the Open Inference Protocol, pictures, and dynamic batching."""

@@ -1,4 +1,4 @@
-"""The address that a server listens at."""
+"""Binds the socket on which a server listens, and describes its address."""
 
 from __future__ import annotations
 

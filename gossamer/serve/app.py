@@ -40,7 +40,8 @@ a thread parses it."""
 _FEW_NUMBERS = 2**12
 """The most numbers that the event loop itself writes as JSON; a thread writes larger outputs."""
 _BODIES_AT_ONCE = 16
-"""Bodies may take as much memory, all together, as this number of bodies of the largest size."""
+"""The most memory that all bodies together may take, as a multiple of the largest size of a
+body."""
 
 
 class _Refusal(Exception):
@@ -174,8 +175,8 @@ class Server:
             self._threads, function, *arguments)
 
     async def answer(self, name: str, headers: Mapping[str, str], receive: Receive) -> Response:
-        """Returns the answer to a request for inference, also to one that fails, and counts the
-        answer.
+        """Returns the answer to a request for inference, whether the request succeeds or fails, and
+        counts the answer.
 
         headers: values of the headers, by their names in lower case.
         receive: ASGI's function that returns the parts of the body.
@@ -230,7 +231,7 @@ def _error(status: int, message: str) -> Response:
 
 class _App(FastAPI):
     """The application. Requests for inference bypass FastAPI, whose layers would take as long for a
-    request as all work of gossamer's own code."""
+    request as all of gossamer's own code."""
 
     server: Server
 

@@ -1,4 +1,4 @@
-"""The exchange of requests and results between an event loop and the threads of batchers.
+"""Exchanges requests and results between an event loop and the threads of batchers.
 
 A thread that hands something to another thread releases Python's lock and waits until it has the
 lock again, which takes longer than most steps of a request. So the loop first reads all requests

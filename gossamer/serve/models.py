@@ -25,8 +25,8 @@ logger = logging.getLogger("gossamer.serve")
 class Loaded:
     """A network that is ready.
 
-    plan: the plan that computes it.
-    prepare: how pictures are prepared for it; None where that is not known.
+    plan: the plan that computes the network.
+    prepare: how pictures are prepared for the network; None where no preparation is known.
     """
 
     plan: Plan | PlanGroup
@@ -37,7 +37,7 @@ class Loaded:
 class BatchOptions:
     """The options of the batchers.
 
-    latency: seconds after which results are wanted; None without a limit.
+    latency: seconds within which results are wanted; None without a limit.
     most: the largest batch, in images.
     queue: number of images that may wait.
     """
@@ -48,7 +48,7 @@ class BatchOptions:
 
 
 class ServedModel:
-    """One network behind its name.
+    """A network that a server offers under a name.
 
     files: the network's files; where they have changed, the network can be read again.
     load: function that reads the network.

@@ -41,7 +41,7 @@ class InferRequest:
     arrays: the inputs by name.
     id: the client's name for the request; None where the client gives no name.
     outputs: for each wanted output, by name, whether it is binary; empty where all are wanted.
-    binary: whether an output is binary where the request does not say so for this output.
+    binary: whether outputs are binary by default, where the request states nothing for an output.
     timeout_us: microseconds after which the answer is of no use; None without a limit.
     """
 

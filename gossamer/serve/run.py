@@ -1,4 +1,4 @@
-"""The process of a server: its socket, its signals, and its end."""
+"""Runs a server in this process, and handles its connections, its signals and its end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
           ready: Callable[[], None] = lambda: None) -> None:
     """Answers requests until SIGTERM or SIGINT comes; SIGHUP reads changed networks again.
 
-    grace: seconds for which a server that ends still takes requests. Meanwhile /v2/health/ready
+    grace: seconds for which a server that ends still accepts requests. Meanwhile /v2/health/ready
     answers 503, so that clients turn to other servers.
     ready: function that is called when the first request may come.
     """

@@ -19,7 +19,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
              inputs: InputFormat | Mapping[str, InputFormat] | None = None,
              tolerance: float | None = None, budget: float | None = None, strict: bool = False,
              threads: int | str = "all", follow: bool = False) -> OptimizedModule:
-    """Make a fast module of a module of PyTorch, for inference.
+    """Make a fast module for inference from a module of PyTorch.
 
     Before the fast module is returned, its outputs on the example are compared with the outputs of
     `module`.
@@ -36,28 +36,29 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
     device : str or Device, optional
         The device; by default the module's device: its GPU, or "host" for the processor.
     precision : {"fp32", "tf32", "fp16"}, optional
-        The least precise arithmetic that layers may use where it is measured to be faster. With an
-        effort the default is "fp16" for a module in float16 or bfloat16; otherwise the default is
-        "fp32".
+        The lowest precision in which layers may be computed. A layer is computed in less than
+        float32 only where this was measured to be faster. With an effort the default is "fp16" for
+        a module in float16 or bfloat16; otherwise the default is "fp32".
     effort, budget, strict, threads : optional
         As for `gossamer.compile`.
     inputs : InputFormat or mapping of str to InputFormat, optional
-        Formats of inputs that the optimised module takes in another format than the module, such as
-        bytes in NHWC. `example_inputs` are then in these formats.
+        The format of each input that the fast module accepts in another format than `module`, such
+        as bytes in NHWC. `example_inputs` are then in these formats.
     tolerance : float, optional
-        The largest normalised error that is accepted on the example. By default it is 1e-4, or 1e-2
-        where the module or the precision is shorter than float32, or 2e-2 where the module is
-        quantised. Where twice the error of torch against float64 is larger, the default is twice
-        this error.
+        The largest normalised error that is accepted on the example. By default it is 1e-4; 1e-2
+        where the module's dtype or the precision has fewer bits than float32; 2e-2 where the module
+        is quantised. Where twice the error of torch against float64 is larger, the default is twice
+        the error of torch.
     follow : bool, default False
-        Whether the fast module takes changed weights of the module, within 100 calls; by default
-        such a change is an error. With True the module is kept alive.
+        Whether the fast module adopts later changes of the module's weights. The weights are
+        checked for changes every 100 calls. By default a change is an error. With True the module
+        is kept alive.
 
     Returns
     -------
     OptimizedModule
-        A `torch.nn.Module` that is called like `module`, and returns its outputs within the
-        tolerance.
+        A `torch.nn.Module` that is called like `module`, and returns the outputs of `module` within
+        the tolerance.
 
     Raises
     ------

@@ -135,8 +135,8 @@ class _CompiledGraph:
             return self._original(*arguments)
 
     def _take_weights(self, arguments: Sequence[Any]) -> None:
-        """Takes the weights among the arguments of a call. Where a weight is another tensor than
-        before, the functions are made again."""
+        """Makes the weights among the arguments of a call the weights of the graph's module. Where
+        a weight is another tensor than before, the functions are made again."""
         changed = False
         for index, name in self._graph.weights.items():
             if getattr(self._graph.module, name) is not arguments[index]:

@@ -118,7 +118,7 @@ class OutputForm:
                            for leaf in pytree.tree_leaves(result)]
 
     def distinct(self, result: Any) -> tuple[Any, ...]:
-        """Returns the tensors of a result of this structure that are outputs of the network."""
+        """Returns, from a result of this structure, the tensors that are outputs of the network."""
         tensors = [leaf for leaf, is_tensor in zip(
             pytree.tree_leaves(result), self._is_tensor, strict=True) if is_tensor]
         return tuple(tensors[self.places.index(place)] for place in range(self.count))

@@ -1,4 +1,4 @@
-"""A module and an example, captured as a network together with the module's outputs."""
+"""Captures a module as a network, together with the module's outputs for an example."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gossamer.torch.folded import folded, without_bfloat16
 
 Formats = InputFormat | Mapping[str, InputFormat] | None
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-"""The dtypes of inputs that have formats."""
+"""The names of the dtypes for which _formats_of() can return a format."""
 
 
 @dataclass
@@ -35,9 +35,9 @@ class Captured:
     network: the network of the module.
     inputs, outputs: how the module's arguments and outputs hold tensors.
     given: the tensors of the example.
-    tensors: the tensors of the example in the formats that `module` takes.
+    tensors: the tensors of the example in the formats that `module` accepts.
     eager: the distinct tensors that the module returned for the example.
-    formats: formats in which the plan takes inputs, by their names.
+    formats: the formats in which the plan accepts inputs, by the inputs' names.
     explicit: whether the caller gave the formats.
     """
 
@@ -95,7 +95,7 @@ def captured(module: Any, example: Any, formats: Formats) -> Captured:
 
 
 def module_of(program: Any) -> Any:
-    """Returns an exported program as a module that also takes other sizes than the sizes of its
+    """Returns an exported program as a module that also accepts other sizes than the sizes of its
     example. Any other object is returned as it is."""
     if not isinstance(program, torch.export.ExportedProgram):
         return program

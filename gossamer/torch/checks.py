@@ -17,7 +17,7 @@ _PLAIN = (torch.Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
 
 
 def check_kind(module: Any) -> None:
-    """Raises InputError where an object is no module that torch.export takes."""
+    """Raises InputError where an object is no module that torch.export accepts."""
     if isinstance(module, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         raise InputError(f"{_name(module)} is a module of torch.jit, which torch.export does not "
                          "take; give the nn.Module from which it was made")
@@ -43,7 +43,7 @@ def check_module(module: nn.Module) -> None:
 def check_tensors(tensors: Sequence[tuple[str, Any]]) -> None:
     """Raises InputError or UnsupportedError where weights cannot be read.
 
-    tensors: the weights, each after its name.
+    tensors: pairs of a weight's name and the weight.
     """
     devices: dict[Any, str] = {}
     for name, tensor in tensors:

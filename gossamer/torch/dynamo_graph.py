@@ -1,4 +1,4 @@
-"""Graphs of torch.compile as functions of their input tensors, with weights as attributes."""
+"""Turns graphs of torch.compile into functions of their inputs, with weights as attributes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gossamer.errors import UnsupportedError, quoted
 class TensorGraph:
     """A graph whose weights are attributes of its module.
 
-    Arguments that are no weights, numbers or inputs are sizes, which the module takes from its
-    inputs.
+    Arguments that are no weights, numbers or inputs are sizes, which the module reads from the
+    shapes of its inputs.
 
     module: a function of the tensors that are no weights.
     weights: the attribute's name for each argument that is a weight, by the argument's index.
     numbers: the value of each argument that is a number in a tensor, by the argument's index.
-    inputs: the indices of the arguments that the module takes.
+    inputs: the indices of the arguments that are inputs of the module.
     """
 
     module: fx.GraphModule
@@ -101,8 +101,8 @@ def _is_weight(node: fx.Node, value: Any) -> bool:
 
 
 def _number_readers(node: fx.Node, value: Any) -> list[fx.Node]:
-    """Returns the nodes that read a tensor's one number; an empty list where the tensor has other
-    readers."""
+    """Returns the nodes that read the number of a tensor without dimensions; an empty list where
+    the tensor has other readers."""
     readers = list(node.users)
     of_number = all(reader.op == "call_method" and reader.target == "item" for reader in readers)
     return readers if value.dim() == 0 and readers and of_number else []

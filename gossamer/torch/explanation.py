@@ -1,4 +1,4 @@
-"""explain: how a module would be computed, found without compiling or measuring anything."""
+"""Explains how a module would be computed, without compiling or measuring anything."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def explain(module: Any, example_inputs: Any, device: str | Device | None) -> Ex
     """Returns how a module would be computed; see `gossamer.explain`."""
     found = captured(module, example_inputs, None)
     where = place(found, device)
-    # without the libraries of vendors, which would take the network as a whole
+    # without the libraries of vendors, which would compute the network as a whole
     plan = Plan(found.network.graph(), where, Policy(vendors=False))
     batch = next((len(tensor) for tensor in found.tensors if tensor.dim()), 1)
     steps = [step for step in plan.program(batch).steps if not step.layer.inserted]

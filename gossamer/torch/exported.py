@@ -1,4 +1,4 @@
-"""A module as a network: torch.export finds its graph, which becomes ONNX in memory."""
+"""Turns a module into a network: torch.export finds the graph, which becomes ONNX in memory."""
 
 from __future__ import annotations
 
@@ -173,12 +173,12 @@ def _output_names(outputs: OutputForm) -> list[str]:
 
 
 def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool], str]:
-    """Returns the exported program, for each input whether its first size is free, and the reason
-    where no size is free."""
+    """Returns three things: the exported program; for each input, whether its first size is free;
+    and the reason if no size is free."""
     batch = next((tensor.shape[0] for tensor in tensors if tensor.dim()), None)
     free = [bool(tensor.dim()) and tensor.shape[0] == batch for tensor in tensors]
     fixed = [False] * len(tensors)
-    # torch.export takes a size of 1 as a constant: two images stand for any number
+    # torch.export treats a size of 1 as a constant: two images stand for any number
     several = [torch.cat([tensor, tensor]) if is_free and batch == 1 else tensor
                for tensor, is_free in zip(tensors, free, strict=True)]
     if not any(free):
@@ -245,8 +245,9 @@ def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], name
 
 def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],
                  output_names: list[str], free: Sequence[bool]) -> tuple[onnx.ModelProto, Any]:
-    """Returns the network as torch's older exporter writes it, where torch cannot turn programs
-    into ONNX, and the functional program, which writes nothing in place."""
+    """Returns the network as torch's older exporter writes it, and the functional program, which
+    writes nothing in place. This exporter serves versions of torch that cannot turn programs into
+    ONNX."""
     content = io.BytesIO()
     axes = {name: {0: "batch"} for name, is_free in zip(names, free, strict=True) if is_free}
     axes |= {name: {0: "batch"} for name in output_names if axes}

@@ -58,7 +58,7 @@ def _computes_weights(part: nn.Module) -> bool:
 
 
 def _recompute(module: nn.Module) -> None:
-    """Has the hooks compute their weights while torch records no gradients, because deepcopy
+    """Makes the hooks compute their weights while torch records no gradients, because deepcopy
     refuses tensors that were computed with gradients."""
     inputs: Any = ()
     for part in module.modules():

@@ -1,4 +1,4 @@
-"""optimize: the function that makes a fast module of a module of PyTorch."""
+"""optimize: the function that makes a fast module from a module of PyTorch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
              precision: str | None = None, effort: str | None = None, inputs: Formats = None,
              tolerance: float | None = None, budget: float | None = None, strict: bool = False,
              threads: int | str = "all", follow: bool = False) -> OptimizedModule:
-    """Make a fast module of a module of PyTorch; see `gossamer.optimize`."""
+    """Make a fast module from a module of PyTorch; see `gossamer.optimize`."""
     found = captured(module, example_inputs, inputs)
     where = place(found, device)
     # less precise arithmetic is chosen by measurements, which need an effort

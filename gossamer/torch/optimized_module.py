@@ -22,7 +22,7 @@ _NHWC = (0, 2, 3, 1)
 
 
 class OptimizedModule(nn.Module):
-    """A module that computes another module by a plan; `gossamer.optimize` makes it.
+    """A module that computes the outputs of another module by a plan; see `gossamer.optimize`.
 
     The module is called like the other module, with tensors on the same device, runs on torch's
     current stream, and computes no gradients. It has no parameters: the weights are packed in the
@@ -44,9 +44,10 @@ class OptimizedModule(nn.Module):
         The module whose changes are followed; None where a change is an error.
     permuted : tuple of bool
         For each input whether its axes are permuted from N, C, H, W to N, H, W, C before the plan
-        is called, since the plan cannot tell the two orders apart by the sizes.
+        is called, since the plan cannot distinguish the two orders by the sizes.
     fixed : str
-        Why the module takes only the batch size of the example; "" where it takes any batch size.
+        Why the module accepts only the batch size of the example; "" where it accepts any batch
+        size.
     """
 
     def __init__(self, plan: Plan, inputs: InputForm, outputs: OutputForm, watch: Watch,
@@ -95,7 +96,8 @@ class OptimizedModule(nn.Module):
         Returns
         -------
         Any
-            The module's outputs, in its dtypes and memory formats, without gradients.
+            The outputs, in the dtypes and memory formats of the other module's outputs, without
+            gradients.
 
         Raises
         ------
@@ -141,7 +143,7 @@ class OptimizedModule(nn.Module):
         Parameters
         ----------
         path : str or Path
-            The file to write. The plan in it takes the tensors of the arguments in their order.
+            The file to write. The saved plan takes the tensors of the arguments in their order.
 
         Raises
         ------
@@ -163,7 +165,7 @@ class OptimizedModule(nn.Module):
         ------
         InputError
             If the module has other weights or shapes, or if the algorithm of a layer was chosen for
-            the zeros and values of the old weights, and the new weights have other zeros or values.
+            the zeros or values of the old weights, and the new weights have other zeros or values.
         """
         module = module_of(module)
         with self._lock:

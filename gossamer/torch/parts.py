@@ -1,4 +1,4 @@
-"""The parts of a graph that gossamer computes, and the operators that are left to torch."""
+"""Finds the parts of a graph that gossamer computes, and the operators that are left to torch."""
 
 from __future__ import annotations
 

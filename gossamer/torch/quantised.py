@@ -1,4 +1,5 @@
-"""Quantisation for exports, by operators that torch's exporter writes correctly, and in float64."""
+"""Replaces torch's quantisation: for exports, by operators that torch's exporter writes correctly,
+and for references, by arithmetic in float64."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _FAKE_QUANTIZE = {"fake_quantize_per_tensor_affine": _TENSOR,
 """The names that gossamer gives to the first arguments of torch's functions; a dtype may follow."""
 _NAMES = {"input": "x", "scales": "scale", "zero_points": "zero_point", "quant_min": "low",
           "quant_max": "high"}
-"""By torch's name of an argument, gossamer's name, where the two differ."""
+"""Gossamer's names of arguments, by torch's names, where the two names differ."""
 _OPERATORS = "torch.ao.quantization.fx._decomposed"
 """The module of torch that defines quantize_per_tensor and similar operators."""
 

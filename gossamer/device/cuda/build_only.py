@@ -21,9 +21,9 @@ from gossamer.device.source import KernelSource
 
 @dataclass(frozen=True)
 class BuildOnlyMaker:
-    """The facts of a CUDA device with which another process builds kernels for it. Calling the
-    object returns a BuildOnlyDevice with these facts. The fields are attributes of Device, under
-    the same names."""
+    """The facts about a CUDA device that another process needs to build kernels for the device.
+    Calling the object returns a BuildOnlyDevice with these facts. The fields are attributes of
+    Device, under the same names."""
 
     index: int
     description: str
@@ -147,7 +147,7 @@ class BuildOnlyDevice(Device):
 
 
 class AbsentBuffer(Buffer):
-    """Memory of which only the size is known."""
+    """Memory that has a size but no content."""
 
     def __init__(self, device: BuildOnlyDevice, nbytes: int) -> None:
         self.device, self.nbytes = device, nbytes

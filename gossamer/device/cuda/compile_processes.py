@@ -1,4 +1,4 @@
-"""Other processes, which compile kernels by NVRTC for this process.
+"""Compiles kernels by NVRTC in other processes, for this process.
 
 Within a process NVRTC parses only one kernel at a time, and parsing takes about 20 of the 150
 milliseconds in which a kernel is compiled. Sixteen threads of one process that compile spend more

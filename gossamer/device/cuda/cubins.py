@@ -1,4 +1,4 @@
-"""Several cubins as one entry of the kernel cache."""
+"""Joins several cubins into one entry of the kernel cache."""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ class CudaDevice(Device):
         return self._current
 
     def checked(self, what: str, result: tuple[Any, ...]) -> Any:
-        """Returns the value of a driver call. Raises DeviceError, with `what`, where it failed."""
+        """Returns the value of a driver call. Raises DeviceError, with `what`, where the call
+        failed."""
         try:
             return check(result)
         except DriverError as error:
@@ -396,7 +397,8 @@ class CudaDevice(Device):
     def capture(self, work: Callable[[Any], None], stream: Any = None,
                 repeats: int = 1) -> CudaGraph:
         """Returns work(stream) as a graph that keeps all used buffers and kernels alive. The work
-        is captured on this thread's own stream. stream: stream of replays that name no stream."""
+        is captured on this thread's own stream. stream: the stream of each replay that names no
+        stream."""
         return self._recorder.graph(work, stream, repeats)
 
     def capture_copying(self, work: Callable[[Any], None],

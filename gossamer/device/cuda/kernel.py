@@ -98,7 +98,7 @@ class CudaKernel(Kernel):
     def _known_parameters(self) -> list[tuple[int, int]]:
         """Returns the offset and the size of each parameter.
 
-        The driver tells the number of parameters only by an error for the index after the last
+        The driver reveals the number of parameters only by an error for the index after the last
         parameter. compute-sanitizer reports this error unless it has the option
         `--report-api-errors no`.
         """

@@ -62,14 +62,14 @@ class Recorder:
         return None if self._capture is None else self._capture.side_streams
 
     def keep(self, *objects: Any) -> None:
-        """Makes the graph that the calling thread records keep objects alive. Does nothing where
-        the thread records no graph."""
+        """Keeps objects alive as long as the graph that the calling thread records. Does nothing
+        where the thread records no graph."""
         if self._capture is not None:
             self._capture.used_objects.extend(objects)
 
     def note_early_begin(self) -> None:
-        """Notes that the graph that the calling thread records has a kernel that may begin early.
-        Does nothing where the thread records no graph."""
+        """Notes that the calling thread's graph has a kernel that may begin early. Does nothing
+        where the thread records no graph."""
         if self._capture is not None:
             self._capture.begins_early = True
 

@@ -1,1 +1,1 @@
-"""The choice of what computes each layer, and its comparison with baseline plans."""
+"""Chooses the algorithm of each layer, and compares the chosen plan with baseline plans."""

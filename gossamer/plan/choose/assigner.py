@@ -154,7 +154,7 @@ class Assigner:
                 return assigned
 
     def _excluded(self, assigned: Assigned) -> bool:
-        """Excludes the candidates of an assignment that compute wrong numbers with the constants of
+        """Excludes candidates of an assignment if they compute wrong numbers with the constants of
         their layers. Returns whether any candidate was excluded."""
         checked = self._tuner.verified((node.layer, candidate, node.device)
                                        for node, candidate in assigned.taken)

@@ -1,4 +1,4 @@
-"""A program that is built layer by layer, with the conversions between the chosen formats."""
+"""Builds a program layer by layer, with the conversions between the chosen formats."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ProgramBuilder:
         return target
 
     def has(self, name: str, spec: TensorSpec) -> bool:
-        """Returns whether a value is in memory as a spec says, as it was written or as a copy."""
+        """Returns whether a value, or a copy of the value, lies in memory as a spec says."""
         return self.specs[name].same_memory(spec) or (name, _canonical(spec)) in self.copies
 
     def _append(self, layer: Layer, choice: LayerChoice, sources: list[str]) -> None:

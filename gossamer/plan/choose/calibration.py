@@ -1,5 +1,5 @@
-"""The error of a program's outputs against the float64 reference, and the choice of the layers that
-may be computed in less than float32 so that the error stays within a tolerance."""
+"""Computes the error of a program's outputs against the float64 reference, and chooses the layers
+that may be computed in less than float32, so that the error stays within a tolerance."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Calibration:
                              f"for batch {batch}: {self._mixing}")
 
     def error(self, run: Callable[[Arrays], Arrays], batch: int) -> float:
-        """Returns the largest normalised error of the outputs of run(), which takes `batch` images.
-        Raises InputError as check() does."""
+        """Returns the largest normalised error of the outputs of run(), which computes `batch`
+        images at a time. Raises InputError as check() does."""
         self.check(batch)
         worst = 0.0
         for first in range(0, self.images, batch or self.images):

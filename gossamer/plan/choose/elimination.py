@@ -2,7 +2,7 @@
 
 Source: R. Dechter, "Bucket elimination: a unifying framework for reasoning" (Artificial
 Intelligence, 1999). Variables are eliminated one after another, the variable with the smallest
-table first. This order gives a tree of buckets; messages along the tree hold least costs. The
+table first. This order gives a tree of buckets; messages along the tree contain least costs. The
 messages are stored: where one variable was fixed and the costs of another variable are wanted next,
 only the messages on the path between these two variables are computed.
 """

@@ -1,5 +1,6 @@
-"""The choice where nothing is measured: first algorithms in their first configs, in the formats
-that move the fewest bytes. Values stay packed between layers that read and write packed dtypes."""
+"""Chooses the algorithms of a plan for which nothing is measured: the first algorithm of each layer
+in its first config, in the formats that move the fewest bytes. Values stay packed between layers
+that read and write packed dtypes."""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ class FirstChoices:
     def _parts(self, layers: Sequence[Layer]) -> list[Layer]:
         """Returns the parts of a network. Layers whose algorithm the policy decides are left out.
         Layers whose weights are all zero are left out too, because gossamer computes only their
-        epilogues. Where `only` names an algorithm for parts, just the layers of the policy's
-        `force` are left out."""
+        epilogues. Where `only` names an algorithm for parts, only the layers that the policy's
+        `force` names are left out."""
         if not may_have_parts(self._policy):
             return []
         if self._policy.only in {algorithm.name for algorithm in OPS[PartProblem.op].algorithms}:
@@ -99,8 +100,8 @@ class FirstChoices:
 
     def _as_they_are(self, builder: ProgramBuilder, layer: Layer, packed: Collection[str]
                      ) -> tuple[Algorithm, list[Variant]] | None:
-        """Returns the first algorithm that reads the packed inputs without conversions, with its
-        variants that read them without conversions; None where no algorithm does."""
+        """Returns the first algorithm that can read the packed inputs without conversions, and the
+        variants with which it does so. Returns None where no algorithm can."""
         able, layer_device, _ = self._able(layer)
         for algorithm in able:
             _, variants = first_in_order(layer, [algorithm], layer_device, self._policy.threads)

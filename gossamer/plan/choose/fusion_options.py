@@ -1,5 +1,5 @@
 """The options with which the plan assignment computes several layers in one step. Either all layers
-of a fusion take their options for one candidate, or none does."""
+of a fusion take their options for the same candidate, or no layer takes such an option."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """The cheapest plan assignment of a network: the exact choice of one option for every node and of
 the formats of every value.
 
-A node option costs a time, needs a format of every input and gives a format of every output. Where
-readers need a value in another format than its writer gives, the value is converted once to each
-format that they need, and all readers that need the same format share the copy. This is the layout
-selection of Anderson and Gregg ("Optimal DNN primitive selection with partitioned boolean quadratic
-programming", CGO 2018), with conversions shared by readers, solved exactly by Dechter's bucket
-elimination ("Bucket elimination: a unifying framework for reasoning", Artificial Intelligence,
-1999).
+A node option costs a time, requires a format of every input and states a format of every output.
+Where readers require a value in other formats than its writer states, the value is converted once
+to each of these formats, and all readers that require the same format share the copy. This is the
+layout selection of Anderson and Gregg ("Optimal DNN primitive selection with partitioned boolean
+quadratic programming", CGO 2018), with conversions shared by readers, solved exactly by Dechter's
+bucket elimination ("Bucket elimination: a unifying framework for reasoning", Artificial
+Intelligence, 1999).
 
 - Options of one node with equal formats have the same effect on other nodes. Such options are one
   state of the node.
@@ -18,8 +18,8 @@ elimination ("Bucket elimination: a unifying framework for reasoning", Artificia
   node is fixed.
 
 Time and memory grow with the largest table, which has as many entries as the product of the numbers
-of states in a bucket. Time and memory grow exponentially with the graph's width, but only linearly
-with its length. Chains, residual, inception and dense blocks have widths of 2 to 4.
+of states in a bucket. Time and memory grow exponentially with the graph's treewidth, but only
+linearly with its length. Chains, residual, inception and dense blocks have treewidths of 2 to 4.
 
 An algorithm that computes several nodes in one step is an option of each of these nodes. The values
 between these nodes have a format that only this option knows, and conversions to and from this
@@ -94,8 +94,8 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     cost of the cheapest. Any other option is compared with the cheapest option of its node that has
     the same formats: where its cost is at most (1 + slack) times the cost of that cheapest option,
     it counts with the cost of that cheapest option. So the total is at most (1 + slack) times the
-    least total, and a node has no option that is cheaper by more than the slack, in the same
-    formats, than the option that it takes.
+    least total. Among the options with the same formats as the option that a node takes, none is
+    cheaper by more than the slack.
 
     An option of a fusion is not compared with the options that compute its node alone. Such an
     option counts with (1 + slack) times its cost. So a fusion is taken only where computing its
@@ -106,11 +106,11 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     required: the formats in which the network's outputs must be.
     conversion: a function of a value and two unequal formats. It returns the cost of copying the
     value from the first format to the second: 0 or more, and infinity where no copy is possible.
-    The function is called once for each pair of formats that can meet. Formats are told apart by
-    equality.
+    The function is called once for each pair of a format in which an option may write the value and
+    a format in which an option may read the value. Formats are compared by equality.
 
     Raises NoAssignmentError when every plan assignment costs infinity, and GraphTooWideError when
-    the graph is too entangled (a table would exceed LARGEST_TABLE entries; the message tells the
+    the graph is too entangled (a table would exceed LARGEST_TABLE entries; the message states the
     table's width).
     """
     model = _Model(nodes, fixed, conversion, required)

@@ -49,7 +49,7 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
     timed together, with their samples interleaved, and the times are stored. Where none of the
     programs without a stored time runs, the other programs are not timed again. More samples are
     taken of the programs that may be the fastest. Programs that do not fit the memory together with
-    the others are timed after them.
+    the others are timed after the others.
 
     brief: whether a few samples of each program are enough. Times of a few samples are stored under
     keys of their own.

@@ -1,5 +1,5 @@
-"""How a plan gets its program for a batch size: the program is chosen, held to a tolerance and
-compared with baseline plans from end to end, or it is restored from stored choices."""
+"""Makes the program of a plan for a batch size. The program is either restored from stored choices,
+or it is chosen, held to a tolerance, and compared with baseline plans from end to end."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ class Planner:
         else:
             program, accuracy = self._calibration.choose(make, self._error)
             planned = Planned(program, accuracy=accuracy)
-        # each set of less precise layers had an assigner of its own: further programs must come
-        # from the assigner that made the program that was taken
+        # a new assigner was made for each set of less precise layers: further programs must come
+        # from the assigner of the taken program
         return planned, next(maker for program, maker in made if program is planned.program)
 
     def _made(self, network: Network,

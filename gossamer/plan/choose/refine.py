@@ -1,5 +1,5 @@
-"""The refinement of a whole plan: other assignments beside the cheapest one are timed as whole
-programs.
+"""Refines a whole plan: times the cheapest assignment and other assignments as whole programs, and
+chooses the fastest.
 
 The cheapest assignment is made from the times of layers that ran alone. These times do not show
 which data a layer leaves in the cache for the next layer, how early the next layer can begin, and
@@ -72,8 +72,9 @@ def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tune
     be measured too low, so that the choice among all candidates may be slower as a whole.
     A plan that cannot be made or does not run is reported with the reason.
 
-    accurate: returns a program, or raises GossamerError where it is less accurate than the user
-    allows. Returns None where there is nothing to compare: all plans are the same program.
+    accurate: returns the given program, or raises GossamerError where the program is less accurate
+    than the user allows. Returns None where there is nothing to compare: all plans are the same
+    program.
     """
     plans = _Plans(name, chosen, assigner, device, tuner, accurate, note)
     for plan, restriction in _restrictions(chosen, device, tuner):
@@ -173,8 +174,8 @@ class _Plans:
 
     def _may_beat(self, plan: str, other: str) -> bool:
         """Returns whether a plan that is clearly faster than another plan is taken in its place.
-        Layers whose weights are all zero, as in networks that were not trained, do not count as
-        layers that skip zeros."""
+        Layers whose weights are all zero (as in untrained networks) do not count as layers that
+        skip zeros."""
         return (self._tuner.limits.everything or not is_one_part(self.programs[other])
                 or any(step.algorithm.exact or (not step.algorithm.dense and step.layer.density)
                        for step in self.programs[plan].steps))

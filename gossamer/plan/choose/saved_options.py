@@ -199,8 +199,8 @@ def _variants(algorithm: Algorithm, layer: Layer, device: Device,
 
 def _matches(step: Stored, algorithm: Algorithm, variant: Variant, *, exact: bool) -> bool:
     """Whether a variant is the stored choice. Unless the match has to be exact, a stored layout
-    that described the same memory as the default layout, such as CHWN for a single image, counts as
-    the default layout."""
+    counts as the default layout if the two layouts described the same memory, as CHWN and NCHW do
+    for a single image."""
     name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
     if (name, config, precision) != (step["algorithm"], step["config"], step["precision"]):
         return False

@@ -1,1 +1,1 @@
-"""From nodes of a graph to problems of ops."""
+"""Lowers the nodes of a graph to problems of ops."""

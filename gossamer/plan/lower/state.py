@@ -126,8 +126,8 @@ class LowerState:
         return self._matrices[name]
 
     def define_matrix(self, name: str) -> str:
-        """Adds a value that has another value's numbers in the shape of a matrix, and returns its
-        name."""
+        """Adds a value that has another value's numbers in the shape of a matrix, and returns the
+        name of the new value."""
         spec = self.spec(name)
         matrix = self._matrices[name] = f"rows of {name}"
         self.define(matrix, (math.prod(spec.shape[:-1]), spec.shape[-1]), spec.dtype)

@@ -19,7 +19,7 @@ FLOATS = "floats"
 
 @dataclass(frozen=True)
 class LayerForm:
-    """Whether a layer with weights, or several layers of one step, are computed on bits, trits or
+    """Says whether a layer with weights, or all layers of a step, are computed on bits, trits or
     floats.
 
     form: "bits", "trits" or "floats".

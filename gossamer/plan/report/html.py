@@ -19,7 +19,7 @@ WHY_SLOWER = "why below 1"
 BREAK_EVEN = "zeros win below"
 """Heading of the column of densities below which skipping zeros is expected to be faster."""
 def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
-    """Returns the page for the reports of a measured plan, one for each batch size.
+    """Returns the page for a measured plan. reports: one report for each batch size.
 
     facts: a mapping with the keys model, device, description, effort, precision, measured and
     reused (numbers of candidates), version (of gossamer), date, parameters (numbers in the
@@ -116,7 +116,7 @@ def _all_numbers(report: Report) -> str:
 
 
 def _anchor(report: Report, index: int) -> str:
-    """Returns the id of the place that says why a layer has its algorithm."""
+    """Returns the HTML id of the element that says why a layer has its algorithm."""
     return f"batch-{report.batch}-layer-{index}"
 
 

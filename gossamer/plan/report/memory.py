@@ -1,5 +1,5 @@
-"""How much memory weights and activations take in a network with layers on bits, compared with
-float32 and float16."""
+"""Computes how much memory weights and activations take in a network with layers on bits, compared
+with float32 and float16."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MemoryUse:
     float_weights_fp32: the same weights in float32.
     packed_activations: packed values that steps write, without bits that only fill up words.
     packed_activations_fp32: the same values in float32.
-    sums: values of layers on bits that are not packed.
+    sums: values that layers on bits write without packing them.
     float_activations: values that other steps write, changes of format included.
     activations_fp32: all values that the network's layers write, in float32.
     constants: thresholds, scales and tables of all layers.

@@ -35,8 +35,8 @@ class Report:
     device: name of the plan's device.
     batch: number of images.
 
-    rows: one dict for each step, in order, and for each layer of a part that a library computes in
-    one step. The keys of a row are:
+    rows: one dict for each step, in order. In place of a step that computes a part, there is one
+    dict for each layer of the part. The keys of a row are:
     - layer, op, problem, density, algorithm, config, layout, device, flops, skips_zeros, and the
     columns of zero_columns().
     - layers: the names of the layers that a fusion covers, or the name of the one layer.

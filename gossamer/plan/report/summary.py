@@ -52,9 +52,8 @@ def summarise(static: StaticGraph) -> list[SummaryRow]:
 
 
 def forms_of_layers(graph: Graph, batch: int) -> dict[str, LayerForm]:
-    """Returns, by the names of the nodes, whether a network's convolutions and products with
-    weights can be computed on bits, trits or floats, as far as this is known before a plan is
-    made."""
+    """Returns, by the node's name, the LayerForm of each convolution and each product with weights,
+    as far as the LayerForm is known before a plan is made."""
     layers, _ = lower(resolve(optimise(graph), batch))
     forms = [form_of(layer.name, layer.problem) for layer in layers if layer.problem is not None]
     return {form.layer: form for form in forms if form is not None}

@@ -47,9 +47,9 @@ def zero_columns(step: Step) -> dict[str, Any]:
 
 
 def break_even(density: float | None, sparse_us: float, dense_us: float) -> float | None:
-    """Returns the density at which an algorithm that skips zeros would take as long as the dense
-    algorithm, if its time were proportional to the number of nonzeros; None where a time is not
-    known.
+    """Returns the density below which an algorithm that skips zeros would be faster than the dense
+    algorithm, under the assumption that skipping zeros takes a time proportional to the number of
+    nonzeros. Returns None where a time is not known.
 
     density: the share of nonzero weights with which the algorithm that skips zeros took sparse_us
     microseconds. Because a part of the time does not depend on the number of nonzeros, the true

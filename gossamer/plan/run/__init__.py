@@ -1,1 +1,1 @@
-"""A plan that runs: buffers, memory, captured graphs, inputs and outputs."""
+"""Runs plans: buffers, memory, captured graphs, inputs and outputs."""

@@ -1,5 +1,4 @@
-"""Binding of a call's arrays to a plan: the inputs are checked, and the outputs are copied into the
-caller's arrays."""
+"""Checks the arrays that a caller gives as inputs, and copies outputs into the caller's arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from gossamer.tensor import AXES, BFLOAT16
 
 
 def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
-    """Raises InputError unless there are as many inputs as the graph takes."""
+    """Raises InputError unless there are as many inputs as the graph has."""
     expected = graph.network_inputs
     if len(inputs) != len(expected):
         names = ", ".join(repr(info.name) for info in expected)
@@ -27,8 +26,9 @@ def check_count(graph: Graph, inputs: Sequence[Any]) -> None:
 
 
 def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Returns the inputs in the graph's order. Callers give them by position, by name, or as one
-    mapping of names to arrays. Raises InputError for other names, and where a name is missing."""
+    """Returns the inputs in the graph's order. Callers give the inputs by position, by name, or as
+    one mapping of names to arrays. Raises InputError for names of no input, and where an input is
+    missing."""
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
         named = {**inputs[0], **named}
         inputs = ()
@@ -45,10 +45,10 @@ def in_order(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> t
 
 
 def as_called_for(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the inputs of a call as views in the layout and dtype that the plan takes. For an
+    """Returns the inputs of a call as views in the layout and dtype that the plan accepts. For an
     input in NHWC, images with axes N, C, H, W, such as torch's tensors in channels_last, become
     views in NHWC. Arrays of bfloat16 become views of their bits. Raises InputError where an input
-    takes bfloat16 and the array has another dtype."""
+    of the plan is bfloat16 and the array has another dtype."""
     def viewed(info: ValueInfo, array: Any) -> Any:
         if info.given is not None and info.given.dtype == BFLOAT16:
             array = _bits(info.name, array)
@@ -92,7 +92,7 @@ def batch_of(graph: Graph, inputs: Sequence[Any]) -> int:
         if not _is_of(array.shape, info.shape):
             raise InputError(f"input {quoted(info.name)} has shape {_shape_text(array.shape)}, "
                              f"expected {_shape_text(info.shape)}")
-        # the name of a dtype comes last, since making it takes longer than all other checks
+        # the dtype's name is used last, since making the name takes longer than all other checks
         if array.dtype != info.dtype and not is_lossless(str(array.dtype), info.dtype):
             raise InputError(f"input {quoted(info.name)} has dtype {array.dtype}, expected "
                              f"{info.dtype}, or one that converts to it without loss; convert it "

@@ -50,8 +50,8 @@ class ProgramBuffers:
 
     @contextmanager
     def replaced(self, buffers: Mapping[str, Buffer]) -> Iterator[None]:
-        """Gives some values other buffers in the body of a with statement. buffers: these buffers
-        by the names of the values."""
+        """Within a `with` block, gives some values other buffers. buffers: the other buffers, by
+        the names of the values."""
         own = self._activations
         self._activations = {**own, **{self._program.root(value): buffer
                                        for value, buffer in buffers.items()}}

@@ -38,7 +38,7 @@ later calls with them are not checked again."""
 class Calls:
     """The calls of one plan, which share its contexts.
 
-    make_context: makes a context of a batch size that works on a stream.
+    make_context: makes a context from a batch size and the stream on which the context works.
     program: returns the program of a batch size.
     last_batch: the batch size of the last call; None before the first call.
     """
@@ -228,8 +228,9 @@ class Calls:
 
 
 def _form_on_host(arrays: Sequence[Any]) -> Hashable | None:
-    """Returns the shapes and dtypes of a call with NumPy arrays, a key that tells whether an equal
-    call was checked before; None for other arrays."""
+    """Returns a key for calls with NumPy arrays, which consists of the arrays' shapes and dtypes: a
+    call needs no checks if a call with the same key was checked before. Returns None for other
+    arrays."""
     if any([type(array) is not np.ndarray for array in arrays]):
         return None
     return tuple([(array.shape, array.dtype) for array in arrays])

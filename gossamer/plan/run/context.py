@@ -32,7 +32,7 @@ NewOutputs = tuple[tuple[Any, ...], tuple[int, ...]]
 
 
 class Context:
-    """The memory of one execution: everything that it writes, and its captured graph.
+    """The memory of one execution: everything that the execution writes, and its captured graph.
 
     A context serves one execution at a time, so that each thread, batch size and stream needs a
     context of its own.
@@ -93,7 +93,7 @@ class Context:
         copy back.
 
         Raises InputError where an input is missing, or where its shape or dtype is not the shape or
-        dtype that this context's program takes.
+        dtype that this context's program accepts.
         """
         self.device.check_usable()
         self._check(inputs)
@@ -177,7 +177,7 @@ class Context:
 
     def run_staged(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
         """Returns the outputs for arrays of shapes and dtypes that run_checked() has computed
-        before. A program that is one part takes the arrays as they are; for other programs a
+        before. A program that is one part reads the arrays as they are; for other programs a
         captured graph copies the arrays through page-locked memory. Returns None where no graph was
         captured."""
         if self._whole is not None:
@@ -267,7 +267,7 @@ class Context:
                 try:
                     next_outputs = new_outputs()
                 except RuntimeError:
-                    # the next call asks again for the memory that is lacking now
+                    # too little memory is free now: the next call tries to allocate again
                     return outputs
                 graph.copy_to(next_outputs[1])
             return outputs
@@ -314,7 +314,7 @@ class Context:
         return self._buffers.of(value)
 
     def profile(self, *, repeats: int = 10) -> list[Timing]:
-        """Returns the time of every step as reports show them; see PreparedSteps.profile."""
+        """Returns the time of every step that reports show; see PreparedSteps.profile."""
         with self._lock:
             self._follow(None)
             self._fill_inputs()
@@ -327,7 +327,7 @@ class Context:
 
     def ready(self) -> Task:
         """Returns one execution as a task to be timed, after two executions that load the kernels
-        and capture the graph. Nobody else may use the context meanwhile."""
+        and capture the graph. No other code may use the context while the task is timed."""
         self._follow(None)
         self._fill_inputs()
         self._execute(None)

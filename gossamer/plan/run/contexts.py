@@ -1,4 +1,5 @@
-"""The contexts in which a plan's calls run, several of one batch size at once."""
+"""Holds the contexts in which a plan's calls run; several calls of one batch size may run at
+once."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _MOST_KNOWN = 64
 class _Group:
     """The contexts of one batch size.
 
-    contexts: all contexts; the context that on_stream() or first() returned last stands last.
+    contexts: all contexts; the context that on_stream() or first() returned last is at the end.
     free: contexts that no thread has taken. None in the queue says that no context could be made;
     each thread that takes None puts None back.
     making: a lock for the thread that makes a further context.
@@ -39,12 +40,12 @@ class _Group:
 
 
 class Contexts:
-    """Contexts by batch size, which threads and streams take for their calls.
+    """Contexts by batch size. Threads and streams use these contexts for their calls.
 
     Where a call would have to wait, a further context is made, up to `most` for a batch size or
     until the device's memory is full.
 
-    make: makes a context of a batch size that works on a stream.
+    make: makes a context from a batch size and the stream on which the context works.
     most: how many calls of one batch size run at once.
     known: calls that were checked before, by the result of form_of() for their tensors.
     """
@@ -59,7 +60,7 @@ class Contexts:
 
     @contextmanager
     def taken(self, batch: int) -> Iterator[Context]:
-        """Gives the body of a with statement a context that no other thread takes meanwhile."""
+        """Within a `with` block, provides a context that no other thread takes meanwhile."""
         group, context = self._taken(batch)
         try:
             yield context
@@ -79,9 +80,9 @@ class Contexts:
             group.free.put(None)
 
     def on_stream(self, batch: int, stream: Any) -> Context:
-        """Returns the context that was last used on a stream, or a context without work left. Where
-        several streams share one context, the device computes the work of one stream after the work
-        of another stream."""
+        """Returns the context that was last used on a stream, or else a context whose work has
+        ended. Where several streams share one context, the device computes the work of one stream
+        after the work of another stream."""
         group = self._group(batch)
         device = self._device
         handle = device.stream_handle(stream)
@@ -109,7 +110,7 @@ class Contexts:
         return context
 
     def remember(self, form: Hashable, call: KnownCall) -> None:
-        """Keeps a call that was checked. form: the result of form_of() for the call's tensors."""
+        """Stores a call that was checked. form: the result of form_of() for the call's tensors."""
         if len(self.known) >= _MOST_KNOWN:
             self.known.clear()
         self.known[form] = call
@@ -169,7 +170,7 @@ class Contexts:
         group = self._groups.get(batch)
         if group is None or next(reversed(self._groups)) != batch:
             with self._lock:
-                # the least recently used batch size stands first, and is dropped
+                # the least recently used batch size comes first, and is dropped
                 group = self._groups.pop(batch, None) or _Group()
                 while len(self._groups) >= _MOST_BATCHES:
                     del self._groups[next(iter(self._groups))]
@@ -179,7 +180,8 @@ class Contexts:
 
 
 def _first(group: _Group, fits: Callable[[Context], bool]) -> Context | None:
-    """Returns the first context of a group that fits, and moves it to the end."""
+    """Returns the first context of a group for which fits() is true, and moves this context to the
+    end."""
     for context in group.contexts:
         if fits(context):
             group.contexts.remove(context)

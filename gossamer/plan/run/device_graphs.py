@@ -16,10 +16,10 @@ from gossamer.plan.run.buffers import ProgramBuffers
 _MOST_FOREIGN = 8
 """Number of captured graphs that are stored for inputs in the memory of other libraries."""
 _VECTOR_BYTES = 16
-"""Alignment in bytes that kernels need of their inputs, because they load four floats at once.
+"""Alignment in bytes that kernels require of their inputs, because they load four floats at once.
 Arrays of other libraries may have a smaller alignment."""
 _MOST_COPIED_BYTES = 2**31 - 1
-"""Largest output that a copy within a graph takes."""
+"""Bytes of the largest output that one copy within a graph can copy."""
 
 
 class DeviceGraphs:
@@ -83,9 +83,9 @@ class DeviceGraphs:
                 read.append((own.of(value), inputs[name], program.specs[value].nbytes))
             else:
                 callers[program.root(value)] = inputs[name]
-        # outputs in this set are copied: no step writes an output that is an input or a constant,
-        # and an output that is a part of a larger value, or has parts, shares memory with other
-        # values, so that it cannot lie in the caller's array
+        # Outputs in this set are copied. No step writes an output that is an input or a constant.
+        # An output that is a part of a larger value, or that has parts, shares memory with other
+        # values, so that the output cannot lie in the caller's array.
         shared = {program.root(value) for value in (
             *program.inputs.values(), *program.constants, *program.places,
             *(place.whole for place in program.places.values()))}

@@ -1,5 +1,5 @@
-"""Work that several devices share: each task goes to a device that is free, and a task that fails
-on one device is done again on another device."""
+"""Shares out work over several devices: each task goes to a device that is free, and a task that
+fails on one device is done again on another device."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class SharedWork:
     the first device had failed. A device with too little memory for a task is not left out.
 
     members: the devices.
-    next_task: returns the next task for a device, or None where no task waits; `changed` is held
-    while it is called.
+    next_task: returns the next task for a device, or None where no task waits. The lock `changed`
+    is held during the call.
     changed: a condition, which is notified when next_task may return a task.
     is_over: whether no further task will come.
     """
@@ -141,7 +141,7 @@ class SharedWork:
         self._fail_hopeless()
 
     def _fail_hopeless(self) -> None:
-        """Fails the tasks for which no device is left."""
+        """Sets the error of each task that has failed on every device that still takes part."""
         with self.changed:
             usable = self.members.usable
             hopeless = [task for task in self._again if all(map(task.errors.__contains__, usable))]

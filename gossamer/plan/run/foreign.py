@@ -34,8 +34,8 @@ def on_host(array: Any) -> np.ndarray:
 
 
 def is_lossless(source: str, target: str) -> bool:
-    """Whether every number of one dtype is a number of another dtype. source, target: the names of
-    the dtypes."""
+    """Whether the dtype `target` can represent every number of the dtype `source`. source, target:
+    the names of the dtypes."""
     if source == "bfloat16":
         return target in ("float32", "float64")
     try:
@@ -45,9 +45,9 @@ def is_lossless(source: str, target: str) -> bool:
 
 
 def as_taken(array: Any, dtype: str) -> Any:
-    """Returns an array on a device in the dtype and order that a network takes. Where the array has
-    other strides, or a dtype that converts without loss, its own library converts it in one kernel.
-    An array that cannot be taken is returned as it is."""
+    """Returns an array on a device in the dtype and order that a network accepts. Where the array
+    has other strides, or a dtype that converts without loss, the array's library converts the array
+    in one kernel. An array that cannot be accepted is returned as it is."""
     name = library(array)
     if name == "torch" and not array.requires_grad:
         wanted = getattr(sys.modules[name], dtype)

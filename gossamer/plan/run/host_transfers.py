@@ -1,4 +1,4 @@
-"""Calls with NumPy arrays on a device with memory of its own: copies to the device and back.
+"""Copies the NumPy arrays of calls to a device with memory of its own, and the outputs back.
 
 A device copies page-locked memory at the rate of the bus, and the host goes on meanwhile; while a
 device copies other memory, the host waits. Arrays that lie in page-locked memory are copied

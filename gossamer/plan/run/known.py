@@ -1,5 +1,5 @@
-"""Calls with torch tensors of shapes and dtypes that were checked before; such calls need no DLPack
-exchange."""
+"""Repeats calls with torch tensors of shapes and dtypes that were checked before; such calls need
+no DLPack exchange."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ class PlanParts:
     network: the plan's graph.
     context_of: makes a context of a batch size on a stream of the device.
     call: computes the outputs where an input is empty.
-    page_locked: makes arrays for the inputs of a batch size, which the device copies at the rate of
-    its bus.
+    page_locked: makes page-locked arrays for the inputs of a batch size. The device copies these
+    arrays at the full rate of its bus.
     """
 
     network: Graph

@@ -1,4 +1,4 @@
-"""Reuse of memory by lifetimes: values that are never alive together share memory."""
+"""Places values in memory by their lifetimes: values that are never alive together share memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def place(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int
     """Returns the byte offset of every value in one arena, and the arena's size in bytes.
 
     The largest value is placed first; among values of one size, the value whose life begins first.
-    Each value gets the lowest gap between the values that are already placed and are alive at the
-    same time.
+    Each value is placed in the lowest gap that is large enough, between the values that are already
+    placed and are alive at the same time.
     """
     order = sorted(values, key=lambda name: (-values[name].nbytes, values[name].first, name))
     # first step, last step, start and end of each placed value, in the order of the starts; float64

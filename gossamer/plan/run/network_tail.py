@@ -100,7 +100,7 @@ class TailCalls(Calls):
 
 
 def _as_taken(info: ValueInfo, value: Any) -> Any:
-    """Returns an input of a network as ONNX Runtime takes it. Raises InputError for numbers where
+    """Returns an input of a network as ONNX Runtime accepts it. Raises InputError for numbers where
     texts are expected, and for texts where numbers are expected."""
     if info.dtype == "string":
         array = np.asarray(value)

@@ -1,4 +1,4 @@
-"""The steps of a program, prepared to run on its buffers."""
+"""Prepares the steps of a program to run on one set of buffers."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class PreparedSteps:
             debug.show(step_line(step, elapsed, state, debug.level()))
 
     def profile(self, repeats: int) -> list[Timing]:
-        """Returns the time of every step as reports show them, each step on the data that the steps
-        before it computed. The time of a part is divided among its layers in proportion to their
-        times in the library's own profile."""
+        """Returns the time of every step that reports show. Each step runs on the data that the
+        steps before it computed. The time of a part is divided among its layers in proportion to
+        their times in the library's own profile."""
         timings: list[Timing] = []
         for step, state, work in zip(self._program.steps, self.states, self._works, strict=True):
             if step.in_place:
@@ -98,7 +98,7 @@ class PreparedSteps:
         return [ready.get(index, make) for index, make in enumerate(self._makers)]
 
     def _built_before(self) -> dict[int, Callable[[], Prepared]]:
-        """Returns, by the numbers of steps, functions that return prepared states. Another instance
+        """Returns, by the indices of steps, functions that return prepared states. Another instance
         of this class has prepared these states for the same program, and this instance may use them
         too. Preparing the states again would take most of the time of preparing the program for a
         further thread or stream."""

@@ -1,9 +1,9 @@
-"""Requests that wait for a device, and the choice of the batch that goes next.
+"""Holds the requests that wait for a device, and chooses the batch that is computed next.
 
-The choice knows how long the plan takes at each batch size. Among the sizes whose batch would end
-before the first request is due, the choice takes the size with the most images a second. If no
-batch would end so soon, the choice takes the size with the most images a second of all sizes, which
-shortens the queue fastest.
+The time that the plan takes at each batch size is known. Among the sizes at which a batch would end
+before the first request is due, the size with the most images per second is chosen. If no batch
+would end so soon, the size with the most images per second of all sizes is chosen, which shortens
+the queue fastest.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class Part:
 
 
 def chosen_size(rows: Sequence[int], left_s: float, times: Mapping[int, float]) -> tuple[int, int]:
-    """Returns the batch size that goes next, and how many of the waiting parts go in this batch.
+    """Returns the size of the next batch, and how many of the waiting parts go in this batch.
 
-    rows: the images of each part, in the order in which they go.
+    rows: the number of images of each part, in the order in which parts are computed.
     left_s: seconds until the first part is due.
     times: seconds of each batch size.
     """
@@ -168,8 +168,9 @@ class WaitingRequests:
         return None
 
     def _first_entries(self, most: int) -> list[tuple[float, int, Part]]:
-        """Takes the first parts, up to `most` images, or only the first part if that part has more
-        images. Parts whose outputs nobody wants any more are dropped."""
+        """Removes the first parts from the queue, and returns them: parts of up to `most` images
+        together, or only the first part if this part has more images. Parts whose outputs nobody
+        wants any more are dropped."""
         entries: list[tuple[float, int, Part]] = []
         images = 0
         now = time.monotonic()
@@ -266,8 +267,8 @@ def _rows(output: np.ndarray, start: int, stop: int, size: int) -> np.ndarray:
 
 def measured_times(seconds_of: Callable[[int], float], sizes: Sequence[int],
                    most_s: float = math.inf) -> dict[int, float]:
-    """Returns the seconds that batches of increasing sizes take; the first size is always among
-    them.
+    """Returns, by batch size, the seconds that a batch takes. The first of the increasing `sizes`
+    is always included.
 
     Sizes that compute hardly more images a second than smaller sizes are left out: a batch of such
     a size would only make requests wait longer. Measuring ends before a size that takes longer than

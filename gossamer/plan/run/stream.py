@@ -107,8 +107,8 @@ class _Pipeline:
     """The threads of a stream. These threads hold no reference to the stream, so that a stream that
     the caller drops is deleted and then ends the threads.
 
-    One thread reads, since iterators are rarely made for several threads. One thread for each
-    device computes.
+    One thread reads, since iterators are rarely made for use by several threads. One thread for
+    each device computes.
     """
 
     def __init__(self, members: Members, iterator: Iterator[Any], depth: int) -> None:

@@ -1,5 +1,5 @@
-"""Execution of a program that ONNX Runtime computes as one part. ONNX Runtime reads the caller's
-arrays themselves, because copies of them would take a good share of a small network's time."""
+"""Executes a program that ONNX Runtime computes as one part. ONNX Runtime reads the caller's arrays
+without copies, because copies would take a large share of a small network's time."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ _TABLES = (
 
 @dataclass
 class Known:
-    """The lines that are stored for one driver, toolkit and gossamer version.
+    """The lines that are stored for one driver, toolkit and gossamer version. A line is one entry
+    of the data base: JSON values under a key.
 
     candidates: for the key of each problem, the lines of its candidates by the candidates' keys.
     plans, checks: the lines of plans and of checks by key.
@@ -288,7 +289,7 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
     it. Raises OSError or BadFile.
 
     mode: "ro", "rw", or "rwc" to create the file and to write.
-    exclusive: keeps all other processes out.
+    exclusive: whether all other processes are kept out.
     """
     kind = "EXCLUSIVE" if exclusive else "IMMEDIATE" if mode == "rwc" else "DEFERRED"
     try:
@@ -335,9 +336,9 @@ def _insert(base: sqlite3.Connection, section: Section) -> None:
     made_by = _text(section["made_by"])
     present = {of_versions(key, line) for key, line in section.get("candidates", {}).items()}
     for any_version, this_version in present:
-        # both prefixes end with a space, and "!" is the next character after the space: exactly the
-        # keys that begin with a prefix lie between the prefix and the text that has "!" in place of
-        # the prefix's last space
+        # Both prefixes end with a space, and the character after the space is "!". So the keys that
+        # begin with a prefix are sorted from the prefix on, and before the prefix with "!" in place
+        # of its last space; no other keys are sorted between these two texts.
         base.execute("DELETE FROM line WHERE made_by = ? AND kind = 'candidates'"
                      " AND key >= ? AND key < ? AND substr(key, 1, ?) != ?",
                      (made_by, any_version, any_version[:-1] + "!", len(this_version),
@@ -358,5 +359,6 @@ def _device_text(device: Mapping[str, Any]) -> str:
 
 
 def _versions_text(made_by: Mapping[str, str]) -> str:
-    """Returns the driver, toolkit and gossamer that a section was made with in words."""
+    """Returns words for the versions of driver, toolkit and gossamer with which a section was
+    made."""
     return ", ".join(cut(f"{name} {version}") for name, version in made_by.items() if version)

@@ -48,7 +48,7 @@ def header(device: Device, strict: bool, algorithms: Mapping[str, Any]) -> dict[
     """Returns the header of a saved plan: everything that must be the same where the plan is
     loaded, and whether the plan is strict. The header has no date, so that equal plans make equal
     files.
-    algorithms: the algorithms that the plan takes, as used_algorithms() returns them."""
+    algorithms: the algorithms that the plan uses, as used_algorithms() returns them."""
     return {
         "format": FORMAT, "version": VERSION,
         "device": {"api": device.api, "description": device.description,
@@ -178,7 +178,7 @@ class _Arrays:
         self._indices: dict[bytes, int] = {}
 
     def index(self, array: np.ndarray) -> int:
-        """Returns the number of an array's entry, which is written if it is new."""
+        """Returns the number of an array's entry, and writes the entry if it is new."""
         buffer = io.BytesIO()
         # the entry also has the order of dimensions in memory, on which the rounding of products
         # may depend

@@ -143,7 +143,7 @@ def other_version(version: int) -> BadFile:
 
 @contextlib.contextmanager
 def damage_named() -> Iterator[None]:
-    """Raises BadFile for errors that wrong values cause in the body of a with statement."""
+    """Within a `with` block, turns the errors that wrong values cause into BadFile."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError,

@@ -1,5 +1,5 @@
-"""Which layers share the measured times of candidates, and which layers are so alike that the best
-candidates of one layer are taken to be the best candidates of the other layer."""
+"""Decides which layers share the measured times of candidates, and which layers are so alike that
+the best candidates of one layer are expected to be the best candidates of the other layer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def without_zeros(problem: Problem) -> Problem:
 
 def likeness(problem: Problem) -> Hashable | None:
     """Returns a value that is equal for the problems of layers that are alike, with the same shapes
-    and the same density when it is rounded to a tenth; None where no weight is zero."""
+    and the same density, rounded to a tenth. Returns None where no weight is zero."""
     info: WeightsInfo | None = getattr(problem, "weights_info", None)
     if info is None or not info.mask_hash:
         return None

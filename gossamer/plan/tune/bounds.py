@@ -1,5 +1,6 @@
-"""Where rounding may move a result of a problem across a jump, a discontinuity of its arithmetic.
-At such places a candidate may compute another number than the reference and still be right."""
+"""Finds the results of a problem that rounding may move across a jump (a discontinuity of the
+arithmetic). For these results a candidate may compute another number than the reference and still
+be right."""
 
 from __future__ import annotations
 

@@ -58,8 +58,7 @@ class CandidateBuilds:
 
     @contextmanager
     def started(self) -> Iterator[None]:
-        """Builds candidates side by side in the body of a with statement, where the device allows
-        that."""
+        """Within a `with` block, candidates are built side by side where the device allows that."""
         if not self._device.builds_side_by_side:
             yield
             return
@@ -114,7 +113,8 @@ class CandidateBuilds:
         return None if future is None else (self._building.pop(future), future)
 
     def wait(self, others: Iterable[Future[Any]] = ()) -> None:
-        """Waits until a candidate is built, or one of the `others` that are still running ends."""
+        """Waits until a candidate is built, or until one of the unfinished futures in `others` is
+        done."""
         with self._profile.stage(WAITING):
             wait([*self._building, *(other for other in others if not other.done())],
                  return_when=FIRST_COMPLETED)

@@ -37,14 +37,14 @@ operations that compute these images, is at most this number."""
 _COLD_SAMPLES = 5
 """Number of executions with cold caches; the median of their times counts."""
 _DRAWS = 8
-"""The most draws of inputs, where many results lie within rounding of a jump (a discontinuity of
-the arithmetic), or where an output has few results."""
+"""The most draws of inputs. Inputs are drawn again where many results lie so near a jump (a
+discontinuity of the arithmetic) that rounding may cross it, or where an output has few results."""
 _CHEAP = 2**26
-"""The most operations of a reference that is computed for several draws, where an output has few
-results. These operations take a processor less than a second."""
+"""Where an output has few results, the reference is computed for several draws if it takes at most
+this many operations. A processor computes these operations in less than a second."""
 _ALIKE = 0.1
-"""Relative difference between a later draw and the first draw in their shares of results near a
-jump. Where the difference is smaller, no further draw is made."""
+"""The share of results near a jump is compared between a later draw and the first draw. Where the
+relative difference is smaller than this number, no further draw is made."""
 
 QUIET = np.errstate(all="ignore")
 """Silences NumPy: weights may be huge or not finite, and the comparison of outputs finds errors."""
@@ -66,7 +66,8 @@ class _ContinuousPart:
 
 
 BuiltCheck = list[tuple[_ContinuousPart, State]]
-"""The problems that the check of a candidate computes besides the candidate, ready to run."""
+"""The problems that the check of a candidate computes in addition to the candidate. They are ready
+to run."""
 
 
 class CandidateSet:
@@ -102,9 +103,9 @@ class CandidateSet:
 
     @QUIET
     def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:
-        """Returns the problems without jumps that the check of a candidate computes besides the
-        candidate, ready to run. Other threads may call this method while the device checks and
-        times."""
+        """Returns the problems without jumps that the check of a candidate computes in addition to
+        the candidate. The problems are ready to run. Other threads may call this method while the
+        device checks and times."""
         if self._jumps:
             self._bounds_of(self._rounding_of(variant))
         built: BuiltCheck = []
@@ -130,9 +131,9 @@ class CandidateSet:
                               wrong_numbers=isinstance(failure, WrongNumbersError))
 
     def _compared(self) -> tuple[Problem, list[int] | None]:
-        """Returns the problem of the images that are compared, and their indices, with the first
-        and the last image among them. Returns the whole problem and None where the problem does not
-        consist of images."""
+        """Returns the problem of the images that are compared, and the indices of these images,
+        which include the first and the last image. Returns the whole problem and None where the
+        problem does not consist of images."""
         one = self.problem.first_images(1)
         if one == self.problem:
             return one, None
@@ -167,7 +168,7 @@ class CandidateSet:
         return "fp32" if exact else variant.precision
 
     def _draw_inputs(self) -> None:
-        """Draws inputs again where too many results lie within rounding of a jump, and keeps the
+        """Draws inputs again where rounding may move too many results across a jump, and keeps the
         draw with the fewest such results."""
         shares = [self._doubtful_share()]
         while shares[-1] > MOST_DOUBTFUL and len(shares) < _DRAWS:
@@ -240,7 +241,8 @@ class CandidateSet:
     def _compared_work(self, algorithm: Algorithm, variant: Variant, state: State,
                        expected: Sequence[np.ndarray],
                        limits: Sequence[Bounds] | None) -> tuple[Work, float]:
-        """Returns a prepared problem as work, and its error against the expected outputs."""
+        """Runs a prepared problem once. Returns the problem as work, and its error against the
+        expected outputs."""
         device, memory = self.device, self.memory
         sources = [self._source(index, spec) for index, spec in enumerate(variant.inputs)]
         margin = device.alignment
@@ -270,7 +272,7 @@ class CandidateSet:
 
     def _error(self, index: int, buffer: Buffer, spec: TensorSpec, expected: Sequence[np.ndarray],
                limits: Sequence[Bounds] | None) -> float:
-        """Returns the error of an output; infinite as in check.error_of()."""
+        """Returns the error of an output; infinite in the cases that check.error_of() lists."""
         on_device = self.memory.on_device
         if on_device is not None and limits is None and handles(spec) and (
                 expected is self._expected):
@@ -288,9 +290,9 @@ class CandidateSet:
 
     def cold(self, work: Work) -> float | None:
         """Returns the median time in microseconds of single executions, each after the cache was
-        filled with other data. Returns None for a device that does not tell how large its cache is,
-        or that cannot replay an execution as a graph. Returns None for processors, since other
-        programs use their caches too."""
+        filled with other data. Returns None for a device whose cache size is unknown, or that
+        cannot replay an execution as a graph. Returns None for processors, since other programs use
+        their caches too."""
         limits = self.device.limits
         if self.device.on_processors or not (limits.graph and limits.cache_bytes):
             return None

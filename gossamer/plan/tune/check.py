@@ -1,4 +1,4 @@
-"""Comparison of the output that a candidate wrote with the output of the reference."""
+"""Compares the output that a candidate wrote with the output of the reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALUES_OF_ERROR = 64
 """The least number of values over which one error is computed: a single value may be nearly zero,
 and its relative error large."""
 _SEPARATE = 2**14
-"""Number of values of an image from which on it is faster to read back only the images that are
+"""For images with at least this many values, it is faster to read back only the images that are
 compared."""
 _AT_ONCE = 2**17
 """Number of values that fit a processor's cache and are compared at once."""
@@ -98,7 +98,9 @@ def _outside(result: np.ndarray, expected: np.ndarray, limits: Bounds | None,
 
 
 def _bytes(buffer: Buffer, start: int, end: int) -> np.ndarray:
-    """Returns bytes start to end of a buffer, whose views begin at multiples of the alignment."""
+    """Returns the bytes of a buffer from `start` to `end`. The read begins before `start` where
+    `start` is no multiple of the alignment, because views of a buffer begin at multiples of the
+    alignment."""
     first = start // buffer.device.alignment * buffer.device.alignment
     memory = np.empty(end - first, np.uint8)
     buffer.device.read(buffer.view(first, end - first), memory)

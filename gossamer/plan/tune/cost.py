@@ -1,12 +1,13 @@
 """The times that are expected of candidates, from models whose scale and error are learnt from
 measured times.
 
-An algorithm's own model gives a time, or else a lower bound does, which follows from the arithmetic
-and the bytes of the problem. For each kind of candidates (algorithm, precision and layouts) the
-ratios of measured times to this time are stored. From these ratios later candidates of the kind get
-an expected time, and a least time that few candidates of the kind are expected to fall below. For
-each problem only the best time counts: an algorithm may be slow on one layer with all configs,
-which says nothing about other layers.
+The model time of a candidate comes from the algorithm's own model. For an algorithm without a
+model, the model time is a lower bound, which follows from the arithmetic and the bytes of the
+problem. For each kind of candidates (algorithm, precision and layouts) the ratios of measured times
+to model times are stored. For later candidates of the kind, these ratios give an expected time, and
+a least time that few candidates are expected to fall below. For each problem only the best time
+counts: an algorithm may be slow on one layer with all configs, which says nothing about other
+layers.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.tensor import TensorSpec
 
 _FEW = 6
-"""Number of problems of a kind from which on the ratios of their best times to the model's times
+"""From this number of problems of a kind on, the ratios of their best times to the model's times
 are used."""
 _UNKNOWN = 0.4
 """The least expected ratio of a measured time to the model's time, for a kind with few measured
 times."""
 _FEW_CONFIGS = 12
-"""Number of pairs of a later config and a first config from which on the ratios of their times are
+"""From this number of pairs of a later config and a first config on, the ratios of their times are
 used."""
 _MARGIN = 0.9
 """Factor by which the least time that follows from the known ratios is multiplied, because a new
@@ -76,7 +77,7 @@ class Ratios:
     counts.
 
     doubt: the share of ratios that may be below the ratio that least_us() uses.
-    few: number of keys from which on the ratios are used.
+    few: from this number of keys on, the ratios are used.
     unknown: the ratio that least_us() uses with fewer keys.
     most: the largest ratio that least_us() uses.
     """

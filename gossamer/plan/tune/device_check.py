@@ -22,8 +22,8 @@ _ITEMS = 256
 _MOST_GROUPS = 1024
 """The most work-groups of a launch that fills memory or searches it for guard bytes."""
 _BLOCKS = 64
-"""Number of work-groups that compare a large image. More work-groups compare it where few images
-are compared."""
+"""Number of work-groups that compare a large image. Where few images are compared, more work-groups
+compare each image."""
 _RANK = 4
 """The number of dimensions of a tensor in check.cl."""
 _LEAST_SQUARES = 1e-24

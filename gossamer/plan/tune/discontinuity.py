@@ -1,9 +1,9 @@
 """Checks of results that jump at a discontinuity of sign, a comparison, floor, or a selection.
 
-A candidate rounds in another way than the float64 reference. A value that lies within rounding of a
-jump may come out on the other side of the jump, and the candidate is still right. So an output is
-compared only where rounding cannot move a value across a jump. A problem whose epilogue jumps is
-also computed without the jump, and the results without the jump are compared by normalised error.
+A candidate rounds in another way than the float64 reference. A value near a jump may come out on
+the other side of the jump, and the candidate is still right. So an output is compared only where
+rounding cannot move a value across a jump. A problem whose epilogue jumps is also computed without
+the jump, and the results without the jump are compared by normalised error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.problem import FusionProblem
 
 MOST_DOUBTFUL = 0.05
-"""The largest share of an output that may lie within rounding of a jump; where the share is larger,
+"""The largest share of an output that rounding may move across a jump; where the share is larger,
 other inputs are drawn."""
 
 _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal"})

@@ -82,10 +82,10 @@ class LayerTimes:
 
     @property
     def useful_share(self) -> float:
-        """A factor of at most 1. A layer is faster than the fusions that compute it if its best
-        time falls to this factor times the present best time, and the times of the fusions' other
-        layers fall by the same factor. The factor is 1 where a layer with these times has no faster
-        fusion."""
+        """A factor of at most 1. If the best times of a layer, and of the other layers of its
+        fusions, fall to this factor times their present values, the layers alone are as fast as the
+        fastest of the fusions. Where several layers have these times, the largest of their factors
+        counts. The factor is 1 for a layer without a faster fusion."""
         if self.keeps_precisions or not self.covered_by:
             return 1.0
         return max(min((fusion._share for fusion in fusions), default=1.0)
@@ -112,9 +112,10 @@ class LayerTimes:
             fusion.bounds.clear()
 
     def bound(self, attempt: Attempt, estimates: Estimates) -> float:
-        """Returns the time from which on an attempt is of no use: the least sum of the time of a
-        known candidate and of the conversions between its formats and the attempt's formats. For a
-        fusion the bound is at most _ALONE times the time of its layers alone."""
+        """Returns the time from which on an attempt is of no use. A known candidate can replace the
+        attempt at the cost of its own time plus the conversions between its formats and the
+        attempt's formats; the least of these costs is returned. For a fusion the bound is at most
+        _ALONE times the time of its layers alone."""
         key = (attempt.formats, attempt.variant.precision)
         if key not in self.bounds:
             self.bounds[key] = self._bound(attempt, estimates)
@@ -170,7 +171,7 @@ class CandidateGroup:
     _leaders: dict[tuple, Attempt] = field(default_factory=dict)
 
     def join(self, times: LayerTimes) -> None:
-        """Lets the times hold for another layer too."""
+        """Adds a layer for which the times of this group hold."""
         if times not in self.layers:
             self.layers.append(times)
             times.groups.append(self)
@@ -182,8 +183,8 @@ class CandidateGroup:
             layer.update()
 
     def best(self) -> list[CandidateKey]:
-        """Returns the keys of the few fastest candidates. Layers that are like this group's layer
-        measure only these candidates."""
+        """Returns the keys of the few fastest candidates. For layers that are like this group's
+        layer, only these candidates are measured."""
         timed = [attempt for attempt in self.attempts.values() if attempt.time_us is not None]
         timed.sort(key=lambda attempt: attempt.time_us or 0.0)
         return [attempt.key for attempt in timed[:_FOR_ALIKE]]
@@ -212,8 +213,9 @@ class Attempt:
     measured: the result.
     may_differ: whether the result may be different next time, so that the result is not stored.
     kernels: the kernels of the candidate that are known before it is built.
-    kind: algorithm, precision and layouts: attempts of one kind correct each other's model.
-    family: algorithm, precision and formats: attempts of one family have the same leader.
+    kind: algorithm, precision and layouts. The measured times of a kind correct the model times of
+    its other attempts.
+    family: algorithm, precision and formats. Attempts of one family have the same leader.
     key: the candidate's key among the candidates for its problem.
     """
 

@@ -71,7 +71,8 @@ class CandidateMemory:
         return target
 
     def reserve_workspace(self, variants: Iterable[Variant]) -> None:
-        """Allocates the largest workspace of any of the variants for which there is memory."""
+        """Allocates the largest workspace that one of the variants needs and that fits the free
+        memory."""
         for nbytes in sorted({variant.workspace for variant in variants}, reverse=True):
             if not nbytes or (self._workspace is not None and self._workspace.nbytes >= nbytes):
                 return
@@ -101,7 +102,7 @@ class CandidateMemory:
         self.device.copy(*self._cache_filler, nbytes)
 
     def release(self) -> None:
-        """Frees the memory, so that whole programs have all of it."""
+        """Frees the memory, so that whole programs can use all memory of the device."""
         self.examples.forget()
         self._outputs.clear()
         self._workspace = self._cache_filler = None

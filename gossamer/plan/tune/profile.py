@@ -1,4 +1,4 @@
-"""Where the time of planning goes."""
+"""Measures how much of the time of planning each stage takes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TuningProfile:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Counts the time of the body to a stage."""
+        """Adds the time of the `with` block to a stage."""
         if threading.get_ident() != self._thread:
             yield
             return
@@ -45,7 +45,8 @@ class TuningProfile:
             self._enter(before)
 
     def whole(self) -> AbstractContextManager[None]:
-        """Counts the time of the body; time that is in no other stage counts as `OTHER`."""
+        """Measures the time of the `with` block; time that is in no other stage is added to
+        `OTHER`."""
         self._thread = threading.get_ident()
         return self.stage(OTHER)
 
@@ -57,10 +58,10 @@ class TuningProfile:
         self._present, self._since = stage, now
 
     def summary(self) -> dict[str, Any]:
-        """Returns elapsed_s; device_share, the share of the elapsed time in which the device
-        checked or timed candidates or whole plans; and stages, a list with a dict for each stage,
-        the longest first, with the keys stage, seconds and share. Returns an empty dict where
-        nothing was measured."""
+        """Returns a dict with the keys elapsed_s, device_share and stages; an empty dict where
+        nothing was measured. device_share is the share of the elapsed time in which the device
+        checked or timed candidates or whole plans. stages is a list, the longest stage first, of
+        dicts with the keys stage, seconds and share."""
         elapsed = sum(self._seconds.values())
         on_device = sum(self._seconds.get(name, 0.0) for name in (CHECKING, TIMING, COMPARING))
         if not on_device:

@@ -1,5 +1,5 @@
-"""The order in which the candidates of a network's layers are measured, and which candidates are
-left out.
+"""Decides in which order the candidates of a network's layers are measured, and which candidates
+are left out.
 
 All candidates are in one queue, ordered by the time that each candidate may save the network per
 second of measuring. A candidate that cannot save anything, even if it takes only the least time
@@ -29,11 +29,12 @@ _BUILDERS = 8
 """About the number of candidates that are built at the same time, on a host with at least as many
 processors."""
 _LATER = 20.0
-"""Factor by which the seconds of a candidate are multiplied, so that the candidate is measured
-later, where it is more precise than float16 and all neighbouring layers may compute in float16."""
+"""Factor by which the seconds of some candidates are multiplied, so that these candidates are
+measured later: candidates that are more precise than float16, for a layer whose neighbours may all
+compute in float16."""
 _LIKELY = 0.1
-"""As long as few times of its kind are known, a candidate is expected to save this share of the
-most time that it may save."""
+"""A candidate is expected to save this share of the most time that it may save, as long as few
+times of candidates of its kind are known."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ ENDED = Skip("measuring was ended before", is_final=False)
 
 
 class Ranking:
-    """The attempts that are left, in the order in which they are best measured.
+    """The attempts that are left, in the order in which they should be measured.
 
     limits: the numbers of the effort.
     required_first: whether required attempts come before all other attempts, even if they seem
@@ -156,8 +157,8 @@ class Ranking:
 
     def _ratios(self, attempt: Attempt) -> list[tuple[Ratios, float]]:
         """Returns the pairs by which the time of an attempt is estimated. Each pair has ratios and
-        the time that they multiply: first the time of the attempt's model, then the time of its
-        leader where that time is known."""
+        the time that they multiply. The first pair has the time of the attempt's model. A second
+        pair has the time of the attempt's leader, if this time is known."""
         found = [(self._estimates.of_kind[attempt.kind], attempt.model_us)]
         if attempt.leader is not None and attempt.leader.time_us is not None:
             found.append((self._estimates.of_configs[attempt.algorithm.name],
@@ -165,7 +166,7 @@ class Ranking:
         return found
 
     def learn(self, attempt: Attempt) -> None:
-        """Remembers the time that was measured in an attempt."""
+        """Remembers the time that was measured for an attempt."""
         if attempt.time_us is None:
             return
         # for each problem the best config counts: slower configs say nothing about other problems

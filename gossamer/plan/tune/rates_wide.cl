@@ -1,4 +1,4 @@
-/* Measures the rate at which a processor computes: each work-item is a work-group, and its
+/* Measures the rate at which a processor computes: each work-group has one work-item, whose
  * independent chains of multiply-adds are vectors in registers. */
 
 #include "dialect/common.h"

@@ -25,8 +25,8 @@ class Results:
         self._known: dict[tuple[Problem, str], _ByCandidate] = {}
 
     def start(self) -> None:
-        """Starts a plan: forgets the candidates that failed, or that were left out for the plan
-        before."""
+        """Starts a plan: forgets failed candidates, and candidates that were left out for the
+        previous plan."""
         for known in self._known.values():
             for key in [key for key, measured in known.items() if measured.failure]:
                 del known[key]

@@ -37,8 +37,8 @@ graph, in which events measure the time."""
 _LONG_US = 1000.0
 """Microseconds of one execution from which on its launch does not matter."""
 _REPEATED_US = 20000.0
-"""Microseconds up to which a slow execution is repeated, as other processes may have disturbed
-it."""
+"""An execution that seems slow is repeated if it took at most this many microseconds, because other
+processes may have delayed it."""
 
 
 @dataclass(eq=False)
@@ -180,8 +180,8 @@ class Sampler:
             timings = sampled([ready.task for ready in near], self._samples, _BUDGET_US)
             for ready, timing in zip(near, timings, strict=True):
                 self._keep_samples(candidates, ready, timing)
-            # the layers' best times are set anew, because the first sample of a candidate may have
-            # been shorter than the median of its samples
+            # the layers' best times are computed again, because the first sample of a candidate may
+            # have been shorter than the median of its samples
             group.update()
             for ready in near:
                 self._measure_cold(candidates, ready)

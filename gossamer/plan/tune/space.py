@@ -19,8 +19,8 @@ from gossamer.plan.tune.profile import LISTING, TuningProfile
 from gossamer.plan.tune.workers import WorkerPools
 
 _FEW_LISTED = 8
-"""Number of pairs of a problem and a library's algorithm from which on processes are started to ask
-the libraries."""
+"""The least number of pairs of a problem and a library's algorithm for which processes are started
+to ask the libraries."""
 
 
 class Space:
@@ -52,10 +52,10 @@ class Space:
         """The words that say where the limit of the time for building comes from."""
 
     def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> None:
-        """Begins to ask vendors' libraries, in other processes, for their variants for layers. Only
-        libraries that take long to answer are asked, where there are many layers and the device
-        builds side by side. The variants are on disk when `answers` are done. workers: the
-        processes, which are started here."""
+        """Begins to ask vendors' libraries, in other processes, which variants they have for
+        layers. Only libraries that take long to answer are asked, where there are many layers and
+        the device builds side by side. The variants are on disk when `answers` are done. workers:
+        the processes, which are started here."""
         listed = [layer for layer in layers if layer.problem is not None]
         asked = {(algorithm, _problem_of(layer)): None for layer in listed
                  for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
@@ -137,8 +137,8 @@ class Space:
     def within_effort(self, algorithm: Algorithm, problem: Problem,
                       device: Device) -> Sequence[Variant]:
         """Returns the variants of an algorithm's first configs, in the precisions that are allowed.
-        Configs are taken in order until as many configs were counted as the effort has at most. A
-        config that would take too long to build is returned, but not counted."""
+        Configs are taken in order until their number reaches the effort's limit. A config that
+        would take too long to build is returned, but does not count towards the limit."""
         key = (algorithm, problem, device.name)
         if key not in self._variants:
             most, count = self.limits.most_configs_of(algorithm), 0

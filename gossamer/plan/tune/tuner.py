@@ -78,7 +78,7 @@ class Tuner:
         self.reused = 0
         """Number of candidates whose measurements came from the cache."""
         self.not_tried = 0
-        """Number of candidates that were not measured, as they could not be of use."""
+        """Number of candidates that were not measured, because they could not be of use."""
         self.profile = TuningProfile()
         self._budget_s = budget_s
         self._deadline = math.inf
@@ -101,7 +101,7 @@ class Tuner:
 
     def start(self) -> None:
         """Starts a plan, and the time of its budget. Forgets which candidates were left out for the
-        plan before: candidates that the fusions of that plan made useless may be of use now."""
+        previous plan: candidates that the fusions of that plan made useless may be of use now."""
         self._known.clear()
         self._results.start()
         self._begun = time.monotonic()
@@ -141,9 +141,9 @@ class Tuner:
         return self._known[key]
 
     def ask(self, layers: Iterable[Layer], device: Device) -> None:
-        """Begins to ask vendors' libraries for their variants for layers, where the libraries take
-        long and the device builds side by side. The device's rates are measured first, since they
-        decide the order in which variants are listed."""
+        """Begins to ask vendors' libraries which variants they have for layers, where the libraries
+        take long and the device builds side by side. The device's rates are measured first, since
+        they decide the order in which variants are listed."""
         self._compilers.enter_context(self.device.compilers(processors()))
         self._know_rates(device)
         compile_ahead(device)
@@ -176,9 +176,9 @@ class Tuner:
         self._know_rates(device)
         key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
                       self.limits.everything)
-        # where a budget may end the search, or one candidate is built at a time, the candidates
-        # that a plan cannot do without come first; else the candidates whose times may show that
-        # other candidates are useless come first
+        # The candidates that a plan cannot do without come first where a budget may end the search,
+        # or where one candidate is built at a time. Otherwise, candidates come first if their times
+        # may show that other candidates are useless.
         required_first = self._budget_s is not None or not device.builds_side_by_side
         search = Search(device, self.space, key, self._results,
                         self._estimates_of(device), self._memory_of(device),
@@ -205,8 +205,8 @@ class Tuner:
                                          if not attempt.algorithm.vendor})
 
     def _reserve(self) -> None:
-        """Leaves a part of the budget for the choice, when the first candidate is about to be
-        measured. The choice takes about as long as it took to list the candidates."""
+        """Reserves a part of the budget for the choice. Called when the first candidate is about to
+        be measured. The choice takes about as long as it took to list the candidates."""
         if self._budget_s is not None and self._begun is not None:
             listing_s = time.monotonic() - self._begun
             self._deadline -= min(listing_s, _RESERVED * self._budget_s)

@@ -1,4 +1,4 @@
-"""Checks of chosen candidates with the constants of the layers that they are to compute."""
+"""Checks chosen candidates with the constants of the layers that they are to compute."""
 
 from __future__ import annotations
 

@@ -27,8 +27,9 @@ as fast as one device times them, and each process takes a few hundred megabytes
 
 
 class BuildWorkers(ProcessPool):
-    """Processes that pack weights and compile kernels for a device that only this process uses; see
-    ProcessPool. Kernels come back through the kernel cache, and packed forms with the results.
+    """Processes that build candidates for this process: they pack weights and compile kernels, or
+    let a vendor's library use the device; see ProcessPool. Kernels come back through the kernel
+    cache, and packed forms with the results.
 
     device: the device for which candidates are built.
     count: number of processes.
@@ -95,7 +96,8 @@ class WorkerPools:
         self.pools: dict[bool, BuildWorkers] = {}
 
     def start(self, device: Device, algorithms: Iterable[Algorithm]) -> None:
-        """Starts the processes that are of use for some algorithms, unless they are started."""
+        """Starts the processes that are of use for some algorithms, unless they were started
+        before."""
         if device.build_only is None or processors() == 1:
             return
         kinds = {bool(algorithm.vendor) for algorithm in algorithms

@@ -7,9 +7,9 @@
  *   pdl_wait()              griddepcontrol.wait: waits for the end of the previous kernel. A
  *                           work-item calls pdl_wait before it reads or writes memory that any
  *                           kernel writes. At least one work-item of each kernel calls pdl_wait.
- *   pdl_trigger_and_wait()  both, at the start of a kernel that prepares nothing: in a chain of
- *                           small kernels, each kernel is then already on the multiprocessors, and
- *                           not in the queue, while it waits for the previous kernel. */
+ *   pdl_trigger_and_wait()  calls both, at the start of a kernel that prepares nothing. In a chain
+ *                           of small kernels, each kernel is then already on the multiprocessors,
+ *                           and not in the queue, while it waits for the previous kernel. */
 
 #pragma once
 

@@ -66,8 +66,9 @@
 }
 
 /* mapa and st.async: stores four floats in the shared memory of work-group `group` of the cluster.
- * `target` and `barrier` lie in the calling work-group's shared memory. The floats go to the same
- * offset as `target`, and their 16 bytes count at the barrier at the same offset as `barrier`. */
+ * `target` and `barrier` lie in the calling work-group's shared memory. In the shared memory of
+ * `group`, the floats are stored at the offset of `target`, and the barrier at the offset of
+ * `barrier` counts their 16 bytes. */
 [[maybe_unused]] INLINE void st_async_cluster(uint target, float first, float second, float third,
                                               float fourth, ulong *barrier, int group)
 {
@@ -81,7 +82,7 @@
 }
 
 /* cp.async.bulk: starts a copy of `bytes` bytes, a multiple of 16, to shared memory. The copied
- * bytes count at `barrier`, which has to expect them. */
+ * bytes are counted by `barrier`, which has to expect them (mbarrier_arrive_expect_tx). */
 [[maybe_unused]] INLINE void cp_async_bulk(uint target, const void *source, int bytes,
                                            ulong *barrier)
 {
