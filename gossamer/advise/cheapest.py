@@ -1,4 +1,4 @@
-"""The choice of the layers to prune for a wanted speed-up, with as few zeros as possible."""
+"""Chooses the layers to prune for a wanted speed-up, with as few zeros as possible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Choice:
 
 
 def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Choice:
-    """Returns the layers to prune, without a pattern, for a speed-up.
+    """Returns the layers to prune for a speed-up, with the pattern "unstructured".
 
     keep: names of layers that stay as they are.
 

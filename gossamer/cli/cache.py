@@ -29,8 +29,8 @@ class StoredFile:
     layers: number of measured layers.
     candidates: number of measured candidates.
     plans: number of measured plans.
-    sections: the layers, candidates and plans that were measured with the same versions of driver,
-    toolkit and gossamer: their numbers, and the versions as text.
+    sections: for each combination of versions of driver, toolkit and gossamer, the versions as
+    text, and the numbers of layers, candidates and plans that were measured with these versions.
     problem: why the file is not used; None where it is used.
     """
 

@@ -282,7 +282,7 @@ def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
 
 
 def _print_tuning(tuning: Mapping[str, Any]) -> None:
-    """Prints where the time of measuring went."""
+    """Prints how much time each part of the measuring took."""
     if not tuning:
         print("\nnothing was measured: all times came from the cache")
         return

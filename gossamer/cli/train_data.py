@@ -77,8 +77,8 @@ class TrainingData:
 
     @property
     def shape(self) -> DataShape:
-        """The shape of the samples to train on: rows, inputs, and outputs, which are one for each
-        class, or one where numbers are learnt."""
+        """The shape of the samples to train on: numbers of rows, inputs and outputs. There is one
+        output for each class, or one output where numbers are learnt."""
         rows, inputs = self.training.x.shape
         labelled = self.training.labelled
         return DataShape(rows, inputs, len(self.training.names) if labelled else 1, labelled)
@@ -144,8 +144,9 @@ def _fraction(validation: str) -> float | None:
 
 def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | None,
                     scaled: bool, standardised: bool) -> None:
-    """Prints a notice where numbers far beyond 1 are not scaled although --no-scale is not given,
-    and where the samples to test on differ much in magnitude from the samples to train on.
+    """Prints a notice where numbers are far beyond 1 and are not scaled, unless --no-scale is
+    given. Also prints a notice where the samples to test on differ much in magnitude from the
+    samples to train on.
 
     scale: the value of --scale or --no-scale, or None.
     scaled: whether both sets of samples are divided by 255.

@@ -69,7 +69,7 @@ def most_value_bytes(inputs: int, batch: int = 0) -> int:
 
 
 def host_memory() -> int:
-    """Returns the bytes of the machine's memory; 16 GiB where the system does not tell."""
+    """Returns the bytes of the machine's memory; 16 GiB where the system does not report them."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):

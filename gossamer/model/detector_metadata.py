@@ -41,7 +41,7 @@ class DetectorMetadata:
 
     heads: the head of each output, in the order of the outputs.
     classes: number of classes.
-    resize: how a photo comes to the input's size: "stretch", or "letterbox", which keeps the
+    resize: how a photo is brought to the input's size: "stretch", or "letterbox", which keeps the
     proportions and fills the rest with grey.
     threshold: least score of a box.
     nms: limit of the overlap (intersection over union) of two boxes of a class; above the limit,
@@ -86,8 +86,8 @@ def detector_of(value: Any, anchors: int) -> DetectorMetadata:
 
 
 def _has_fields(value: Any, of: type[DetectorMetadata] | type[DetectionHead]) -> bool:
-    """Returns whether a JSON value is an object that has all fields of the class which have no
-    default, and no field that the class lacks."""
+    """Returns whether a JSON value is an object with the fields of a class. Fields that have a
+    default in the class may be absent; all other fields must be there, and no further fields."""
     if not isinstance(value, Mapping):
         return False
     required = {"heads", "classes"} if of is DetectorMetadata else {"kind"}

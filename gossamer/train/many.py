@@ -143,8 +143,8 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
         True to continue from the checkpoints. Networks without a file in the folder begin anew.
     ray : str, optional
         A Ray cluster whose workers share the networks: "HOST:PORT", "auto" for the cluster that
-        this machine belongs to, or "local". All workers must see the folder of checkpoints: the
-        share of a worker that is lost is trained again, from its checkpoints. With a cluster,
+        this machine belongs to, or "local". All workers must see the folder of checkpoints: where a
+        worker is lost, its share is trained again, from the share's checkpoints. With a cluster,
         `device` must be a name.
 
     Returns

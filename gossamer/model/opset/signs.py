@@ -17,7 +17,7 @@ from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts
 _MOST_PRODUCTS = 2**16
 """The most products in a sum for which every possible value is tried."""
 _AT_ONCE = 2**16
-"""Number of sums that are tried at once, so that they stay in cache."""
+"""Number of sums that are tried at once: few enough to stay in the processor's cache."""
 _ROUNDING, _ROUNDING_OF_SUMS, _SMALLEST = 2.0**-20, 2.0**-23, 2.0**-126
 """The relative rounding error of one float32 function, with room for approximations of devices; the
 relative rounding error of one addition; and the number below which devices may round to 0."""
@@ -80,8 +80,8 @@ def _ends_in_sign(expression: Expression) -> bool:
 
 def _before_sign(expression: Expression, sums: _Interval,
                  operands: Sequence[_Interval]) -> _Interval | None:
-    """Returns the number whose sign the last step takes; None where the function of an earlier step
-    is not in _FUNCTIONS."""
+    """Returns the interval of the number whose sign the last step takes; None where the function of
+    an earlier step is not in _FUNCTIONS."""
     known = [sums, *operands]
     with np.errstate(all="ignore"):
         for step in expression.steps[:-1]:

@@ -52,10 +52,10 @@ def _nested(node: Node, wholes: Wholes) -> list[str]:
 
 
 def move_above_concatenations(graph: Graph) -> None:
-    """Replaces an element-wise node that reads the result of a concatenation, such as a rounding to
-    integers, by such a node for each input of the concatenation. No other node may read the
-    concatenation or its inputs. The layers that make the inputs can then compute the element-wise
-    nodes in their epilogues."""
+    """Where an element-wise node, such as a rounding to integers, reads the result of a
+    concatenation, replaces the node by a copy of it for each input of the concatenation. No other
+    node may read the concatenation or its inputs. The layers that make the inputs can then compute
+    the element-wise nodes in their epilogues."""
     makers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     gone: set[int] = set()

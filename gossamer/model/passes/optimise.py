@@ -165,7 +165,7 @@ def inline_scalars(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def merge_equal(graph: Graph) -> None:
-    """Keeps one of several nodes that compute the same from the same inputs."""
+    """Keeps one of several nodes that compute the same result from the same inputs."""
     first: dict[object, Node] = {}
     names: dict[str, str] = {}
     fixed = {info.name for info in graph.outputs}
@@ -193,8 +193,8 @@ def _exact(value: object) -> object:
 
 
 def matmul_to_gemm(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turns products of a matrix, or of the vectors along the last axis of a tensor, with a
-    constant matrix into a gemm, which takes an epilogue."""
+    """Turns each product with a constant matrix into a gemm, which can have an epilogue. The other
+    factor is a matrix, or the vectors along the last axis of a tensor."""
     for node in graph.nodes:
         if node.op != "matmul":
             continue

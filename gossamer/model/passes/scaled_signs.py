@@ -65,7 +65,7 @@ def move_scales_into_weights(graph: Graph) -> None:
     scaled signs, by -1, 0 and 1, and multiplies the weights of these layers by a. Other readers get
     the values as they are."""
     users, names = readers(graph), names_of(graph)
-    # the number a by name, for each value whose elements -a, 0 and a stay as they are
+    # for each value that keeps its elements -a, 0 and a, the number a by the value's name
     scales: dict[str, float] = {}
     nodes = []
     for node in graph.nodes:
@@ -131,8 +131,8 @@ def _selects(node: Node, scale: float) -> bool:
 def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, name: str,
              scale: float) -> list[Node] | None:
     """Returns the layers of scaled signs that a value reaches through one of its readers, which may
-    be the layer itself or a node that only selects values. The list also has the paddings on the
-    way. Returns None where the value reaches another node."""
+    be the layer itself or a node that only selects values. The list also has the pad nodes between
+    the value and the layers. Returns None where the value reaches another node."""
     found = []
     pending = [(reader, name)]
     while pending:

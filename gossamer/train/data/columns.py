@@ -62,7 +62,7 @@ class CellRules:
         return (Column(""),) * count if self.takes_others else ()
 
     def order(self, path: Path, columns: Sequence[Column], count: int) -> list[int]:
-        """Returns the place of each known column among the `count` columns of a file. Columns
+        """Returns the index of each known column among the `count` columns of a file. Columns
         without names are taken in the file's order. Raises InputError where a known column is
         absent, or the file has a column that is not known."""
         known = [column.name for column in self.known]
@@ -158,7 +158,8 @@ def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
 def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
     """Returns the samples with gaps filled and texts one-hot: each text of a column becomes a
     column, with 1 in the samples that hold it and 0 in others. Where a sample has a gap, or a text
-    that no sample trained on had, all these columns are 0; a warning tells of such texts.
+    that did not occur in the training samples, all these columns are 0; a warning names the first
+    of these texts.
 
     columns: the columns that learnt() returned for the samples trained on; empty changes nothing.
     """

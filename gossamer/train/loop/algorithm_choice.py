@@ -106,9 +106,10 @@ def _expected(problem: BackpropProblem,
               choices: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
     """Returns the choices in the order of their expected speed, the fastest first.
 
-    The op lists its algorithms by the length of their launches: an epoch, a block of samples, a
-    step. Exact blocking comes before all other algorithms where it, too, takes one launch for an
-    epoch, because it has the least work that must go sample by sample (docs/notes/training.md).
+    The op lists its algorithms by the length of their launches, the longest first: an epoch, a
+    block of samples, a step. Exact blocking comes before all other algorithms where it, too, takes
+    one launch for an epoch, because it has the least work that must go sample by sample
+    (docs/notes/training.md).
     """
     def follows(choice: AlgorithmChoice) -> bool:
         return not (isinstance(choice.algorithm, Blocked) and choice.algorithm.is_pipelined(

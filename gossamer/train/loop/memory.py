@@ -1,4 +1,4 @@
-"""A check, before memory is allocated, that there is enough memory for networks. A system that
+"""Checks, before memory is allocated, that there is enough memory for networks. A system that
 overcommits memory would allow the allocation, and kill the process when it uses the memory."""
 
 from __future__ import annotations

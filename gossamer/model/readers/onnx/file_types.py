@@ -1,5 +1,5 @@
-"""The types of a file's values, and shapes that do not depend on the data, by ONNX's own
-inference."""
+"""Finds the types of a file's values, and the shapes that do not depend on the data, with ONNX's
+own inference."""
 
 from __future__ import annotations
 

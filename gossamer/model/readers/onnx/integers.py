@@ -92,7 +92,8 @@ class Integers:
         self.probe = probe
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drops all that is known of values whose node gossamer does not compute after all."""
+        """Drops all that was noted about some values. The reader calls this method when it finds
+        that gossamer does not compute the node that makes these values."""
         for name in names:
             self.centred.pop(name, None)
             self.scaled.pop(name, None)
@@ -185,7 +186,8 @@ def constant(node: OnnxNode, c: Composer, array: np.ndarray, role: str) -> int:
 
 def centre(node: OnnxNode, integers: Integers, index: int, zero_point: np.ndarray | str,
            role: str) -> Centred:
-    """Returns an input of integers less a zero point, and adds nodes that compute it where needed.
+    """Returns the integers of an input after subtraction of a zero point. Adds nodes that subtract
+    the zero point where no known value is the difference.
 
     zero_point: as for Centred.
     role: the end of new names.
@@ -238,11 +240,12 @@ def give(node: OnnxNode, integers: Integers, centred: Centred, output: str) -> N
 
 def requantise(node: OnnxNode, c: Composer, value: int, zero_point: np.ndarray,
                dtype: str, role: str = "centred", *, is_shifted: bool = False) -> Centred:
-    """Adds the node that rounds a value to integers of a dtype less their zero point.
+    """Adds the node that rounds a value to integers of a dtype and subtracts their zero point.
 
     value: number of the value in `c`, in units of the scale.
     is_shifted: whether the zero point, one number, has been added to the value already. A value
-    half-way between two integers is then rounded to the even integer of the file.
+    half-way between two of the file's integers is then rounded to the even one; otherwise it is
+    rounded to an integer that is even after the subtraction.
     """
     low, high = RANGES[dtype]
     if is_shifted:

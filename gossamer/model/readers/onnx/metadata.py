@@ -43,9 +43,8 @@ _Value = TypeVar("_Value")
 
 
 def read(model: onnx.ModelProto) -> ModelMetadata:
-    """Returns the metadata in the texts of a file that have the format which entries() writes.
-    Other texts under the same keys are ignored, since other programs use these keys for other
-    things."""
+    """Returns the metadata that a file's texts state. A text that is not in the format of entries()
+    is ignored, since other programs use the same keys for other things."""
     texts = {entry.key: entry.value for entry in model.metadata_props}
     classes, picture = _parsed(texts.get(CLASSES)), _parsed(texts.get(PICTURE))
     names = classes if isinstance(classes, list) and all(

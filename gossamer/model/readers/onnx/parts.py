@@ -71,8 +71,8 @@ class Parts:
             self.probe.known(name) is not None for name in filter(None, node.input))
 
     def truth(self, name: str) -> bool | None:
-        """Returns the value of a condition that follows from shapes and constants, and is the same
-        at two sizes of the dimensions that the file leaves open; None for other conditions."""
+        """Returns the value of a condition if it follows from shapes and constants, and is the same
+        at two sizes of the open dimensions; None for other conditions."""
         value = self.probe.known(name)
         if value is None or value.size != 1:
             return None
@@ -147,9 +147,8 @@ class Parts:
         return self._clusters.add(reads(node), filter(None, node.output))
 
     def finish(self, inputs: Sequence[ValueInfo]) -> None:
-        """Adds the nodes that are left to ONNX Runtime to the graph, as the parts into which they
-        were joined. Nodes that depend on values which cannot leave their part become the graph's
-        tail.
+        """Adds the parts to the graph. The parts consist of the nodes that are left to ONNX
+        Runtime. Nodes that depend on values which cannot leave their part become the graph's tail.
 
         inputs: all inputs of the network. Raises UnsupportedError for a node in the tail that ONNX
         Runtime does not know.
@@ -216,8 +215,8 @@ class Parts:
         return (name for node in self._converted[step] for name in node.inputs)
 
     def _tail(self, steps: Sequence[int], inputs: Sequence[ValueInfo]) -> Tail:
-        """Returns the tail of these steps, and makes the values that they read outputs of the
-        graph."""
+        """Returns the tail that consists of these steps. The values that the tail reads become
+        outputs of the graph."""
         graph = self._graph
         members = []
         for step in steps:
@@ -252,8 +251,8 @@ class Parts:
         return tail
 
     def _typed(self, info: ValueInfo, as_in_file: Container[str]) -> ValueInfo:
-        """Returns an input or output of the network; in the file's dtype where only the tail reads
-        or makes the value."""
+        """Returns an input or output of the network. The value has the file's dtype where only the
+        tail reads or makes it."""
         kind = self._types.elem_type(info.name)
         if info.name not in as_in_file or kind not in TYPES:
             return info
@@ -318,8 +317,9 @@ class Parts:
 
     def _enter(self, graph: onnx.GraphProto, value: str, taken: set[str],
                names: set[str], as_in_file: bool) -> list[str]:
-        """Adds a value that nodes of a part read from outside to the part's model: a small constant
-        as it is in the file, another value as an input. Returns the names of the inputs."""
+        """Adds to the model of a part a value that the part's nodes read from outside: a small
+        constant as it is in the file, another value as an input. Returns the names of the
+        inputs."""
         if value in self._inner:
             graph.input.append(onnx.ValueInfoProto(name=value, type=self._inner[value]))
             return [value]
