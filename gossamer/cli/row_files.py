@@ -96,8 +96,9 @@ def check(path: Path, option_text: str, outputs: int) -> None:
 
 
 def open_rows(path: Path, option_text: str, key: str, *, resume: bool) -> RowFile:
-    """Returns the file of rows at a path that check() has accepted. key: the JSON key, or the
-    heading of the column, of the rows' names. resume: whether a file that exists is continued."""
+    """Returns the file of rows at a path that check() has accepted. key: the JSON key of the rows'
+    names, or the heading of the column with the rows' names. resume: whether a file that exists is
+    continued."""
     if path.suffix in GROWING:
         kind = JsonLines if path.suffix == ".jsonl" else CsvLines
         return kind(path, option_text, key, resume=resume)

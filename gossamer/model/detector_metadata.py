@@ -23,8 +23,8 @@ class DetectionHead:
     mask: indices of the network's anchors that the boxes of each cell adjust, in order.
     scale_x_y: factor s of the offset of a box's centre from the centre of its cell: for an output
     v, the offset is (sigmoid(v) - 0.5) * s cells.
-    new_coords: whether the network computes all sigmoids itself, and the size of a box is
-    (2 * v)^2 times its anchor for an output v, instead of exp(v) times its anchor.
+    new_coords: whether the network computes all sigmoids itself. For an output v, the size of a box
+    is then (2 * v)^2 times its anchor, else exp(v) times its anchor.
     softmax: whether the classes of a region head share a softmax; else each has a sigmoid.
     """
 

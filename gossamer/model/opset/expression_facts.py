@@ -14,9 +14,9 @@ _TRUTH = integers(0, 1)
 _ZERO, _ONE, _MINUS_ONE = point(0.0), point(1.0), point(-1.0)
 _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal"})
 _MOST_LIMITS, _MOST_COMPARED = 8, 4
-"""Limits on the time that facts take: the facts of results are derived case by case for a value
-that is compared with at most _MOST_LIMITS numbers, and for at most _MOST_COMPARED values of an
-expression."""
+"""Limits on the time that the derivation of facts takes. The facts of results are derived case by
+case for at most _MOST_COMPARED values of an expression, and only for values that are compared with
+at most _MOST_LIMITS numbers."""
 
 
 def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,

@@ -41,8 +41,8 @@ def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray
     """Returns whether an expression ends in the sign of a number that is not 0 for any sum of
     products.
 
-    Returns False where this is not known: where `values` are neither -1 and 1 nor -1, 0 and 1, or
-    where the weights of a channel have several magnitudes.
+    Returns False also where the answer is not known, as for `values` other than (-1, 1) and (-1, 0,
+    1), or for a channel whose weights have several magnitudes.
 
     values: facts of the values that the weights are multiplied by.
     weight: the weights (M, ...).

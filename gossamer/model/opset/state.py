@@ -28,8 +28,8 @@ class InferenceState:
     the node, makes its attributes concrete and adds the node, or nodes that replace it, to this
     state.
 
-    other_batch: the finished state of the same graph at another batch size, from which rules see
-    which sizes depend on the batch; or None.
+    other_batch: the finished state of the same graph at another batch size, or None. Rules compare
+    the two states to find out which sizes depend on the batch.
     nodes: the nodes that were emitted.
     known: arrays of the values that do not depend on the data, by name.
     shapes, dtypes: shape and dtype of every value that was made so far, by name.

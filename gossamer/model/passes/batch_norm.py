@@ -149,8 +149,8 @@ def _fold(graph: Graph, names: set[str], layer: Node, norm: Node) -> None:
 
 
 def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Replaces batch norms that were not folded by (x - mean) * scale + shift, computed in this
-    order, where shape inference has checked their channels. resolve() replaces all other batch
+    """Turns each batch norm that is left into the expression (x - mean) * scale + shift, computed
+    in this order, if shape inference has checked its channels. resolve() replaces all other batch
     norms."""
     names = names_of(graph)
     for node in graph.nodes:

@@ -130,9 +130,10 @@ def _selects(node: Node, scale: float) -> bool:
 
 def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, name: str,
              scale: float) -> list[Node] | None:
-    """Returns the layers of scaled signs that a value reaches through one of its readers, which may
-    be the layer itself or a node that only selects values. The list also has the pad nodes between
-    the value and the layers. Returns None where the value reaches another node."""
+    """Returns the layers of scaled signs that a value reaches through one of its readers. The
+    reader may be a layer of scaled signs, or a node that only selects values. The list also has the
+    pad nodes between the value and the layers. Returns None where the value reaches another
+    node."""
     found = []
     pending = [(reader, name)]
     while pending:

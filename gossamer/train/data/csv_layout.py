@@ -12,8 +12,8 @@ from gossamer.errors import InputError, cut, quoted
 
 FIRST, LAST, NONE = "first", "last", "none"
 _HEADINGS = ("label", "class", "target", "y", "digit", "species")
-"""Names of the label's column that make the first line a heading even where the other cells of
-that line are numbers."""
+"""Usual names of a label's column. A first line with one of these names in the label's column is a
+heading, even where the other cells of the line are numbers."""
 _LISTED = 20
 """The most names of columns that a message lists."""
 

@@ -17,8 +17,8 @@ _TRAINING, _TEST = (("x", "y"), ("x_train", "y_train")), ("x_test", "y_test")
 
 
 def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset, Dataset | None]:
-    """Returns the samples to train on, and the samples to test on, or None in place of the second
-    where the file has no samples to test on.
+    """Returns the samples to train on, and the samples to test on. The samples to test on are None
+    where the file has none.
 
     The array x is (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width);
     y is (n,) labels, whole numbers or texts. Files with Python objects are refused, and no code in

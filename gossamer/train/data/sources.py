@@ -25,9 +25,8 @@ _TRAIN, _TEST = "train", ("t10k", "test", "val")
 def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numbers: bool = False,
          cells: CellRules | None = None) -> tuple[Dataset, Dataset | None]:
     """Returns two sets of samples of a file or folder: the samples to train on, and the samples to
-    test on, or None. Where a folder is given, the samples to test on are in the file or folder
-    inside it that has test, t10k or val in its name. In a .npz file they are the arrays x_test and
-    y_test.
+    test on, or None. In a folder, the samples to test on are in the file or subfolder with test,
+    t10k or val in its name. In a .npz file they are the arrays x_test and y_test.
 
     label: the column of the labels in a csv file: "first", "last", a number from 1, or a name.
     limit: largest number of samples that are read for each of the two sets, from the beginning of

@@ -106,8 +106,8 @@ class ConstantFolder:
     gossamer.io.limits.
 
     reads: for each value, how many nodes of the file read it.
-    too_large: results that are not computed because of the limit, or because they depend on such a
-    result, each with the limit in bytes that would allow it.
+    too_large: results that are not computed because they exceed the limit, or because they depend
+    on a result that exceeds the limit. Each has the limit, in bytes, that would allow the result.
     """
 
     def __init__(self, opset: int, reads: Mapping[str, int]) -> None:
@@ -163,8 +163,8 @@ class ConstantFolder:
         return results
 
     def fold_last(self, graph: Graph) -> None:
-        """Computes the last node of a graph, which a converter has made, where this node is
-        element-wise and its inputs are constants. A node with too large a result stays."""
+        """Computes the last node of a graph where this node is element-wise and its inputs are
+        constants. A converter has just added the node. A node with too large a result stays."""
         node = graph.nodes[-1]
         if node.op != "elementwise" or any(name not in graph.constants for name in node.inputs):
             return

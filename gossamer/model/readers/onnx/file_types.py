@@ -54,7 +54,7 @@ class FileTypes:
 
     def elem_type(self, name: str) -> int:
         """Returns ONNX's type of a tensor's elements in the file; 0 where the type is not known, or
-        the file has a number that is no type."""
+        where the number of the type in the file is none of ONNX's."""
         kind = self._inferred.get(name)
         number = kind.tensor_type.elem_type if kind is not None else 0
         return number if number in TensorProto.DataType.values() else 0

@@ -67,11 +67,11 @@ class Scaled:
 
 
 Requantise = Callable[[OnnxNode, np.ndarray, np.ndarray, str], Centred]
-"""A function that adds the node that rounds a float value to integers, in place of a
-QuantizeLinear, and returns the integers. Its arguments are the QuantizeLinear, the scale and the
-zero point (one number each), and the dtype of the integers. ONNX Runtime fuses a layer, the nodes
-that dequantise its inputs and the node that quantises its result into one operator on integers; the
-function rounds as this operator does."""
+"""A function that is called for a QuantizeLinear of a float value. The function adds the node that
+rounds the value to integers, and returns the integers. Its arguments are the QuantizeLinear, the
+scale and the zero point (one number each), and the dtype of the integers. ONNX Runtime fuses a
+layer, the nodes that dequantise its inputs and the node that quantises its result into one operator
+on integers; the function rounds as this operator does."""
 
 
 class Integers:
@@ -137,8 +137,9 @@ class Integers:
 
 def quantisation(node: OnnxNode, integers: Integers, indices: tuple[int, int], value: str,
                  axis: int | None = None) -> tuple[np.ndarray, np.ndarray, str]:
-    """Returns scale and zero point of a quantised value as float32 arrays that broadcast to the
-    value, and the dtype of the zero point, which is "" where there is no zero point.
+    """Returns three things: the scale and the zero point of a quantised value, as float32 arrays
+    that broadcast to the value, and the dtype of the zero point. The dtype is "" where there is no
+    zero point.
 
     indices: indices of the inputs that hold scale and zero point.
     value: the name of a value of the same shape.

@@ -148,9 +148,9 @@ def _global_pool(node: OnnxNode, kind: str) -> None:
 
 
 def _axes(node: OnnxNode) -> tuple[list[str], dict[str, Any], bool]:
-    """Returns the inputs of a reduction, its axes as attributes where they are no input, and
-    whether the reduction is the identity because it has no axes. Axes are an attribute before opset
-    18 (ReduceSum: 13), and an input since."""
+    """Returns three things: the inputs of a reduction; the axes as attributes where the axes are no
+    input; and whether the reduction is the identity because it has no axes. Axes are an attribute
+    before opset 18 (ReduceSum: 13), and an input since."""
     inputs, attributes = [node.required(0)], {"axes": node.attribute("axes")}
     without_axes_is_identity = bool(node.attribute("noop_with_empty_axes", 0))
     if node.input(1):

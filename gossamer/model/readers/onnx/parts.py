@@ -208,8 +208,8 @@ class Parts:
         return self._clusters.group_of(step) if step in self._left else None
 
     def _reads_of(self, step: int, as_in_file: bool) -> Iterable[str]:
-        """Returns the values that a step reads, either as the file's node or as the nodes of
-        gossamer's graph that took its place."""
+        """Returns the values that a step reads: the inputs of the file's node, or the inputs of the
+        nodes that took its place in gossamer's graph."""
         if as_in_file or step in self._left:
             return reads(self._nodes[step])
         return (name for node in self._converted[step] for name in node.inputs)
