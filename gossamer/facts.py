@@ -424,3 +424,4 @@ REAL = ValueFacts()
 NONNEGATIVE = ValueFacts(0.0)
 PLUS_MINUS_ONE = ValueFacts(-1.0, 1.0, 2.0)
 TERNARY = integers(-1, 1)
+"""The facts of all numbers; of numbers from 0 on; of -1 and 1; and of -1, 0 and 1."""

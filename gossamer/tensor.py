@@ -26,6 +26,7 @@ BFLOAT16 = "bfloat16"
 """The dtype bfloat16: memory holds the upper 16 bits of each float32 number, as NumPy's uint16."""
 
 _WORD_BITS = {"packed32": 32, "packed64": 64}
+"""Number of bits of a word in each packed layout."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gossamer.model.metadata import ModelMetadata
 
 _WHITE = 255.0
+"""The largest grey level."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ the order of the samples and the learning rate of 0.3. The demo draws another or
 and multiplies the learning rate by 0.3 after every 4 epochs."""
 DEMO_FOLDER = Path("gossamer-train-demo")
 _DEMO_PAD = "32x32"
+"""The size to which the demo pads MNIST's pictures, by the text that --pad takes."""
 _HALF = 0.5
 """The least number that --binarise turns into 1 where --threshold is not given."""
 

@@ -72,6 +72,8 @@ class NetworkEntry:
 
 
 _Scaled = dict[tuple[bool, bool, str, int | None], tuple[Samples, Samples | None]]
+"""For each scaling, the samples to train on and to validate on. A key holds standardise,
+scale_targets, the activation of the outputs, and the fold."""
 GivenData = dict[tuple[int | None, int | None, str | None, str], tuple[Samples, _Scaled]]
 """The samples as they were given, once for each way to read them. A key holds the expected numbers
 of inputs and outputs, the task and the weights of classes. A value holds the samples, and a mapping

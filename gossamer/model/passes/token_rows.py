@@ -9,6 +9,7 @@ from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.opset.state import Shape
 
 _SWAPPED = (0, 2, 1)
+"""The permutation that swaps the last two of three dimensions."""
 _RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
 
 

@@ -23,6 +23,7 @@ TEXT_HINT = ("; --label says which column the labels are in, `train --one-hot` m
 _GAPS = ("", "nan", "na", "n/a", "null", "none")
 """Contents, in small letters, of a cell without a value (a gap)."""
 _GREATEST = float(np.finfo(np.float32).max)
+"""The largest number of float32."""
 _MOST_VALUES = 1000
 """The most different texts of a column that become columns of zeros and ones."""
 

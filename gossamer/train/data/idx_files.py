@@ -18,6 +18,7 @@ from gossamer.io.packed import opened
 from gossamer.train.data.dataset import Dataset
 
 _IMAGES, _LABELS = ("images", "idx3"), ("labels", "idx1")
+"""Words in the names of files of images, and in the names of files of labels."""
 _UNSIGNED_BYTES = 8
 """The number in a file's header that stands for unsigned bytes."""
 

@@ -26,6 +26,7 @@ RANGES = {kind: (float(np.iinfo(kind).min), float(np.iinfo(kind).max))
 _ANY = (-128.0, 255.0)
 """Bounds of 8-bit values that may be signed or unsigned."""
 _MOST_INT32 = 2.0**31
+"""Bound of the magnitudes of int32 values."""
 
 
 @dataclass(frozen=True)
