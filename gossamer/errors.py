@@ -1,4 +1,4 @@
-"""The errors that users can meet.
+"""The errors and warnings that gossamer raises, and functions that shorten their messages.
 
 Each message is one line that says what is wrong, where, and what to do. Names and values come from
 files that anybody may have written, so the length of a message is bounded.

@@ -1,4 +1,4 @@
-"""Measures times: samples of device work and of calls."""
+"""Measures the times of device work and of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The verb `bench`: suites that measure gossamer and its peers, and tables of committed rows."""
+"""The verb `bench`: runs suites that measure gossamer and its peers, and makes tables of committed
+rows."""
 
 from __future__ import annotations
 

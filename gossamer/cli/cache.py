@@ -1,4 +1,4 @@
-"""The verbs of `cache`: stored measurements and compiled kernels."""
+"""The verbs of `cache`, which manage stored measurements and compiled kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bar that shows how many inputs of a network are done."""
+"""Shows a bar of how many inputs of a network are done."""
 
 from __future__ import annotations
 

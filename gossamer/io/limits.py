@@ -1,4 +1,4 @@
-"""How much memory a file may ask for.
+"""Limits how much memory a file may ask for.
 
 A small file can describe a large content: packed bytes, the shape of an array, a layer that makes
 its input larger. The size of the content is compared with a limit before memory is taken. The limit

@@ -1,5 +1,5 @@
-"""Output files that options name: they are checked before the work, and after the work they are
-written whole or not at all."""
+"""Checks output files, which options name, before the work. Writes the files after the work, whole
+or not at all."""
 
 from __future__ import annotations
 

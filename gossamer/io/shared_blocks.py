@@ -1,4 +1,5 @@
-"""Blocks of shared memory. Processes that this process has started write to them."""
+"""Allocates blocks of shared memory. Processes that this process has started write to the
+blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts, sizes and shapes as text for people."""
+"""Formats counts, sizes and shapes as text for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells whether a batch may be run in several parts without a change of its results."""
+"""Finds out whether a batch may be run in several parts without a change of the results."""
 
 from __future__ import annotations
 

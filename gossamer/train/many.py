@@ -1,4 +1,4 @@
-"""Training of many independent networks at once: sweeps, cross-validation, ensembles."""
+"""Trains many independent networks at once, for sweeps, cross-validation and ensembles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The networks that train_many() trains: each with its samples, its training state and its file."""
+"""Makes the networks that train_many() trains, each with its samples, its training state and its
+checkpoint file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Products of signs: tells which weights have one magnitude in each channel (all of them a or -a),
-and which sums have a sign that is never 0.
+"""Recognises products of signs: weights that have one magnitude in each channel (all of them a or
+-a), and sums whose sign is never 0.
 
 For example, a sum of an odd number of products of 1 and -1 is odd, so that it is not 0. A sum of
 integers never equals a threshold that lies between two integers.

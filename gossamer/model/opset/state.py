@@ -1,5 +1,5 @@
-"""InferenceState: the known shapes, dtypes and values of a graph while its nodes are made concrete,
-one after another."""
+"""InferenceState: records the shapes, dtypes and values that shape inference has found so far, and
+the nodes that it has made."""
 
 from __future__ import annotations
 

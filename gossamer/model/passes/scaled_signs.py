@@ -1,5 +1,5 @@
-"""Rewrites that turn layers into products of signs: the weights of a channel all have the same
-magnitude (they are a or -a), and the inputs are -1, 0 or 1."""
+"""Turns layers into products of signs: the weights of a channel all have the same magnitude (they
+are a or -a), and the inputs are -1, 0 or 1."""
 
 from __future__ import annotations
 

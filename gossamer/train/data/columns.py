@@ -1,6 +1,6 @@
-"""Columns of tables with cells that are no numbers: gaps are filled, and texts become columns of
-zeros and ones. The numbers that fill gaps and the texts of each column are kept, so that later
-samples are encoded in the same way."""
+"""Encodes columns of tables with cells that are no numbers: gaps are filled, and texts become
+columns of zeros and ones. The numbers that fill gaps and the texts of each column are kept, so that
+later samples are encoded in the same way."""
 
 from __future__ import annotations
 

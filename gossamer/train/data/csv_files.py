@@ -1,4 +1,5 @@
-"""Labelled samples in csv files: each row is a sample, one of its cells the label."""
+"""Reads labelled samples from csv files: each row is a sample, and one cell of the row is the
+label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The layout of a csv file: the delimiter, the column of the labels, and the columns' names."""
+"""Finds the layout of a csv file: the delimiter, the column of the labels, and the columns'
+names."""
 
 from __future__ import annotations
 

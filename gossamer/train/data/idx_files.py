@@ -1,4 +1,5 @@
-"""Labelled pictures in idx files, MNIST's own format: a file of images and a file of labels.
+"""Reads labelled pictures from idx files, MNIST's own format: a file of images and a file of
+labels.
 
 A file is a big-endian header (two zero bytes, the type of its numbers, the number of dimensions
 and their sizes as int32) and then the numbers, last dimension fastest

@@ -1,5 +1,5 @@
-"""Labelled samples in .npz files of NumPy: the arrays x and y, or x_train and y_train, to train on,
-and x_test and y_test to test on."""
+"""Reads labelled samples from .npz files of NumPy: the arrays x and y, or x_train and y_train, to
+train on, and x_test and y_test to test on."""
 
 from __future__ import annotations
 

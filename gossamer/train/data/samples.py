@@ -1,4 +1,5 @@
-"""Checked samples for a network: float32 matrices, and labels as indices of classes."""
+"""Checks samples for a network. Makes float32 matrices of the samples, and turns their labels into
+indices of classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading of labelled samples from files and folders.
+"""Reads labelled samples from files and folders.
 
 The formats are csv files (MNIST's and others), MNIST's idx files, folders with a folder of pictures
 for each class, and .npz files. Every reader raises InputError that names the file, the place in the

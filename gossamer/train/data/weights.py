@@ -1,4 +1,5 @@
-"""Weights of samples, which a user gives for each sample or for each class."""
+"""Checks the weights that a user gives for each sample or for each class, and computes the weights
+of samples from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of the algorithm that trains, and of its config."""
+"""Chooses the algorithm that trains, and its config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: files from which training continues as if it had never stopped."""
+"""Writes and reads checkpoints, files from which training continues as if it had never stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The constants of ONNX files: tensors as arrays, and nodes whose results are known."""
+"""Reads the constants of ONNX files: turns tensors into arrays, and computes nodes whose inputs are
+constants."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Integers: the quantised values of an ONNX file while it is read, and functions that add the nodes
-which compute quantised values in float32.
+"""Integers: records the quantised values of an ONNX file while the file is read. Functions add the
+nodes that compute quantised values in float32.
 
 A quantised value holds integers q of few bits that stand for the numbers (q - zero point) * scale.
 In gossamer's graph the value is q - zero point in float32. Floats hold these integers exactly,

@@ -1,4 +1,5 @@
-"""OnnxNode: a node of an ONNX file for its converter, with the graph that it is converted into."""
+"""OnnxNode: gives a converter a node of an ONNX file, and adds to the graph the nodes that replace
+this node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Parts: the nodes of an ONNX file that gossamer does not compute, as models for ONNX Runtime."""
+"""Parts: collects the nodes of an ONNX file that gossamer does not compute, and makes models of
+them for ONNX Runtime."""
 
 from __future__ import annotations
 
