@@ -27,7 +27,7 @@ def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
         The photo, in RGB.
     boxes : sequence of Box
         The boxes. A box of higher score is drawn over boxes of lower score, and its label is placed
-        earlier, so that it is nearer to the box.
+        earlier, so that the label is nearer to the box.
 
     Returns
     -------

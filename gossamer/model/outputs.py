@@ -15,8 +15,8 @@ scores are sorted. In 1000 scores a search takes 0.3 us, and a sort takes 50 us.
 
 
 def is_class_scores(output: np.ndarray, rows: int) -> bool:
-    """Returns whether an output can be read as the scores of two or more classes for each of `rows`
-    inputs: floats of shape (rows, classes[, 1, 1])."""
+    """Returns whether an output can be read as scores of classes. Such an output holds floats of
+    shape (rows, classes[, 1, 1]), with two or more classes."""
     return (output.ndim >= 2 and len(output) == rows and output.shape[1] > 1
             and math.prod(output.shape[2:]) == 1 and np.issubdtype(output.dtype, np.floating))
 

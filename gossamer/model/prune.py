@@ -220,7 +220,7 @@ def _keep(layers: Sequence[_PrunableLayer], names: Sequence[str]) -> None:
 
 
 def _keep_unlike(layers: Sequence[_PrunableLayer], pattern: str) -> None:
-    """Marks as kept the layers that cannot have a pattern, each with the reason."""
+    """Marks the layers that cannot have a pattern as kept, each with the reason."""
     for layer in layers:
         if layer.kept:
             continue

@@ -137,8 +137,8 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
     device : str or Device, optional
         Device for all networks; None takes the device of each config.
     checkpoint : str or Path, optional
-        Folder of checkpoints, created if it is missing. Each network has a file in the folder,
-        which is replaced after epochs.
+        Folder of checkpoints, created if it is missing. Each network has a file in the folder; the
+        file is replaced after epochs.
     resume : bool
         True to continue from the checkpoints. Networks without a file in the folder begin anew.
     ray : str, optional

@@ -35,8 +35,8 @@ class NetworkEntry:
     state: the training state.
     data: the samples, scaled for training.
     rows: (samples,) indices of the rows of `data` that the network is trained on.
-    validation_data: samples to validate on; None without validation. Also None with folds: such a
-    network is validated on the rows of `data` that are not in `rows`.
+    validation_data: samples to validate on; None without validation. Also None with folds: the
+    network of a fold is validated on the rows of `data` that are not in `rows`.
     seconds: duration of the launches so far.
     checkpointer: writer of the network's checkpoint file; None without checkpoints.
     """

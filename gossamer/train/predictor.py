@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Predictor(Estimator):
-    """An estimator that has a trained network in its attributes, once it is trained."""
+    """An estimator that has a trained network in its attributes after training."""
 
     coefs_: list[np.ndarray]
     intercepts_: list[np.ndarray]

@@ -87,8 +87,8 @@ def _reshape_shape(state: InferenceState, node: Node) -> None:
         if rest:
             new[axis] = math.prod(old) // rest
         elif len(other_shape) == len(new):
-            # another size is 0, so that the number of elements does not give this size; the shape
-            # at another batch size does
+            # another size is 0, so that the number of elements does not give this size; the size is
+            # taken from the shape at another batch size
             new[axis] = other_shape[axis]
         else:
             new[axis] = 0

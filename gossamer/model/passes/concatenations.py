@@ -36,8 +36,8 @@ def nest_concatenations(graph: Graph) -> None:
 
 
 def _nested(node: Node, wholes: Wholes) -> list[str]:
-    """Returns the inputs of a concatenation, with parts replaced by their whole where `wholes` has
-    them."""
+    """Returns the inputs of a concatenation. Consecutive inputs that are all parts
+    of a whole in `wholes` are replaced by the whole."""
     inputs, result, start = node.inputs, list[str](), 0
     while start < len(inputs):
         fitting = [(parts, whole) for parts, whole in wholes[inputs[start],

@@ -38,7 +38,7 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     element-wise nodes are fused into convolutions, products and each other.
 
     channels_first: whether layers of channels-last images become layers of channels-first images
-    where fewer transpositions remain then. Channels-first images help only if each kernel can work
+    where this leaves fewer transpositions. Channels-first images help only if each kernel can work
     in several layouts, which ONNX Runtime's kernels cannot.
     chooses_by_weights: whether convolutions of single pixels may read more channels than they need,
     with weights of 0, in place of a gather of channels. This helps on GPUs.

@@ -90,8 +90,8 @@ def move_scales_into_weights(graph: Graph) -> None:
 
 
 def _with_signs(name: str, taken: Sequence[Node], names: set[str], source: str) -> list[Node]:
-    """Makes the nodes in `taken` read the signs of a value in place of the value. Returns a list of
-    the node that makes the signs; an empty list where `taken` is empty."""
+    """Makes the nodes in `taken` read the signs of a value in place of the value. Returns a list
+    with the node that makes the signs; an empty list where `taken` is empty."""
     if not taken:
         return []
     signs = new_name(names, f"{name}.signs")

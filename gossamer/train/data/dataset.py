@@ -1,4 +1,4 @@
-"""Labelled samples in memory, and the functions that prepare and split them."""
+"""Dataset: labelled samples in memory. Functions prepare and split the samples."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
     y is (n,) labels, whole numbers or texts. Files with Python objects are refused, and no code in
     them is run.
 
-    limit: largest number of samples of either part; None for all.
+    limit: largest number of samples of either set; None for all.
     numbers: whether y holds numbers to learn, which become float64.
     Raises InputError that names the array and what is wrong with it.
     """

@@ -27,7 +27,7 @@ _MEASURED_IN_ALL = 2**15
 reference has to train on all of them. This limit may be exceeded where each network has the
 smallest number of samples."""
 _SHORTEST = 256
-"""Launches of at most this many samples are not halved once more to suit an algorithm."""
+"""A launch of at most this many samples is not halved any further to suit an algorithm."""
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,9 @@ def to_array(tensor: onnx.TensorProto) -> np.ndarray:
 
 
 def load_external_data(model: onnx.ModelProto, path: Path) -> None:
-    """Loads the tensors that lie in files beside the model; of each tensor, as many bytes as its
-    shape takes. Raises ValueError for a damaged tensor, and InputError where the tensors are too
-    large."""
+    """Loads the tensors that lie in files beside the model. As many bytes are read for a tensor as
+    its shape needs. Raises ValueError for a damaged tensor, and InputError where the tensors are
+    too large."""
     tensors = filter(uses_external_data, _tensors(model.graph))
     files: dict[str, int] = {}
     total = 0

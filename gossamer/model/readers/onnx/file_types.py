@@ -116,8 +116,8 @@ class FileTypes:
         try:
             inferred = infer_shapes(self.with_graph(graph), data_prop=True)
         except Exception:
-            # onnx raises exceptions of its own classes; ONNX Runtime will raise an error that tells
-            # the fault
+            # onnx raises exceptions of its own classes; ONNX Runtime will raise an error that
+            # describes the fault
             return {}
         return {info.name: info.type for info in inferred.graph.value_info}
 

@@ -260,8 +260,8 @@ def requantise(node: OnnxNode, c: Composer, value: int, zero_point: np.ndarray,
     else:
         value = c.apply("max", value, constant(node, c, low - zero_point, "low"))
         value = c.apply("min", value, constant(node, c, high - zero_point, "high"))
-    # the bounds are integers, so that the clip may come before the rounding; where the rounding
-    # comes last, the value facts of the result are known
+    # the bounds are integers, so that the clip may come before the rounding; the value facts of the
+    # result are known only where the rounding is the last step
     return Centred(node.emit_expression(c, c.apply("round", value), role), zero_point, dtype)
 
 

@@ -26,7 +26,7 @@ _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 _OTHER_SIZES = {"batch": 2, "open_size": 192}
 """The sizes of open dimensions at which a condition is evaluated a second time."""
 _FLOAT64 = ("which is float64; give a precision, such as fp32, to have it computed in float32")
-"""The end of a reason, after the name of a float64 value."""
+"""The end of a message's reason, which begins with the name of a float64 value."""
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))
 """Operators that no file may ask for: EPContext names another file, ImageDecoder decodes
 pictures."""
@@ -109,7 +109,7 @@ class Parts:
 
     def takes(self, node: onnx.NodeProto) -> bool:
         """Returns whether ONNX Runtime knows the domains of a node and of the nodes within it, and
-        none of them is refused."""
+        none of these nodes is in _REFUSED."""
         if node.op_type in _REFUSED or (
                 node.domain not in _DOMAINS and (node.domain, node.op_type) not in self._functions):
             return False
@@ -282,9 +282,9 @@ class Parts:
     def _model(self, name: str, members: Sequence[tuple[onnx.NodeProto, str]],
                crossing: Sequence[str], names: set[str],
                as_in_file: Container[str] = ()) -> tuple[np.ndarray, list[str]]:
-        """Returns the bytes of a model of some nodes whose outputs are the values `crossing`, and
-        the names of the model's inputs. as_in_file: inputs and outputs that have their type in the
-        file, not their type in gossamer's graph."""
+        """Returns the bytes of a model that consists of some nodes and has the outputs `crossing`,
+        and the names of the model's inputs. as_in_file: inputs and outputs that have their type in
+        the file, not their type in gossamer's graph."""
         graph = helper.make_graph([], name, [], [])
         made = {value for node, _ in members for value in node.output if value}
         taken = made.union(*(reads(node) for node, _ in members))
