@@ -40,7 +40,7 @@ _SHRINKING = frozenset(("Compress", "NonZero"))
 """Folded ops whose result has a shape that depends on the input's values. The input's shape sets an
 upper bound for this shape."""
 _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
-"""Types whose elements take eight bytes."""
+"""Types with elements of eight bytes."""
 _MOST_RANK = 32
 _MOST_PARAMETERS = 1024
 """The most elements of a constant that is given to ONNX's shape inference. Constants that decide

@@ -1,5 +1,5 @@
 """Converts a network's metadata to and from the texts in the `metadata_props` of an ONNX file. The
-keys of the texts:
+fields below are the keys of the texts.
 
 classes: JSON list of the names of the classes.
 outputs: "scores" where the score of a class does not depend on the other classes.
