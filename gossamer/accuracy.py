@@ -1,4 +1,5 @@
-"""The error of a result against its float64 reference, and the largest accepted errors."""
+"""Computes the error of a result against its float64 reference, and states the largest accepted
+errors."""
 
 from __future__ import annotations
 

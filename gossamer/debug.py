@@ -24,8 +24,8 @@ logger.addHandler(logging.NullHandler())
 
 
 def level() -> int:
-    """Returns the level that the environment sets, at least 2 where the logger takes messages of
-    level DEBUG; a value that is not a number counts as 1."""
+    """Returns the level that the environment sets; a value that is not a number counts as 1. Where
+    the logger accepts messages of level DEBUG, the level is at least 2."""
     text = os.environ.get("GOSSAMER_DEBUG", "").strip()
     try:
         level = max(0, min(int(text), LEVELS[-1])) if text else 0

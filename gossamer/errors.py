@@ -1,4 +1,4 @@
-"""The errors that users can meet.
+"""The errors and warnings that gossamer raises, and functions that shorten their messages.
 
 Each message is one line that says what is wrong, where, and what to do. Names and values come from
 files that anybody may have written, so the length of a message is bounded.
@@ -14,6 +14,7 @@ MOST_CHARACTERS = 500
 MOST_QUOTED = 80
 """The most characters of a name or value that a message quotes."""
 _PARTS = reprlib.Repr()
+"""Writes values as text, but only parts of long or deeply nested values."""
 _PARTS.maxlist = _PARTS.maxtuple = _PARTS.maxdict = _PARTS.maxset = MOST_QUOTED // 2
 _PARTS.maxstring = _PARTS.maxlong = _PARTS.maxother = MOST_QUOTED
 _PARTS.maxlevel = 4

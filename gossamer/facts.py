@@ -1,8 +1,9 @@
-"""ValueFacts: facts that hold for all values of a tensor, such as that each is plus or minus 1.
+"""ValueFacts: facts that hold for all values of a tensor, such as: each value is -1 or 1.
 
-The arithmetic of facts follows float32. The facts of a result hold for every order in which a sum
-is added, and with fused multiply-adds. The facts do not hold for algorithms that compute a sum by a
-transform, such as Winograd's: the results of these algorithms are off by up to their tolerance.
+The arithmetic of facts follows float32. The facts of a result hold for every order in which the
+terms of a sum are added, and with fused multiply-adds. The facts do not hold for algorithms that
+compute a sum by a transform, such as Winograd's: the results of these algorithms are off by up to
+their tolerance.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class ValueFacts:
 
     def _inside(self, lower: float, upper: float) -> ValueFacts | None:
         """Returns the facts of the values above `lower` and below `upper`; None where no value lies
-        between them. An infinite limit is no limit: infinite values are kept, too."""
+        between them. A limit that is infinite excludes nothing: infinite values are kept, too."""
         low, high = self.low, self.high
         if not self.step:
             if math.isfinite(lower) and lower >= low:
@@ -423,3 +424,4 @@ REAL = ValueFacts()
 NONNEGATIVE = ValueFacts(0.0)
 PLUS_MINUS_ONE = ValueFacts(-1.0, 1.0, 2.0)
 TERNARY = integers(-1, 1)
+"""The facts of all numbers; of numbers from 0 on; of -1 and 1; and of -1, 0 and 1."""

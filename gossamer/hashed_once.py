@@ -1,4 +1,4 @@
-"""HashedOnce: frozen dataclasses that are keys of many look-ups."""
+"""HashedOnce: a base class of frozen dataclasses that are keys of many look-ups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime, the host's library for whole networks and for nodes that gossamer does not
+"""Imports ONNX Runtime, the host's library for whole networks and for nodes that gossamer does not
 compute."""
 
 from __future__ import annotations

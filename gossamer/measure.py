@@ -1,4 +1,4 @@
-"""Measures times: samples of device work and of calls."""
+"""Measures the times of device work and of calls."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Task:
     as_in_plan: whether kernels of captured repeats may begin before the previous execution has
     ended; see Device.timed_graph.
     around: function that makes a context manager. Where `interleave` keeps tasks from disturbing
-    each other (`apart`), it takes each sample of the task within this context manager.
+    each other (`apart`), each sample of the task is taken within this context manager.
     """
 
     device: Device

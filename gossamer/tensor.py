@@ -26,6 +26,7 @@ BFLOAT16 = "bfloat16"
 """The dtype bfloat16: memory holds the upper 16 bits of each float32 number, as NumPy's uint16."""
 
 _WORD_BITS = {"packed32": 32, "packed64": 64}
+"""Number of bits of a word in each packed layout."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,8 @@ class TensorSpec(HashedOnce):
         return replace(self, format=replace(self.format, **changes))  # type: ignore[arg-type]
 
     def same_memory(self, other: TensorSpec) -> bool:
-        """Returns whether memory of this spec can be read by the other spec, with no byte moved."""
+        """Returns whether memory that holds a tensor of this spec can be read as the other spec
+        without moving a byte."""
         if self == other:
             return True
         if self.format.is_packed or other.format.is_packed or self.shape != other.shape:

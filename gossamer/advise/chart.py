@@ -1,4 +1,4 @@
-"""A chart of speed over sparsity."""
+"""Draws a chart of speed over sparsity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of the layers to prune for a wanted speed-up, with as few zeros as possible."""
+"""Chooses the layers to prune for a wanted speed-up, with as few zeros as possible."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Choice:
 
 
 def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Choice:
-    """Returns the layers to prune, without a pattern, for a speed-up.
+    """Returns the layers to prune for a speed-up, with the pattern "unstructured".
 
     keep: names of layers that stay as they are.
 
-    The layers are chosen one after another: each time the layer that saves the most time for each
+    The layers are chosen one after another. The next layer is the one that saves the most time per
     weight that becomes zero. Where pruning one more layer can reach the speed-up, the layer that
     reaches it with the fewest zeros is the last. The time of the network is expected to fall in the
     same ratio as the sum of its steps' times.
@@ -57,8 +57,8 @@ def cheapest(advice: Advice, speed_up: float, keep: Collection[str] = ()) -> Cho
 
 def _steps(groups: Sequence[LayerGroup], ways: list[Way],
            taken: dict[LayerGroup, Way]) -> Iterator[tuple[float, float, LayerGroup, Way]]:
-    """Yields each change of one group to more zeros that saves time, as the microseconds saved, the
-    number of further zeros, the group and its new way."""
+    """Yields each change that gives one group more zeros and saves time. A change is given by the
+    microseconds saved, the number of further zeros, the group and its new way."""
     for group in groups:
         now = taken.get(group)
         us = group.us[now.name if now else AS_IT_IS]

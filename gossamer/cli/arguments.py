@@ -1,4 +1,5 @@
-"""From the text of the command line to graphs and arrays: MODEL, --shape and --input."""
+"""Turns texts of the command line, such as MODEL, --shape and --input, into graphs, plans and
+arrays."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 AnyPlan = Plan | PlanGroup | OpenPlan
-"""A network on one device, or on several, or with inputs of any size."""
+"""A plan of a network on one device, on several devices, or with inputs of any size."""
 
 
 def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,

@@ -1,4 +1,5 @@
-"""The verb `bench`: suites that measure gossamer and its peers, and tables of committed rows."""
+"""The verb `bench`: runs suites that measure gossamer and its peers, and makes tables of committed
+rows."""
 
 from __future__ import annotations
 
@@ -187,8 +188,8 @@ def _write_files(rows: Sequence[ResultRow], csv: Path | None, plot: Path | None,
 
 def _tables(path: Path, suites: Sequence[str], case: str | None, into: Path | None,
             csv: Path | None, plot: Path | None, folder: Path | None) -> None:
-    """Makes Markdown tables, figures, CSV or a plot, as the options ask, of the result rows in a
-    file or folder."""
+    """Reads the result rows of a file or folder, and makes Markdown tables, figures, CSV or a plot
+    from them, as the options ask."""
     from gossamer.bench.report import figures, tables
     from gossamer.bench.rows import read_rows
     from gossamer.bench.suites.catalogue import named
@@ -342,7 +343,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[Path]]:
 
 
 def _loads(threads: str, rate: float | None, seconds: float) -> list[Load]:
-    """Returns a load, which says how calls follow one another, for each number of threads."""
+    """Returns a load for each number of threads. A load says how calls follow one another."""
     from gossamer.bench.call_times import Load
 
     try:

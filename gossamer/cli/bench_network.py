@@ -1,4 +1,4 @@
-"""`gossamer bench MODEL`: one table of how fast gossamer and its peers run a network."""
+"""`gossamer bench MODEL`: prints one table of how fast gossamer and its peers run a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The suite `serve` of the verb `bench`: servers under load, as a table and a chart."""
+"""The suite `serve` of the verb `bench`: measures servers under load, and makes a table and a
+chart."""
 
 from __future__ import annotations
 

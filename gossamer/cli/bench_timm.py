@@ -1,4 +1,5 @@
-"""The suite `timm` of the verb `bench`: networks of timm in the columns of timm's own results."""
+"""The suite `timm` of the verb `bench`: measures networks of timm, with the columns of timm's own
+results."""
 
 from __future__ import annotations
 

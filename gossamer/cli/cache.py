@@ -1,4 +1,4 @@
-"""The verbs of `cache`: stored measurements and compiled kernels."""
+"""The verbs of `cache`, which manage stored measurements and compiled kernels."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class StoredFile:
     layers: number of measured layers.
     candidates: number of measured candidates.
     plans: number of measured plans.
-    sections: the layers, candidates and plans that were measured with the same versions of driver,
-    toolkit and gossamer: their numbers, and the versions as text.
+    sections: for each combination of versions of driver, toolkit and gossamer, the versions as
+    text, and the numbers of layers, candidates and plans that were measured with these versions.
     problem: why the file is not used; None where it is used.
     """
 

@@ -214,9 +214,9 @@ def _measure(plan: Plan, tuner: Tuner, sizes: list[int],
 
 @contextmanager
 def _stopping(tuner: Tuner, counter: _CandidateCounter) -> Iterator[None]:
-    """Makes Ctrl-C in a terminal end only the measuring in the body, so that a plan is made of the
-    measurements so far. A second Ctrl-C, an interrupt without a terminal, or SIGTERM ends the
-    program with a message on the measurements."""
+    """Makes Ctrl-C in a terminal end only the measuring in the body of the with statement, so that
+    a plan is made of the measurements so far. A second Ctrl-C, an interrupt without a terminal, or
+    SIGTERM ends the program with a message on the measurements."""
     def stop(number: int, frame: object) -> None:
         signal.signal(signal.SIGINT, before)
         tuner.stop()
@@ -282,7 +282,7 @@ def _print_reports(device: Device, reports: Sequence[Report], tuner: Tuner,
 
 
 def _print_tuning(tuning: Mapping[str, Any]) -> None:
-    """Prints where the time of measuring went."""
+    """Prints how much time each part of the measuring took."""
     if not tuning:
         print("\nnothing was measured: all times came from the cache")
         return
@@ -420,7 +420,7 @@ class _CandidateCounter:
 
 @contextmanager
 def _progress() -> Iterator[_CandidateCounter]:
-    """Shows a bar while the body runs, where stderr is a terminal."""
+    """Shows a bar while the body of the with statement runs, where stderr is a terminal."""
     console = Console(stderr=True)
     with Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                   TextColumn("{task.description}", markup=False), console=console,

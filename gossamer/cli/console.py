@@ -38,8 +38,8 @@ def main() -> NoReturn:
 
 
 class _Output(io.FileIO):
-    """Standard output whose failures can be told from other errors. After a failure, bytes that are
-    still buffered are thrown away, so that Python prints no error at exit."""
+    """Standard output whose failures can be distinguished from other errors. After a failure, bytes
+    that are still buffered are thrown away, so that Python prints no error at exit."""
 
     broken = False
 

@@ -1,4 +1,4 @@
-"""The verb `convert`: a network as an ONNX file, for programs that take ONNX."""
+"""The verb `convert`: writes a network as an ONNX file, for programs that take ONNX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `detect`: objects on photos, with boxes drawn on them."""
+"""The verb `detect`: finds objects on photos, and draws boxes round them."""
 
 from __future__ import annotations
 

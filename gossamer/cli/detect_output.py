@@ -1,4 +1,4 @@
-"""The files that the verb `detect` writes: photos with boxes, and JSON."""
+"""Writes the files of the verb `detect`: photos with boxes, and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `devices`: the devices that this machine can compute on."""
+"""The verb `devices`: lists the devices that this machine can compute on."""
 
 from __future__ import annotations
 

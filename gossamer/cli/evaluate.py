@@ -1,4 +1,4 @@
-"""The verb `evaluate`: how many labelled samples a network gets right."""
+"""The verb `evaluate`: counts how many labelled samples a network gets right."""
 
 from __future__ import annotations
 

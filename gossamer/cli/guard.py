@@ -63,8 +63,8 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Makes SIGTERM end the body as Ctrl-C does, so that the terminal's cursor is shown again and
-    no file is left half written."""
+    """Makes SIGTERM end the body of the with statement as Ctrl-C does, so that the terminal's
+    cursor is shown again and no file is left half written."""
     # only the main thread may set the handler, and a handler that a program has set stays
     if (threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):

@@ -1,4 +1,4 @@
-"""Ctrl-C while modules are imported."""
+"""Lets Ctrl-C end the process while modules are imported."""
 
 from __future__ import annotations
 

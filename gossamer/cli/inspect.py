@@ -1,4 +1,4 @@
-"""The verb `inspect`: the nodes of a network's file, with shapes, parameters and FLOPs."""
+"""The verb `inspect`: lists the nodes of a network's file, with shapes, parameters and FLOPs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The labelled samples of the verb `evaluate`, as arrays that a network takes."""
+"""Reads the labelled samples of the verb `evaluate`, as arrays that a network takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks as ONNX models, for the verbs that write ONNX files."""
+"""Makes ONNX models of networks, for the verbs that write ONNX files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""From the options about photos to their preprocessing, checked against the network's input."""
+"""Turns the options about photos into a preprocessing, and checks it against the network's
+input."""
 
 from __future__ import annotations
 

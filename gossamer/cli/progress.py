@@ -1,4 +1,4 @@
-"""The bar that shows how many inputs of a network are done."""
+"""Shows a bar of how many inputs of a network are done."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 @contextmanager
 def input_bar() -> Iterator[Progress]:
-    """Shows a bar while the body runs, where stderr is a terminal."""
+    """Shows a bar while the body of the with statement runs, where stderr is a terminal."""
     console = Console(stderr=True)
     with Progress(TextColumn("{task.description}", markup=False), BarColumn(),
                   MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True,

@@ -124,8 +124,8 @@ def _check_zeros(sparsity: float | None, per_layer: Path | None, scope: str | No
 
 
 def _check_measured(**options: object) -> None:
-    """Raises InputError where options of a measurement are given without --speed-up, which
-    measures."""
+    """Raises InputError where options of a measurement are given without --speed-up, since nothing
+    is measured without it."""
     for name, value in options.items():
         if value is not None:
             raise InputError(f"--{name} {value}: is for --speed-up, which measures; give that too")
@@ -150,8 +150,8 @@ def _check_speed_up(speed_up: float, sparsity: float | None, per_layer: Path | N
 def _measured_shares(model: str, read: Callable[[], onnx.ModelProto], speed_up: float,
                      keep: Sequence[str], device: str | None, batch: int,
                      precision: str) -> dict[str, float]:
-    """Measures, and returns the sparsity of each layer that is pruned for a speed-up. Raises
-    InputError where zeros make no layer faster."""
+    """Measures the network, and returns the sparsity of each layer that is pruned to reach a
+    speed-up. Raises InputError where zeros make no layer faster."""
     with Console(stderr=True).status("reading the network") as status:
         try:
             advice = advise(read, device=device, batch=batch, precision=precision,

@@ -1,4 +1,4 @@
-"""A plan's report as a table of layers, and as plain data for JSON."""
+"""Prints a plan's report as a table of layers, and turns the report into plain data for JSON."""
 
 from __future__ import annotations
 

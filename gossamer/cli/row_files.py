@@ -1,5 +1,5 @@
-"""Files of the rows of `run`: JSON lines and CSV grow row by row and can be continued, .npy and
-Parquet appear when they are complete."""
+"""Writes the rows of `run` to files. Files of JSON lines and CSV grow row by row and can be
+continued; .npy and Parquet files appear when they are complete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _JSON = json.JSONEncoder(allow_nan=False).encode
 """Function that returns a row's document() as JSON; it takes Python's numbers, not NumPy's."""
 _STAY = "; the rows before stay, and --resume continues them"
 _MOST_COLUMNS = 4096
-"""The most columns of a CSV file, in which each number of a row has a column."""
+"""The most columns of a CSV file, in which each number of a row has a column of its own."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,9 @@ def check(path: Path, option_text: str, outputs: int) -> None:
 
 
 def open_rows(path: Path, option_text: str, key: str, *, resume: bool) -> RowFile:
-    """Returns the file of rows at a path that check() has accepted. key: the JSON key, or the
-    heading of the column, of the rows' names. resume: whether a file that exists is continued."""
+    """Returns the file of rows at a path that check() has accepted. key: the JSON key of the rows'
+    names, or the heading of the column with the rows' names. resume: whether a file that exists is
+    continued."""
     if path.suffix in GROWING:
         kind = JsonLines if path.suffix == ".jsonl" else CsvLines
         return kind(path, option_text, key, resume=resume)

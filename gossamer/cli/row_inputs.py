@@ -1,5 +1,5 @@
-"""Inputs of `run` that become rows, one row for each input: the pictures of folders, and the
-samples of CSV files."""
+"""Reads the inputs of `run` that become rows, one row for each input: the pictures of folders, and
+the samples of CSV files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `run`: a network on photos or on arrays."""
+"""The verb `run`: runs a network on photos or on arrays."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ def run(
 
 
 def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) -> None:
-    """Raises InputError, before any work, where both photos and arrays are given or neither, and
-    where labels cannot be read."""
+    """Raises InputError, before any work, where photos and arrays are both given or both missing,
+    and where labels cannot be read."""
     if bool(photos) == bool(arrays):
         raise InputError("give either --image FILE... or --input X.npy")
     if "" in photos:

@@ -1,4 +1,4 @@
-"""The inputs of the verb `run`: photos or arrays, in batches."""
+"""Reads the inputs of the verb `run`, photos or arrays, in batches."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gossamer.model.metadata import ModelMetadata
 
 _WHITE = 255.0
+"""The largest grey level."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`run --ray`: the pictures of folders on the workers of a Ray cluster."""
+"""`run --ray`: runs a network on the pictures of folders, on the workers of a Ray cluster."""
 
 from __future__ import annotations
 

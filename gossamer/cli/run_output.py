@@ -1,4 +1,5 @@
-"""The results of the verb `run`: the best classes of each input, and summaries of outputs."""
+"""Prints the results of the verb `run`: the best classes of each input, and summaries of
+outputs."""
 
 from __future__ import annotations
 

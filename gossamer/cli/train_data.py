@@ -1,4 +1,4 @@
-"""The samples of the verb `train`: read, compared with the network's sizes, and prepared."""
+"""Reads and prepares the samples of the verb `train`, and checks that they fit the network."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class TrainingData:
 
     @property
     def shape(self) -> DataShape:
-        """The shape of the samples to train on: rows, inputs, and outputs, which are one for each
-        class, or one where numbers are learnt."""
+        """The shape of the samples to train on: numbers of rows, inputs and outputs. There is one
+        output for each class, or one output where numbers are learnt."""
         rows, inputs = self.training.x.shape
         labelled = self.training.labelled
         return DataShape(rows, inputs, len(self.training.names) if labelled else 1, labelled)
@@ -108,8 +108,9 @@ def read(options: DataOptions) -> TrainingData:
 
 
 def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
-    """Returns the samples to train on, and the samples to test on: the file or the share of the
-    samples that --validation gives, else the test samples that the data contain, if any."""
+    """Returns the samples to train on, and the samples to test on. The samples to test on are the
+    file or the share of the samples that --validation gives, else the test samples in the data;
+    None where the data have none."""
     validation, label, limit = options.validation, options.label, options.limit
     if options.impute not in (None, *IMPUTES):
         raise InputError(f"--impute {options.impute}: expected one of {', '.join(IMPUTES)}")
@@ -144,8 +145,9 @@ def _fraction(validation: str) -> float | None:
 
 def _tell_of_ranges(training: Dataset, held_out: Dataset | None, scale: bool | None,
                     scaled: bool, standardised: bool) -> None:
-    """Prints a notice where numbers far beyond 1 are not scaled although --no-scale is not given,
-    and where the samples to test on differ much in magnitude from the samples to train on.
+    """Prints a notice where numbers are far beyond 1 and are not scaled, unless --no-scale is
+    given. Also prints a notice where the samples to test on differ much in magnitude from the
+    samples to train on.
 
     scale: the value of --scale or --no-scale, or None.
     scaled: whether both sets of samples are divided by 255.

@@ -46,8 +46,8 @@ def check_settings(mlp: MLP) -> None:
 
 
 def settle(mlp: MLP, data: DataShape) -> None:
-    """Sets the parameters that a network leaves open to the values for samples of this shape.
-    Raises InputError, which names the option, where the network cannot be trained."""
+    """Sets the parameters of a network that were left open. Their values follow from the shape of
+    the samples. Raises InputError, which names the option, where the network cannot be trained."""
     settings = _checked(mlp, data)
     mlp.set_params(sizes=settings.sizes, hidden=None, **{
         name: getattr(settings, name) for name in ("loss", "output", "learning_rate", "batch")})
@@ -145,7 +145,8 @@ def _remove_empty(folder: Path) -> None:
 
 
 def checkpoint_hint(checkpoint: Path | None) -> str:
-    """Returns a sentence that says, where no network is written, whether the training is lost."""
+    """Returns a sentence for a training whose network is not written: whether the training is lost,
+    or can go on from the checkpoint."""
     if checkpoint is not None and checkpoint.is_file():
         return f"{checkpoint} keeps what was trained: the same command with --resume goes on"
     return "what was trained is lost: --checkpoint FILE keeps what --resume goes on from"

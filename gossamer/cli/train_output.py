@@ -1,4 +1,5 @@
-"""The output of the verb `train`: rows during training, and lines and files at the end."""
+"""Prints and writes the output of the verb `train`: rows during training, and lines and files at
+the end."""
 
 from __future__ import annotations
 
@@ -125,8 +126,9 @@ class EpochReporter:
 
 @contextmanager
 def following(epochs: int, rows: bool) -> Iterator[EpochReporter]:
-    """Shows a bar while the body runs, where stderr is a terminal. rows: whether the epochs are
-    printed on stdout too: each at once, or at the end where stdout and stderr are terminals."""
+    """Shows a bar while the body of the with statement runs, where stderr is a terminal. rows:
+    whether the epochs are printed on stdout too: each at once, or at the end where stdout and
+    stderr are terminals."""
     console = Console(stderr=True)
     live = not (console.is_terminal and sys.stdout.isatty()) if rows else None
     # there is no bar where stdout is a pipe: the process that reads the pipe may write to the same

@@ -1,4 +1,4 @@
-"""Makes boxes of the outputs of detecting networks, before non-maximum suppression.
+"""Decodes the outputs of detecting networks into boxes, before non-maximum suppression.
 
 Each decoder takes the output for one photo. Boxes are kept only where their score exceeds a
 threshold. The score of a box and a class is the box's objectness times the class's probability. As
@@ -17,7 +17,7 @@ from gossamer.model.detector_metadata import DetectionHead
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
 """For networks with several grids in one output: the possible strides of their grids. A stride is
-the number of the input's pixels, along an axis, in a cell of a grid."""
+the width and the height of a grid's cells, in pixels of the input."""
 
 
 @dataclass(frozen=True)

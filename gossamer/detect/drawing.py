@@ -12,8 +12,8 @@ from gossamer.detect.box import Box
 from gossamer.detect.label_places import Area, places
 
 _GOLDEN = 0.618034
-"""The step of the hue, which goes from 0 to 1, from each class to the next. The step is the golden
-ratio less 1, so that classes with neighbouring numbers have very different hues."""
+"""The difference between the hues of a class and the next class, where hues are from 0 to 1. The
+difference is the golden ratio less 1, so that neighbouring classes have very different hues."""
 
 
 def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
@@ -27,7 +27,7 @@ def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
         The photo, in RGB.
     boxes : sequence of Box
         The boxes. A box of higher score is drawn over boxes of lower score, and its label is placed
-        earlier, so that it is nearer to the box.
+        earlier, so that the label is nearer to the box.
 
     Returns
     -------

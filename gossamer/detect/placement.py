@@ -105,9 +105,9 @@ def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
 
 def _neighbours(length: int, new_length: int,
                 corners_meet: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns three arrays with an element for each pixel of a resized line: the indices of the two
-    pixels of the original line between which the pixel is interpolated, and the weight of the
-    second of them."""
+    """Returns three arrays with an element for each pixel of a resized row or column of pixels. The
+    first two are the indices of the two original pixels between which the pixel is interpolated;
+    the third is the weight of the second original pixel."""
     steps = np.arange(new_length)
     if corners_meet:
         places = steps * ((length - 1) / max(new_length - 1, 1))

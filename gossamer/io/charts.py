@@ -1,4 +1,5 @@
-"""Figures of matplotlib as PNG files, and the error where matplotlib is not installed."""
+"""Makes figures of matplotlib as PNG files, and raises an error where matplotlib is not
+installed."""
 
 from __future__ import annotations
 

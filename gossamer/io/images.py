@@ -87,9 +87,9 @@ class Preprocessing:
         """Returns this preprocessing with the size that a network's input shape asks for.
 
         shape: (N, C, H, W), or (N, C * H * W) for a network that takes a photo as one row of
-        numbers. Such photos are square, unless the present size has this number of pixels. Where
-        dimensions are open, the size stays as it is. `resize`, the length of the short side, keeps
-        its proportion to the size.
+        numbers. A photo in one row is taken as square, unless the present size already has as many
+        numbers as the row. Where dimensions are open, the size stays as it is. `resize`, the length
+        of the short side, keeps its proportion to the size.
         """
         channels = 1 if self.channels == "grey" else 3
         size = None

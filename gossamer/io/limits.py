@@ -1,4 +1,4 @@
-"""How much memory a file may ask for.
+"""Limits how much memory a file may ask for.
 
 A small file can describe a large content: packed bytes, the shape of an array, a layer that makes
 its input larger. The size of the content is compared with a limit before memory is taken. The limit
@@ -69,7 +69,7 @@ def most_value_bytes(inputs: int, batch: int = 0) -> int:
 
 
 def host_memory() -> int:
-    """Returns the bytes of the machine's memory; 16 GiB where the system does not tell."""
+    """Returns the bytes of the machine's memory; 16 GiB where the system does not report them."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):

@@ -1,7 +1,7 @@
 """Reads arrays in NumPy's format, from .npy files and from the entries of .npz files.
 
-A header is believed only where it fits the number of bytes that follow it, so that no memory is
-taken for an array that the file does not hold. Python objects are never read.
+A header is accepted only where it fits the number of bytes that follow the header, so that no
+memory is allocated for an array that the file does not hold. Python objects are never read.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Output files that options name: they are checked before the work, and after the work they are
-written whole or not at all."""
+"""Checks output files, which options name, before the work. Writes the files after the work, whole
+or not at all."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def check_named(option_text: str, path: Path, suffixes: Sequence[str]) -> None:
 
 
 def check_place(option_text: str, path: Path, read: Iterable[str | Path]) -> None:
-    """Raises InputError where no file can be written to the path, or where it would replace a file
-    that the command reads. option_text: the option and its value, with which messages begin."""
+    """Raises InputError where no file can be written to the path, or where the path is a file that
+    the command reads. option_text: the option and its value, with which messages begin."""
     if path.is_dir():
         raise InputError(f"{option_text}: is a folder")
     if not path.parent.is_dir():

@@ -14,8 +14,8 @@ from gossamer.errors import GossamerError, InputError
 from gossamer.io.limits import check_unpacked, most_unpacked
 
 _CHUNK = 2**20
-"""Number of bytes that are unpacked at a time. After each such chunk the total is compared with the
-limit."""
+"""Number of bytes that are unpacked at a time. The total is compared with the limit after each of
+these reads."""
 _GZIP = b"\x1f\x8b"
 _LONGEST_LINE = 2**24
 """The most characters of a line of text, enough for a few million numbers."""

@@ -23,9 +23,9 @@ from gossamer.io.process_pool import NoProcessError, ProcessPool
 from gossamer.io.shared_blocks import SharedBlocks
 
 _PROCESSORS, _FILES = 8, 2000
-"""The least numbers of processors and of files with which other processes read instead of threads.
-On the host of an H200 one thread reads 212 pictures a second, but 16 threads read only 1,200 a
-second, because they wait for Python's lock. Processes take a second to start."""
+"""From these numbers of processors and of files on, other processes read the pictures instead of
+threads. On the host of an H200 one thread reads 212 pictures a second, but 16 threads read only
+1,200 a second, because they wait for Python's lock. Processes take a second to start."""
 _GROUP = 16
 """The most files of a group. A process sends one answer for all files of a group. Sending a group
 and taking its answer takes this process about as long as reading a small picture."""
@@ -225,7 +225,7 @@ def _taken(reader: PictureReader, block: _Block) -> Iterator[PictureBatch]:
 def _moved(memory: np.ndarray, left: Answer) -> np.ndarray:
     """Returns memory of this process, with a copy of the pictures that are in shared memory. The
     copy is needed where the system could not provide all of the shared memory: a process that
-    touches a missing page is killed."""
+    touches a missing page of memory is killed."""
     moved = np.empty_like(memory)
     for number in range(len(memory)):
         if number not in left:

@@ -1,4 +1,4 @@
-"""The pictures of a folder and of the folders in it."""
+"""Lists the pictures of a folder and of the folders in it."""
 
 from __future__ import annotations
 

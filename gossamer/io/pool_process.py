@@ -25,7 +25,8 @@ before most others."""
 
 
 class NoProcessError(GossamerError):
-    """No other process does a task; the process that submitted the task can do it itself."""
+    """No other process is left to do a task. The process that submitted the task can do the task
+    itself."""
 
 
 def main() -> None:

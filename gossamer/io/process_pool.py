@@ -1,4 +1,4 @@
-"""A pool of other Python processes, which call functions for this process."""
+"""ProcessPool: calls functions in a pool of other Python processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Blocks of shared memory. Processes that this process has started write to them."""
+"""Allocates blocks of shared memory. Processes that this process has started write to the
+blocks."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ import numpy as np
 class SharedBlocks:
     """Blocks of one size, which other processes write through a file descriptor.
 
-    A block is used again when no array lies in it any more. The memory has no file name. It is
-    freed with the last process that has the descriptor or an array, even where that process is
-    killed. On systems without such memory (memfd) blocks lie in memory of this process alone.
+    A block is used again when no array lies in it any more. The memory has no file name. The system
+    frees the memory when no process has the descriptor or an array any more, even where processes
+    are killed. On systems without such memory (memfd) blocks lie in memory of this process alone.
 
     descriptors: the file descriptor with which the processes are to be started; empty on systems
     without memfd.

@@ -1,4 +1,4 @@
-"""Counts, sizes and shapes as text for people."""
+"""Formats counts, sizes and shapes as text for people."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def shape_text(shape: Iterable[int | str | None]) -> str:
 
 
 def share_text(share: float) -> str:
-    """Returns a share from 0 to 1, such as a density, in percent. 0% and 100% stand for these exact
-    values only. A share within a percent of them has a decimal (0.3%), and a share within 0.05% of
-    them has a bound (<0.1%, >99.9%)."""
+    """Returns a share from 0 to 1, such as a density, in percent. Only shares of exactly 0 and 1
+    become 0% and 100%. A share below 1% or above 99% has a decimal (0.3%). A share below 0.05%, or
+    of 99.95% and more, is given as a bound (<0.1%, >99.9%)."""
     if share in (0, 1):
         return f"{share:.0%}"
     if share < 5e-4:

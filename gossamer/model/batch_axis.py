@@ -1,4 +1,4 @@
-"""Tells whether a batch may be run in several parts without a change of its results."""
+"""Finds out whether a batch may be run in several parts without a change of the results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from gossamer.model.infer.images_apart import images_apart
 from gossamer.model.infer.resolve import resolve
 
 _PROBES = (7, 5)
-"""Batch sizes at which the network is resolved. Hardly any other dimension of a network has these
-sizes by chance, so that a dimension of these sizes follows the batch."""
+"""Batch sizes at which the shapes of the network are inferred. Hardly any other dimension of a
+network has these sizes by chance, so that a dimension of these sizes follows the batch."""
 
 
 def mixing_node(graph: Graph, batch: int) -> str | None:

@@ -1,4 +1,4 @@
-"""The choice among the outputs of a network."""
+"""Chooses outputs of a network by their names."""
 
 from __future__ import annotations
 

@@ -16,15 +16,15 @@ class DetectionHead:
     """How one output of a network encodes boxes.
 
     kind: "yolo" and "region" are Darknet's raw heads (N, anchors * (5 + classes), H, W), the inputs
-    of its layers of these names. "yolox" and "yolox_decoded" (N, cells, 5 + classes) are heads of
-    YOLOX, the first with boxes in units of their cells, the second with boxes in pixels. "yolov5"
-    (N, anchors * cells, 5 + classes), with boxes in pixels, is the head of YOLOv5 and YOLOv7.
-    "yolov8" (N, 4 + classes, cells) is the head of YOLOv8.
-    mask: indices of the network's anchors that the boxes of each cell adjust, in order.
+    of Darknet's layers with these names. "yolox" and "yolox_decoded" (N, cells, 5 + classes) are
+    heads of YOLOX, the first with boxes in units of their cells, the second with boxes in pixels.
+    "yolov5" (N, anchors * cells, 5 + classes), with boxes in pixels, is the head of YOLOv5 and
+    YOLOv7. "yolov8" (N, 4 + classes, cells) is the head of YOLOv8.
+    mask: for each box of a cell, in order, the index of the network's anchor that the box adjusts.
     scale_x_y: factor s of the offset of a box's centre from the centre of its cell: for an output
     v, the offset is (sigmoid(v) - 0.5) * s cells.
-    new_coords: whether the network computes all sigmoids itself, and the size of a box is
-    (2 * v)^2 times its anchor for an output v, instead of exp(v) times its anchor.
+    new_coords: whether the network computes all sigmoids itself. For an output v, the size of a box
+    is then (2 * v)^2 times its anchor, else exp(v) times its anchor.
     softmax: whether the classes of a region head share a softmax; else each has a sigmoid.
     """
 
@@ -41,7 +41,7 @@ class DetectorMetadata:
 
     heads: the head of each output, in the order of the outputs.
     classes: number of classes.
-    resize: how a photo comes to the input's size: "stretch", or "letterbox", which keeps the
+    resize: how a photo is brought to the input's size: "stretch", or "letterbox", which keeps the
     proportions and fills the rest with grey.
     threshold: least score of a box.
     nms: limit of the overlap (intersection over union) of two boxes of a class; above the limit,
@@ -86,8 +86,9 @@ def detector_of(value: Any, anchors: int) -> DetectorMetadata:
 
 
 def _has_fields(value: Any, of: type[DetectorMetadata] | type[DetectionHead]) -> bool:
-    """Returns whether a JSON value is an object that has all fields of the class which have no
-    default, and no field that the class lacks."""
+    """Returns whether a JSON value is an object with the fields of a class. Fields that have a
+    default in the class may be absent. All other fields must be present, and further fields are not
+    allowed."""
     if not isinstance(value, Mapping):
         return False
     required = {"heads", "classes"} if of is DetectorMetadata else {"kind"}

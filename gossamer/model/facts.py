@@ -1,4 +1,4 @@
-"""derive: the facts of all values of a static graph."""
+"""derive: derives the facts of all values of a static graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""with_formats: the graph with the formats in which callers give its inputs and get its outputs."""
+"""with_formats: sets the formats in which callers give the inputs of a graph and get its
+outputs."""
 
 from __future__ import annotations
 

@@ -89,7 +89,8 @@ class InputFormat:
     @classmethod
     def from_metadata(cls, source: ModelMetadata | Preprocessing | Mapping[str, Any], *,
                       dtype: str = "uint8", layout: str = "NHWC") -> InputFormat:
-        """Make the format of the normalisation in a network's metadata or timm's data config.
+        """Make the format that normalises photos as a network's metadata or timm's data config
+        says.
 
         Parameters
         ----------
@@ -202,7 +203,8 @@ class InputFormat:
                                  f"{shape[1]} channels; expected 1 or {shape[1]}")
 
     def __str__(self) -> str:
-        """Return the dtype and layout, and the numbers by which values change."""
+        """Return text with the dtype, and with the layout, scale, mean and std that differ from the
+        defaults."""
         parts = [self.dtype, *([self.layout] if self.layout != "NCHW" else [])]
         for name, neutral in (("scale", (1.0,)), ("mean", (0.0,)), ("std", (1.0,))):
             if (numbers := self._of(name)) != neutral:

@@ -21,7 +21,7 @@ def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
     Parameters
     ----------
     model : str, Path, bytes, file object, onnx.ModelProto or Graph
-        A model file, whose suffix tells its kind: an ONNX file (.onnx or .onnx.gz), or a Darknet
+        A model file, whose suffix states its kind: an ONNX file (.onnx or .onnx.gz), or a Darknet
         network (.cfg). Or the name of a network of the zoo. Or an ONNX model in memory: its bytes,
         a binary file that is open for reading, or the model as onnx.load returns it. Or a Graph,
         which is returned with the outputs that `outputs` names.

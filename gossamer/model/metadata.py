@@ -1,4 +1,4 @@
-"""ModelMetadata: the meaning of a network's numbers, the same for all kinds of files."""
+"""ModelMetadata: the meaning of a network's numbers, for networks of all kinds of files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Column:
 
     name: heading of the column; empty where the column had none.
     fill: number that stands for an empty cell; None where no cell may be empty.
-    values: texts that the cells may hold; None for a column of numbers, which is one input of the
-    network. For each text the network has an input, which is 1 where the cell holds the text, else
-    0.
+    values: texts that the cells may hold; None for a column of numbers. A column of numbers is one
+    input of the network. A column of texts is one input for each text: 1 where the cell holds the
+    text, else 0.
     """
 
     name: str
@@ -36,9 +36,9 @@ class ModelMetadata:
 
     classes: name of the class of each column of the first output, or of each class of objects that
     a detector finds.
-    independent_scores: whether the first output holds a score for each class that does not depend
-    on the other classes; else it holds probabilities, or numbers that softmax turns into
-    probabilities.
+    independent_scores: whether the first output holds, for each class, a score that does not depend
+    on the other classes. Otherwise the first output holds probabilities, or numbers that softmax
+    turns into probabilities.
     picture: height and width of the grey picture that a row of the first input holds, with
     numbers from 0 (black) to 255 (white).
     brightness: mean of all pixels of the pictures that the network was trained on.
@@ -146,4 +146,4 @@ _PREPROCESSING_FORMS: dict[str, Callable[[Any], bool]] = {
     "rounding": lambda value: isinstance(value, str),
 }
 """For each field of a preprocessing, a function that returns whether a value has a type that the
-field takes."""
+field may have."""

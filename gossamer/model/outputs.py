@@ -1,4 +1,5 @@
-"""Outputs of a network: whether they score classes, the best classes, and summaries."""
+"""Reads outputs of a network: whether they are scores of classes, the best classes, the rank of the
+right class, summaries, and rows that hold NaN or infinity."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ scores are sorted. In 1000 scores a search takes 0.3 us, and a sort takes 50 us.
 
 
 def is_class_scores(output: np.ndarray, rows: int) -> bool:
-    """Returns whether an output can be read as one score a class for each of the rows: floats of
-    shape (rows, classes[, 1, 1]), two classes or more."""
+    """Returns whether an output can be read as scores of classes. Such an output holds floats of
+    shape (rows, classes[, 1, 1]), with two or more classes."""
     return (output.ndim >= 2 and len(output) == rows and output.shape[1] > 1
             and math.prod(output.shape[2:]) == 1 and np.issubdtype(output.dtype, np.floating))
 
@@ -57,8 +58,8 @@ def best_classes_of_each(scores: np.ndarray, count: int, names: Sequence[str] | 
 
 
 def _best_places(scores: np.ndarray, count: int) -> np.ndarray:
-    """Returns the places of the `count` largest numbers of each row, the largest first. Of equal
-    numbers the first place comes first, and NaN is less than any number."""
+    """Returns the indices of the `count` largest numbers of each row, the index of the largest
+    first. Of equal numbers the smaller index comes first, and NaN is less than any number."""
     if count > _MOST_SEARCHED or not np.isfinite(scores).all():
         return np.argsort(-scores, axis=1, kind="stable")[:, :count]
     left = scores.copy()
@@ -80,8 +81,8 @@ def ranks(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
     scores = scores.reshape(len(scores), -1)
     of_right = scores[np.arange(len(scores)), right][:, None]
     before = np.arange(scores.shape[1]) < right[:, None]
-    # a class comes before the right class unless it is surely worse, so that a score of NaN gives
-    # the right class a bad rank
+    # every comparison with NaN is false; a class counts as better unless a comparison shows that it
+    # is worse, so that a score of NaN gives the right class a bad rank
     return (~(scores < of_right) & ~((scores == of_right) & ~before)).sum(axis=1)
 
 

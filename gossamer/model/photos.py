@@ -1,4 +1,5 @@
-"""Photos as arrays for a network's input: uint8 that the device normalises, or prepared numbers."""
+"""Turns photos into arrays for a network's input: uint8 that the device normalises, or prepared
+numbers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Prunes an ONNX model by magnitude: the smallest weights become zero, and nothing else changes
-except the biases of whole channels that become zero.
+"""Prunes an ONNX model by magnitude: the smallest weights become zero. Where all weights of a
+channel become zero, the channel's bias may become zero too. Nothing else changes.
 
 Magnitude pruning is the first step of S. Han, J. Pool, J. Tran and W. Dally, "Learning both Weights
 and Connections for Efficient Neural Networks", NeurIPS 2015; the retraining is left out."""
@@ -111,8 +111,8 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     Returns these layers and the layers that were left as they are, in the file's order.
 
     sparsity: the fraction of zeros, in all layers together (scope "global") or in each layer (scope
-    "layer"). It is rounded to whole weights, and at least one weight stays. None leaves the layers
-    that per_layer does not name as they are.
+    "layer"). It is rounded to whole weights, and at least one weight stays. With None, layers that
+    per_layer does not name stay as they are.
     pattern: one of PATTERNS. "2:4" makes half of each layer's weights zero. "channels" takes
     `sparsity` as the fraction of each layer's output channels; the biases of these channels become
     zero too, where no other node reads them, so that the channels can be left out.
@@ -165,8 +165,9 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
 
 
 def _prune_together(layers: Sequence[_PrunableLayer], pattern: str) -> None:
-    """Sets to zero the smallest weights of layers with one common sparsity. A pattern other than
-    "unstructured" takes one layer only."""
+    """Sets the smallest weights of some layers to zero. The layers count as one array of weights,
+    to which their common sparsity applies. For a pattern other than "unstructured", `layers` must
+    have one layer only."""
     magnitudes = [_magnitudes(layer) for layer in layers]
     first, sparsity = layers[0], layers[0].sparsity
     assert sparsity is not None
@@ -219,7 +220,7 @@ def _keep(layers: Sequence[_PrunableLayer], names: Sequence[str]) -> None:
 
 
 def _keep_unlike(layers: Sequence[_PrunableLayer], pattern: str) -> None:
-    """Marks as kept the layers that cannot have a pattern, each with the reason."""
+    """Marks the layers that cannot have a pattern as kept, each with the reason."""
     for layer in layers:
         if layer.kept:
             continue
@@ -303,8 +304,8 @@ def _layers(model: onnx.ModelProto) -> list[_PrunableLayer]:
 
 def _stored_weights(name: str, tensors: dict[str, TensorProto],
                     producers: dict[str, onnx.NodeProto]) -> str:
-    """Follows a value back through transparent ops. Returns the name of the stored tensor from
-    which the value is made, or of the first value on the way that another op makes."""
+    """Follows a value back through transparent ops to a stored tensor, or to a value that another
+    op makes. Returns the name of this tensor or value."""
     passed: set[str] = set()
     while name not in tensors and name not in passed and name in producers and (
             producers[name].op_type in _TRANSPARENT) and producers[name].input:
@@ -341,8 +342,8 @@ def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _other_reader(name: str, readers: _Readers, outputs: set[str]) -> str:
-    """Returns the first reader that uses a constant otherwise than as the weights of a layer, as
-    text such as "Gather 'a' reads"; empty where no reader does."""
+    """Returns the first reader that uses a constant for anything but the weights of a layer, as
+    text such as "Gather 'a' reads"; empty where there is no such reader."""
     pending, passed = [name], set()
     while pending:
         value = pending.pop()

@@ -1,4 +1,5 @@
-"""The choice of the weights that become zero, by pattern: any, two of every four, or channels."""
+"""Chooses the weights that become zero: the smallest ones, the two smallest of every four, or whole
+channels."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ import numpy as np
 PATTERNS = ("unstructured", "2:4", "channels")
 """The patterns by which weights become zero. unstructured: the smallest weights. 2:4: of every four
 weights along the input channels, the two smallest, as the sparse tensor cores of NVIDIA GPUs (sm_80
-on) need. channels: all weights of the filters of least norm, so that their output channels depend
-on no input."""
+on) need. channels: all weights of the filters of least norm, so that the output channels of these
+filters depend on no input."""
 
 
 def smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:

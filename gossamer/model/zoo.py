@@ -33,6 +33,7 @@ INVERTED_RESIDUALS = (
 """Groups of inverted residual blocks of MobileNetV2 (M. Sandler, A. Howard, M. Zhu, A. Zhmoginov
 and L.-C. Chen, "MobileNetV2: Inverted Residuals and Linear Bottlenecks", CVPR 2018, table 2)."""
 _EPSILON = 1e-5
+"""The epsilon of the batch norms of MobileNetV2."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Training of many independent networks at once: sweeps, cross-validation, ensembles."""
+"""Trains many independent networks at once, for sweeps, cross-validation and ensembles."""
 
 from __future__ import annotations
 
@@ -137,14 +137,14 @@ def train_many(configs: Sequence[MLP | Mapping[str, Any]], x: Any, y: Any, *,
     device : str or Device, optional
         Device for all networks; None takes the device of each config.
     checkpoint : str or Path, optional
-        Folder of checkpoints, created if it is missing. Each network has a file in the folder,
-        which is replaced after epochs.
+        Folder of checkpoints, created if it is missing. Each network has a file in the folder; the
+        file is replaced after epochs.
     resume : bool
         True to continue from the checkpoints. Networks without a file in the folder begin anew.
     ray : str, optional
         A Ray cluster whose workers share the networks: "HOST:PORT", "auto" for the cluster that
-        this machine belongs to, or "local". All workers must see the folder of checkpoints: the
-        share of a worker that is lost is trained again, from its checkpoints. With a cluster,
+        this machine belongs to, or "local". All workers must see the folder of checkpoints: where a
+        worker is lost, its share is trained again, from the share's checkpoints. With a cluster,
         `device` must be a name.
 
     Returns

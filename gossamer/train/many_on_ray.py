@@ -1,4 +1,4 @@
-"""train_many() over the workers of a Ray cluster: each trains a share of the networks."""
+"""Runs train_many() on the workers of a Ray cluster: each worker trains a share of the networks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def rows_and_networks(configs: Sequence[MLP | Mapping[str, Any]], address: str,
                       ) -> tuple[list[dict[str, Any]], list[MLP]]:
     """Returns the rows and the networks of a ManyResult, in the order of the configs.
 
-    The share of a worker that is lost is trained again, from its checkpoints if it has any.
+    Where a worker is lost, its share is trained again, from the checkpoints of the share if there
+    are any.
 
     address: the cluster, as gossamer.ray.connect takes it; "" for Ray's own choice.
     train_many: the function that trains a share.

@@ -157,8 +157,8 @@ class MLP(Predictor):
     "persistent" where a network fits the shared memory of one work-group; else "blocked" with
     several launches; else "per_step". The host always trains by "numpy".
 
-    Source: training by back-propagation on a GPU with everything resident (2013), whose settings
-    published() has; Adam is Kingma and Ba (2015).
+    Sources: training by back-propagation on a GPU with all data in GPU memory (2013), whose
+    settings published() has; for Adam, Kingma and Ba (2015).
     """
 
     coefs_: list[np.ndarray]
@@ -264,7 +264,7 @@ class MLP(Predictor):
             Weight of each sample, 0 or more, by which its loss is multiplied. The weights are
             divided by their mean first.
         validation : pair of array_like, optional
-            x and y to evaluate the network on after each epoch, by which the best epoch is found.
+            x and y on which the network is evaluated after each epoch, to find the best epoch.
         on_epoch : callable, optional
             Function that is called with a Progress after each epoch.
         checkpoint : str or Path, optional

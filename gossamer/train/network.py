@@ -1,4 +1,5 @@
-"""A trained network on the host: its outputs, and how good they are."""
+"""TrainedNetwork: computes the outputs of a trained network on the host, and measures how good they
+are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The networks that train_many() trains: each with its samples, its training state and its file."""
+"""Makes the networks that train_many() trains, each with its samples, its training state and its
+checkpoint file."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ class NetworkEntry:
     state: the training state.
     data: the samples, scaled for training.
     rows: (samples,) indices of the rows of `data` that the network is trained on.
-    validation_data: samples to validate on; None without validation. Also None with folds: such a
-    network is validated on the rows of `data` that are not in `rows`.
+    validation_data: samples to validate on; None without validation. Also None with folds: the
+    network of a fold is validated on the rows of `data` that are not in `rows`.
     seconds: duration of the launches so far.
     checkpointer: writer of the network's checkpoint file; None without checkpoints.
     """
@@ -72,6 +73,8 @@ class NetworkEntry:
 
 
 _Scaled = dict[tuple[bool, bool, str, int | None], tuple[Samples, Samples | None]]
+"""For each scaling, the samples to train on and to validate on. A key holds standardise,
+scale_targets, the activation of the outputs, and the fold."""
 GivenData = dict[tuple[int | None, int | None, str | None, str], tuple[Samples, _Scaled]]
 """The samples as they were given, once for each way to read them. A key holds the expected numbers
 of inputs and outputs, the task and the weights of classes. A value holds the samples, and a mapping

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Predictor(Estimator):
-    """An estimator that has a trained network in its attributes, once it is trained."""
+    """An estimator that has a trained network in its attributes after training."""
 
     coefs_: list[np.ndarray]
     intercepts_: list[np.ndarray]
@@ -42,7 +42,9 @@ class Predictor(Estimator):
     _scaling: Scaling
 
     def predict(self, x: Any) -> np.ndarray:
-        """Predict labels or, for regression, numbers; on a device, compile the graph of to_graph().
+        """Predict labels or, for regression, numbers.
+
+        To predict on a device, compile the graph that to_graph() returns.
 
         Parameters
         ----------
@@ -240,7 +242,7 @@ class Predictor(Estimator):
 
 
 def become(mlp: Predictor, state: TrainState, data: Samples, training: TrainLoop | None) -> None:
-    """Give a training state to an MLP, as its attributes.
+    """Set the attributes of an MLP from a training state.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""From the samples that an MLP is given to the samples that it is trained on."""
+"""Turns the samples that an MLP is given into the samples that the MLP is trained on."""
 
 from __future__ import annotations
 

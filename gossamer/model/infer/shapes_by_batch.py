@@ -19,7 +19,8 @@ class ShapesByBatch:
     """The shapes of a graph's values at several batch sizes.
 
     Shapes are linear in the batch (and in open dimensions), so that two shapes that are equal at
-    two sizes are equal at all sizes. Nothing is known where the graph cannot be resolved.
+    two sizes are equal at all sizes. No shape is known where the shape inference of the graph
+    fails.
 
     states: the finished shape inference of the graph at each batch size.
     data_dependent: names of the values that depend on the data, not on shapes alone.
@@ -36,9 +37,9 @@ class ShapesByBatch:
         """Returns a value that follows from the inputs' shapes and is the same at each batch size;
         None for other values.
 
-        Returns None for every value where dimensions other than the batch are open. A value that is
-        the same at both sizes that are tried for an open dimension, such as the padding of a size
-        to a multiple of 32, may differ at the size that the user sets later.
+        Returns None for every value where dimensions other than the batch are open. Two sizes are
+        tried for an open dimension. A value that is the same at both sizes, such as the padding of
+        the dimension to a multiple of 32, may differ at the size that the user sets later.
         """
         values = [state.known.get(name) for state in self._states]
         if not values or any(None in info.shape[1:] for info in self._inputs):
@@ -50,7 +51,7 @@ class ShapesByBatch:
 
     def with_attributes(self, node: Node) -> Node | None:
         """Returns a copy of a node in which the inputs that are parameters, such as the sizes of a
-        split, are attributes; None where one of them is not known."""
+        split, are attributes; None where one of these inputs is not known."""
         node = replace(node, inputs=list(node.inputs), attributes=dict(node.attributes))
         known = {name: array for name in node.inputs[1:]
                  if (array := self.constant(name)) is not None}

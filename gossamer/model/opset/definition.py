@@ -1,4 +1,4 @@
-"""OpDef: all that the model knows of one op of a graph, and `define`, which makes an OpDef."""
+"""OpDef: all that gossamer.model knows of one op of a graph, and `define`, which makes an OpDef."""
 
 from __future__ import annotations
 

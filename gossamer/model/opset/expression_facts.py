@@ -14,9 +14,9 @@ _TRUTH = integers(0, 1)
 _ZERO, _ONE, _MINUS_ONE = point(0.0), point(1.0), point(-1.0)
 _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal"})
 _MOST_LIMITS, _MOST_COMPARED = 8, 4
-"""Limits on the time that facts take: the facts of results are derived case by case for a value
-that is compared with at most _MOST_LIMITS numbers, and for at most _MOST_COMPARED values of an
-expression."""
+"""Limits on the time that the derivation of facts takes. The facts of results are derived case by
+case for at most _MOST_COMPARED values of an expression, and only for values that are compared with
+at most _MOST_LIMITS numbers."""
 
 
 def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,
@@ -62,9 +62,9 @@ def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: 
 def _compared(expression: Expression,
               values: Sequence[ValueFacts]) -> list[tuple[int, list[float]]]:
     """Returns the index of each value whose sign is taken or that is compared with numbers, and
-    these numbers (0 for a sign). Where a value is assumed to be below, at or above such a number,
-    more is known of the results that depend on the value. A last step that is the only output is
-    left out, because nothing depends on its result."""
+    these numbers (0 for a sign). An assumption that a value is below, at or above one of its
+    numbers narrows the facts of the results that depend on the value. The last step is left out
+    where its result is the only output, because no other step reads this result."""
     limits: dict[int, set[float]] = {}
     last = expression.inputs + len(expression.steps) - 1
     for step in expression.steps[:-1] if expression.outputs == (last,) else expression.steps:

@@ -1,4 +1,5 @@
-"""Images: the axis of each value along which the images of a batch lie, one after another."""
+"""Images: records, for each value, the axis along which the images of a batch lie one after
+another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Definitions of ops that repeat, choose or replace elements at places that do not depend on the
+"""Definitions of ops that repeat, choose or replace elements at positions that do not depend on the
 data. resolve() turns these ops into ops that copy elements."""
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ def _known_places(state: InferenceState, node: Node) -> np.ndarray:
 
 def _positive(state: InferenceState, node: Node, indices: np.ndarray, size: int,
               axis: int) -> np.ndarray:
-    """Returns the indices along an axis of `size` elements, with negative indices, which count from
-    the end, replaced by indices from 0 on. Raises ModelError for an index outside of the axis."""
+    """Returns the indices along an axis of `size` elements. Negative indices, which count from the
+    end, are replaced by the indices from 0 on that stand for the same elements. Raises ModelError
+    for an index outside of the axis."""
     if indices.size and (indices.min() < -size or indices.max() >= size):
         wrong = indices.min() if indices.min() < -size else indices.max()
         raise state.error(node, f"index {wrong} is outside dimension {axis} of shape "
@@ -88,9 +89,9 @@ def _positive(state: InferenceState, node: Node, indices: np.ndarray, size: int,
 
 def _places_of_slices(state: InferenceState, node: Node, batch_dims: int
                       ) -> tuple[np.ndarray, Shape]:
-    """Returns the places of slices in the flat order of the leading dimensions of the first input,
-    and the sizes of these dimensions. The last axis of the indices holds one index for each leading
-    dimension after the first `batch_dims`."""
+    """Returns the indices of slices in the flat order of the leading dimensions of the first input,
+    and the sizes of these dimensions. The last axis of the second input holds one index for each
+    leading dimension after the first `batch_dims`."""
     shape, indices = state.shapes[node.inputs[0]], _known_places(state, node)
     count = batch_dims + (indices.shape[-1] if indices.ndim else len(shape) + 1)
     if count > len(shape) or indices.ndim <= batch_dims or (
@@ -108,9 +109,9 @@ def _places_of_slices(state: InferenceState, node: Node, batch_dims: int
 
 
 def _places_of_elements(state: InferenceState, node: Node) -> np.ndarray:
-    """Returns, for each index, the place of its element in the flat order of the first input. Along
-    the node's axis, the value of the index is the element's coordinate. Along every other axis, the
-    element has the coordinate that the index itself has in the array of indices."""
+    """Returns, for each entry of the array of indices, the position of the chosen element in the
+    flat order of the first input. Along the node's axis, the element's coordinate is the value of
+    the entry. Along every other axis, the element has the same coordinate as the entry."""
     shape, indices = state.shapes[node.inputs[0]], _known_places(state, node)
     axis = state.axis(node, node.attributes["axis"], len(shape))
     if indices.ndim != len(shape) or any(
@@ -161,18 +162,19 @@ def _scatter_elements_shape(state: InferenceState, node: Node) -> None:
 
 
 def _know(state: InferenceState, node: Node, result: np.ndarray) -> None:
-    """Records the result of a node whose inputs are known. If the node emitted steps instead, their
-    results would become constants as well, and large ones would exceed the memory that a file may
-    ask for."""
+    """Records the result of a node whose inputs are known. If the shape rule emitted nodes that
+    compute the result, the results of all these nodes would become constants, and large constants
+    would exceed the memory that a file may ask for."""
     state.check_constant(node, result.shape, result.dtype.name)
     state.know(node.outputs[0], result)
 
 
 def _replace(state: InferenceState, node: Node, places: np.ndarray, leading: Sequence[int]) -> None:
-    """Emits the first input with the slices at some places of its leading dimensions replaced by
-    slices of the third input. Both inputs are concatenated, and each slice of the result is
-    gathered from the concatenation. Where every place is replaced, only the third input is read. Of
-    several slices for one place, the last is taken."""
+    """Emits nodes that replace slices of the first input by slices of the third input. places: the
+    indices of the replaced slices, in the flat order of the leading dimensions. Both inputs are
+    concatenated, and each slice of the result is gathered from the concatenation. Where every slice
+    is replaced, only the third input is read. Where `places` has an index several times, the last
+    slice for this index is taken."""
     x, updates = node.inputs[0], node.inputs[2]
     shape, rest = state.shapes[x], state.shapes[x][len(leading):]
     if state.shapes[updates] != (*places.shape, *rest):

@@ -1,4 +1,4 @@
-"""The matrices that resize vectors with cubic or linear weights."""
+"""Computes the matrices that resize vectors with cubic or linear weights."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ shapes, such as axes and repeats, have fewer elements."""
 
 
 NODES = "nodes"
-"""The key of a part's metadata that holds its nodes: a JSON list of the nodes as messages name
-them, each with the reason why gossamer does not compute it."""
+"""The key under which a part's metadata hold the part's nodes, as a JSON list. Each entry has the
+node as messages name it, and the reason why gossamer does not compute the node."""
 
 
 def nodes_of(model: np.ndarray) -> tuple[tuple[str, str], ...]:
-    """Returns the nodes of the file that a part computes, as messages name them, each with the
-    reason why gossamer does not compute it. model: the bytes of the part's model. Raises ValueError
-    where the model does not name the nodes."""
+    """Returns the nodes of the file that belong to a part. Each node is given as messages name it,
+    with the reason why gossamer does not compute the node. model: the bytes of the part's model.
+    Raises ValueError where the model does not name the nodes."""
     proto = _parsed(model)
     texts = [entry.value for entry in proto.metadata_props if entry.key == NODES]
     return tuple((str(source), str(reason)) for source, reason in json.loads("".join(texts)))

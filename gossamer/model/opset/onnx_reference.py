@@ -37,10 +37,10 @@ FOLDED = frozenset((
 reference are left out on purpose, so that no file makes gossamer run loops, decode pictures or
 match patterns."""
 _SHRINKING = frozenset(("Compress", "NonZero"))
-"""Folded ops whose results have a shape that the values decide, within bounds that the input's
-shape sets."""
+"""Folded ops whose result has a shape that depends on the input's values. The input's shape sets an
+upper bound for this shape."""
 _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
-"""Types whose elements take eight bytes."""
+"""Types with elements of eight bytes."""
 _MOST_RANK = 32
 _MOST_PARAMETERS = 1024
 """The most elements of a constant that is given to ONNX's shape inference. Constants that decide

@@ -184,9 +184,9 @@ def _epilogue_facts(static: StaticGraph, node: Node, x: ValueFacts, rows: np.nda
 
 def _conv_transpose2d_facts(static: StaticGraph, node: Node,
                             facts: Sequence[ValueFacts]) -> list[ValueFacts]:
-    """Returns the facts of a transposed convolution. Each output sums only some of its channel's
-    products. The facts cover this because the input may also be 0: then the other products add
-    nothing."""
+    """Returns the facts of a transposed convolution. Each output sums only some of the products of
+    its output channel. Each other product counts as a product with an input of 0, so that the facts
+    are derived for inputs that may also be 0."""
     weight = static.constants.get(node.inputs[1])
     if weight is None:
         return [REAL]

@@ -43,8 +43,8 @@ OPSET = by_name(
 
 
 def inputs_to_attributes(node: Node, constants: dict[str, np.ndarray]) -> bool:
-    """Turns the inputs of a node that are parameters into attributes if all their values are known.
-    Returns whether the node was changed."""
+    """Turns the parameter inputs of a node into attributes if the values of all these inputs are
+    known. Returns whether the node was changed."""
     names = OPSET[node.op].attribute_inputs
     values = node.inputs[1:]
     if not names or any(name and name not in constants for name in values):

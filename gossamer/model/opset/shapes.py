@@ -87,7 +87,8 @@ def _reshape_shape(state: InferenceState, node: Node) -> None:
         if rest:
             new[axis] = math.prod(old) // rest
         elif len(other_shape) == len(new):
-            # the product is 0 whatever this size is: the size is known from another batch size only
+            # another size is 0, so that the number of elements does not give this size; the size is
+            # taken from the shape at another batch size
             new[axis] = other_shape[axis]
         else:
             new[axis] = 0

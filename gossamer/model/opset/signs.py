@@ -1,5 +1,5 @@
-"""Products of signs: tells which weights have one magnitude in each channel (all of them a or -a),
-and which sums have a sign that is never 0.
+"""Recognises products of signs: weights that have one magnitude in each channel (all of them a or
+-a), and sums whose sign is never 0.
 
 For example, a sum of an odd number of products of 1 and -1 is odd, so that it is not 0. A sum of
 integers never equals a threshold that lies between two integers.
@@ -17,7 +17,7 @@ from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts
 _MOST_PRODUCTS = 2**16
 """The most products in a sum for which every possible value is tried."""
 _AT_ONCE = 2**16
-"""Number of sums that are tried at once, so that they stay in cache."""
+"""Number of sums that are tried at once: few enough to stay in the processor's cache."""
 _ROUNDING, _ROUNDING_OF_SUMS, _SMALLEST = 2.0**-20, 2.0**-23, 2.0**-126
 """The relative rounding error of one float32 function, with room for approximations of devices; the
 relative rounding error of one addition; and the number below which devices may round to 0."""
@@ -41,8 +41,8 @@ def is_never_zero(expression: Expression, values: ValueFacts, weight: np.ndarray
     """Returns whether an expression ends in the sign of a number that is not 0 for any sum of
     products.
 
-    Returns False where this is not known: where `values` are neither -1 and 1 nor -1, 0 and 1, or
-    where the weights of a channel have several magnitudes.
+    Returns False also where the answer is not known, as for `values` other than (-1, 1) and (-1, 0,
+    1), or for a channel whose weights have several magnitudes.
 
     values: facts of the values that the weights are multiplied by.
     weight: the weights (M, ...).
@@ -80,8 +80,8 @@ def _ends_in_sign(expression: Expression) -> bool:
 
 def _before_sign(expression: Expression, sums: _Interval,
                  operands: Sequence[_Interval]) -> _Interval | None:
-    """Returns the number whose sign the last step takes; None where the function of an earlier step
-    is not in _FUNCTIONS."""
+    """Returns the interval of the number whose sign the last step takes; None where the function of
+    an earlier step is not in _FUNCTIONS."""
     known = [sums, *operands]
     with np.errstate(all="ignore"):
         for step in expression.steps[:-1]:

@@ -1,5 +1,5 @@
-"""InferenceState: the known shapes, dtypes and values of a graph while its nodes are made concrete,
-one after another."""
+"""InferenceState: records the shapes, dtypes and values that shape inference has found so far, and
+the nodes that it has made."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class InferenceState:
     the node, makes its attributes concrete and adds the node, or nodes that replace it, to this
     state.
 
-    other_batch: the finished state of the same graph at another batch size, from which rules see
-    which sizes depend on the batch; or None.
+    other_batch: the finished state of the same graph at another batch size, or None. Rules compare
+    the two states to find out which sizes depend on the batch.
     nodes: the nodes that were emitted.
     known: arrays of the values that do not depend on the data, by name.
     shapes, dtypes: shape and dtype of every value that was made so far, by name.

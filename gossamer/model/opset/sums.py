@@ -1,4 +1,4 @@
-"""Value facts of sums of weighted values, as convolutions and matrix products compute them."""
+"""Derives the value facts of weighted sums, which convolutions and matrix products compute."""
 
 from __future__ import annotations
 

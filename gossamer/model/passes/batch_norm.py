@@ -1,9 +1,10 @@
-"""Batch norms: folded into the convolution or matrix product before them, or made element-wise.
+"""Folds batch norms into the convolution or matrix product before them, or turns them into
+element-wise arithmetic.
 
 A batch norm is not folded where a sign depends on its result without a convolution or product in
 between: the rounding of the folded weights would flip bits. A batch norm is not folded either where
-the weights of each channel all have the same finite magnitude above 0 and would not have one after
-the folding: algorithms on bits could not compute the layer any more."""
+the weights of each channel all have the same finite magnitude above 0, and folding would make such
+a magnitude 0 or infinite: algorithms on bits could not compute the layer any more."""
 
 from __future__ import annotations
 
@@ -148,8 +149,8 @@ def _fold(graph: Graph, names: set[str], layer: Node, norm: Node) -> None:
 
 
 def expand_batch_norms(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Replaces batch norms that were not folded by (x - mean) * scale + shift, computed in this
-    order, where shape inference has checked their channels. resolve() replaces all other batch
+    """Turns each batch norm that is left into the expression (x - mean) * scale + shift, computed
+    in this order, if shape inference has checked its channels. resolve() replaces all other batch
     norms."""
     names = names_of(graph)
     for node in graph.nodes:

@@ -44,8 +44,9 @@ def _gather(graph: Graph, names: set[str], node: Node, output: str, source: str,
 
 def _shuffle(node: Node, producers: dict[str, Node], shapes: ShapesByBatch
              ) -> tuple[str, np.ndarray] | None:
-    """Returns the value whose channels are shuffled by the node and the two nodes before it, and
-    for each channel of the result its channel in that value; None for other nodes."""
+    """Returns two things where the node and the two nodes before it shuffle channels: the value
+    before the shuffle, and for each channel after the shuffle its index before the shuffle. Returns
+    None for other nodes."""
     turned = producers.get(node.inputs[0]) if node.op == "reshape" else None
     parted = producers.get(turned.inputs[0]) if turned and turned.op == "transpose" else None
     if turned is None or parted is None or parted.op != "reshape":

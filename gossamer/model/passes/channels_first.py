@@ -1,6 +1,6 @@
-"""Makes layers that work on channels-last images, between transpositions, work on channels-first
-images. The transpositions before and after them then cancel each other. In memory the channels may
-still be last, because a plan decides the layout of each value."""
+"""Rewrites layers of channels-last images, which lie between transpositions, as layers of
+channels-first images. The transpositions before and after these layers then cancel each other. In
+memory the channels may still be last, because a plan decides the layout of each value."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class _Rewriting:
                                        {"permutation": _LAST}, node.source))
 
     def _add_transposition(self, node: Node) -> None:
-        """Adds a transposition, of the channels-first image if the node reads a channels-last
-        value."""
+        """Adds a transposition. Where the node reads a channels-last value, the added node reads
+        the channels-first image in its place."""
         permutation, source = node.attributes["permutation"], node.inputs[0]
         if permutation is None:
             permutation = tuple(reversed(range(self._shapes.rank(source) or 0)))
@@ -129,7 +129,7 @@ class _Rewriting:
         return True
 
     def matmul(self, node: Node) -> bool:
-        """Makes the product of each pixel's channels with a constant matrix a convolution."""
+        """Turns the product of each pixel's channels with a constant matrix into a convolution."""
         x, weight = node.inputs[0], self._known.get(node.inputs[1])
         if x not in self._images or weight is None or weight.ndim != 2 or (
                 weight.dtype != np.float32):

@@ -14,8 +14,9 @@ from gossamer.model.opset.signs import are_scaled_signs
 from gossamer.model.passes.batch_norm import output_rows, readers
 
 _MOST_CHANNELS = 2
-"""How many times the chosen channels a convolution may read instead. With twice the channels it
-reads as much as the gather and the convolution together read before."""
+"""The most channels that a convolution may read, as a multiple of the number of chosen channels.
+With twice the chosen channels, the convolution reads as much as the gather and the convolution read
+together before."""
 
 
 def choose_channels_by_weights(graph: Graph, shapes: ShapesByBatch) -> bool:

@@ -36,8 +36,8 @@ def nest_concatenations(graph: Graph) -> None:
 
 
 def _nested(node: Node, wholes: Wholes) -> list[str]:
-    """Returns the inputs of a concatenation, with parts replaced by their whole where `wholes` has
-    them."""
+    """Returns the inputs of a concatenation. Consecutive inputs that are all parts
+    of a whole in `wholes` are replaced by the whole."""
     inputs, result, start = node.inputs, list[str](), 0
     while start < len(inputs):
         fitting = [(parts, whole) for parts, whole in wholes[inputs[start],
@@ -52,10 +52,10 @@ def _nested(node: Node, wholes: Wholes) -> list[str]:
 
 
 def move_above_concatenations(graph: Graph) -> None:
-    """Replaces an element-wise node that reads the result of a concatenation, such as a rounding to
-    integers, by such a node for each input of the concatenation. No other node may read the
-    concatenation or its inputs. The layers that make the inputs can then compute the element-wise
-    nodes in their epilogues."""
+    """Where an element-wise node, such as a rounding to integers, reads the result of a
+    concatenation, replaces the node by a copy of it for each input of the concatenation. No other
+    node may read the concatenation or its inputs. The layers that make the inputs can then compute
+    the element-wise nodes in their epilogues."""
     makers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     gone: set[int] = set()

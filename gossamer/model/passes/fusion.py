@@ -36,9 +36,9 @@ def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
     """Merges chains of element-wise nodes of the same shape. Other nodes read only the last node of
     a chain, so that nothing is computed twice. No merged expression is longer than MOST_STEPS.
 
-    A node that rounds the result of a layer joins no chain that also reads other values. Such a
-    chain may go into the epilogue of another layer, so that the first layer would have to store its
-    sums, which take more memory than the rounded values.
+    A node that rounds the result of a layer joins no chain whose result also depends on other
+    layers or inputs. Such a chain may go into the epilogue of another layer. The first layer would
+    then have to store its sums, which take more memory than the rounded values.
     """
     users, layers = readers(graph), _layers_of_values(graph, shapes)
     chains: dict[int, _Chain] = {}
@@ -62,8 +62,8 @@ def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _layers_of_values(graph: Graph, shapes: ShapesByBatch) -> dict[str, str]:
-    """Returns, for each value that element-wise nodes compute from constants and the result of one
-    convolution or product, the name of this result."""
+    """Returns the name of a layer's result for each value that element-wise nodes compute from
+    constants and this result alone. The layers are convolutions and products."""
     layers: dict[str, str] = {}
     for node in graph.nodes:
         if node.op in ("conv2d", "gemm"):

@@ -39,7 +39,7 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     element-wise nodes are fused into convolutions, products and each other.
 
     channels_first: whether layers of channels-last images become layers of channels-first images
-    where fewer transpositions remain then. Channels-first images help only if each kernel can work
+    where this leaves fewer transpositions. Channels-first images help only if each kernel can work
     in several layouts, which ONNX Runtime's kernels cannot.
     chooses_by_weights: whether convolutions of single pixels may read more channels than they need,
     with weights of 0, in place of a gather of channels. This helps on GPUs.
@@ -168,7 +168,7 @@ def inline_scalars(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def merge_equal(graph: Graph) -> None:
-    """Keeps one of several nodes that compute the same from the same inputs."""
+    """Keeps one of several nodes that compute the same result from the same inputs."""
     first: dict[object, Node] = {}
     names: dict[str, str] = {}
     fixed = {info.name for info in graph.outputs}
@@ -196,8 +196,8 @@ def _exact(value: object) -> object:
 
 
 def matmul_to_gemm(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Turns products of a matrix, or of the vectors along the last axis of a tensor, with a
-    constant matrix into a gemm, which takes an epilogue."""
+    """Turns each product with a constant matrix into a gemm, which can have an epilogue. The other
+    factor is a matrix, or the vectors along the last axis of a tensor."""
     for node in graph.nodes:
         if node.op != "matmul":
             continue

@@ -1,5 +1,5 @@
-"""Rewrites that turn layers into products of signs: the weights of a channel all have the same
-magnitude (they are a or -a), and the inputs are -1, 0 or 1."""
+"""Turns layers into products of signs: the weights of a channel all have the same magnitude (they
+are a or -a), and the inputs are -1, 0 or 1."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def move_scales_into_weights(graph: Graph) -> None:
     scaled signs, by -1, 0 and 1, and multiplies the weights of these layers by a. Other readers get
     the values as they are."""
     users, names = readers(graph), names_of(graph)
-    # the number a by name, for each value whose elements -a, 0 and a stay as they are
+    # for each value that keeps its elements -a, 0 and a, the number a by the value's name
     scales: dict[str, float] = {}
     nodes = []
     for node in graph.nodes:
@@ -90,8 +90,8 @@ def move_scales_into_weights(graph: Graph) -> None:
 
 
 def _with_signs(name: str, taken: Sequence[Node], names: set[str], source: str) -> list[Node]:
-    """Makes the nodes in `taken` read the signs of a value in place of the value. Returns a list of
-    the node that makes the signs; an empty list where `taken` is empty."""
+    """Makes the nodes in `taken` read the signs of a value in place of the value. Returns a list
+    with the node that makes the signs; an empty list where `taken` is empty."""
     if not taken:
         return []
     signs = new_name(names, f"{name}.signs")
@@ -130,9 +130,10 @@ def _selects(node: Node, scale: float) -> bool:
 
 def _reached(graph: Graph, users: Mapping[str, Sequence[Node]], reader: Node, name: str,
              scale: float) -> list[Node] | None:
-    """Returns the layers of scaled signs that a value reaches through one of its readers, which may
-    be the layer itself or a node that only selects values. The list also has the paddings on the
-    way. Returns None where the value reaches another node."""
+    """Returns the layers of scaled signs that a value reaches through one of its readers. The
+    reader may be a layer of scaled signs, or a node that only selects values. The list also has the
+    pad nodes between the value and the layers. Returns None where the value reaches another
+    node."""
     found = []
     pending = [(reader, name)]
     while pending:

@@ -37,7 +37,7 @@ def drop_straight_through(graph: Graph, shapes: ShapesByBatch) -> None:
 
 
 def _estimated(expression: Expression) -> dict[int, int]:
-    """Returns, by the index of each value that is a straight-through estimator, the index of the
+    """Returns a mapping from the index of each straight-through estimator to the index of the
     quantised value that the estimator equals."""
     values = range(expression.inputs + len(expression.steps))
     found = {index: pair for index in values if (pair := _parts(expression, index)) is not None}

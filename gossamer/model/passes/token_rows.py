@@ -1,6 +1,6 @@
-"""Makes a network transpose images instead of rows of tokens, where images become rows of tokens or
-rows become images. An image that lies in NHWC, the layout in which convolutions are fast, already
-has the memory order of the rows, so that its transposition copies nothing."""
+"""Where images become rows of tokens, or rows of tokens become images, makes the network transpose
+the images instead of the rows. An image that lies in NHWC, the layout in which convolutions are
+fast, already has the memory order of the rows, so that its transposition copies nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 from gossamer.model.opset.state import Shape
 
 _SWAPPED = (0, 2, 1)
+"""The permutation that swaps the last two of three dimensions."""
 _RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
 
 

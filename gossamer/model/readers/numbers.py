@@ -1,4 +1,4 @@
-"""Warnings about the numbers in a file, which all readers give."""
+"""Warns of weights that hold NaN or infinity; all readers of files use this warning."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from gossamer.model.graph import Graph
 
 
 def warn_of_broken_weights(graph: Graph) -> None:
-    """Adds a warning for each constant that holds NaN, or infinity and more than one element. A
-    constant of one element may be infinite: it may be a bound."""
+    """Adds a warning for each constant that holds NaN, and for each constant of several elements
+    that holds infinity. A constant of one element may be infinite, since it may be a bound, such as
+    a limit of Clip."""
     readers = {name: node.source for node in reversed(graph.nodes) for name in node.inputs}
     for name, array in graph.constants.items():
         if array.dtype.kind != "f" or name not in readers or np.isfinite(array).all():

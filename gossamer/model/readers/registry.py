@@ -20,7 +20,8 @@ class FurtherFile:
 
     content: name of the file's content, for messages: "weights".
     suffix: end of the file's name. Where the caller does not name the file, it is looked for beside
-    the first file, under the first file's name with this suffix in place of its own.
+    the first file, under the first file's name with this suffix in place of the first file's
+    suffix.
     """
 
     content: str

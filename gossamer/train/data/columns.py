@@ -1,6 +1,6 @@
-"""Columns of tables with cells that are no numbers: gaps are filled, and texts become columns of
-zeros and ones. The numbers that fill gaps and the texts of each column are kept, so that later
-samples are encoded in the same way."""
+"""Encodes columns of tables with cells that are no numbers: gaps are filled, and texts become
+columns of zeros and ones. The numbers that fill gaps and the texts of each column are kept, so that
+later samples are encoded in the same way."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ TEXT_HINT = ("; --label says which column the labels are in, `train --one-hot` m
 _GAPS = ("", "nan", "na", "n/a", "null", "none")
 """Contents, in small letters, of a cell without a value (a gap)."""
 _GREATEST = float(np.finfo(np.float32).max)
+"""The largest number of float32."""
 _MOST_VALUES = 1000
 """The most different texts of a column that become columns of zeros and ones."""
 
@@ -62,7 +63,7 @@ class CellRules:
         return (Column(""),) * count if self.takes_others else ()
 
     def order(self, path: Path, columns: Sequence[Column], count: int) -> list[int]:
-        """Returns the place of each known column among the `count` columns of a file. Columns
+        """Returns the index of each known column among the `count` columns of a file. Columns
         without names are taken in the file's order. Raises InputError where a known column is
         absent, or the file has a column that is not known."""
         known = [column.name for column in self.known]
@@ -158,7 +159,8 @@ def learnt(data: Dataset, impute: str | None) -> tuple[Column, ...]:
 def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
     """Returns the samples with gaps filled and texts one-hot: each text of a column becomes a
     column, with 1 in the samples that hold it and 0 in others. Where a sample has a gap, or a text
-    that no sample trained on had, all these columns are 0; a warning tells of such texts.
+    that did not occur in the training samples, all these columns are 0; a warning names the first
+    of these texts.
 
     columns: the columns that learnt() returned for the samples trained on; empty changes nothing.
     """

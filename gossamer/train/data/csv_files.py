@@ -1,4 +1,5 @@
-"""Labelled samples in csv files: each row is a sample, one of its cells the label."""
+"""Reads labelled samples from csv files: each row is a sample, and one cell of the row is the
+label."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ _LONGEST_LABEL, _GREATEST_LABEL = 63, 2.0**53
 """The most characters of a label, and the number above which float64 cannot represent every whole
 number."""
 _GREATEST = float(np.finfo(np.float32).max)
+"""The largest number of float32."""
 _NO_LABEL = ("", "nan")
+"""Contents, in small letters, of a label's cell in which the label is missing."""
 _NUMBERS = (np.int32, np.float32)
 """Dtypes that are tried for cells, in this order: whole numbers are read several times as fast as
 floats."""

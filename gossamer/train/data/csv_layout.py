@@ -1,4 +1,5 @@
-"""The layout of a csv file: the delimiter, the column of the labels, and the columns' names."""
+"""Finds the layout of a csv file: the delimiter, the column of the labels, and the columns'
+names."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from gossamer.errors import InputError, cut, quoted
 
 FIRST, LAST, NONE = "first", "last", "none"
 _HEADINGS = ("label", "class", "target", "y", "digit", "species")
-"""Names of the label's column that make the first line a heading even where the other cells of
-that line are numbers."""
+"""Usual names of a label's column. A first line with one of these names in the label's column is a
+heading, even where the other cells of the line are numbers."""
 _LISTED = 20
 """The most names of columns that a message lists."""
 

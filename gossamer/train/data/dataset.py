@@ -1,4 +1,4 @@
-"""Labelled samples in memory, and the functions that prepare and split them."""
+"""Dataset: labelled samples in memory. Functions prepare and split the samples."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ def prepared(data: Dataset, preparation: Preparation) -> Dataset:
 
 
 def split(data: Dataset, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Returns two parts of the samples: all but a randomly chosen fraction, and that fraction, both
-    in the order of the data. Raises InputError where a part has no samples."""
+    """Draws a fraction of the samples at random. Returns the samples that were not drawn and the
+    samples that were drawn, both in the order of the data. Raises InputError where a part has no
+    samples."""
     count = round(fraction * len(data.x))
     if not 0 < count < len(data.x):
         raise InputError(f"{data.source}: {fraction:g} of its {len(data.x)} samples are {count}; "

@@ -1,4 +1,5 @@
-"""Labelled pictures in idx files, MNIST's own format: a file of images and a file of labels.
+"""Reads labelled pictures from idx files, MNIST's own format: a file of images and a file of
+labels.
 
 A file is a big-endian header (two zero bytes, the type of its numbers, the number of dimensions
 and their sizes as int32) and then the numbers, last dimension fastest
@@ -18,6 +19,7 @@ from gossamer.io.packed import opened
 from gossamer.train.data.dataset import Dataset
 
 _IMAGES, _LABELS = ("images", "idx3"), ("labels", "idx1")
+"""Words in the names of files of images, and in the names of files of labels."""
 _UNSIGNED_BYTES = 8
 """The number in a file's header that stands for unsigned bytes."""
 

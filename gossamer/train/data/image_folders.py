@@ -1,4 +1,4 @@
-"""Labelled pictures in folders: each class has a folder with the name of the class."""
+"""Reads labelled pictures from folders: each class has a folder with the name of the class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrices of finite float32 numbers from users' arrays, data frames and sparse matrices."""
+"""Makes matrices of finite float32 numbers from users' arrays, data frames and sparse matrices."""
 
 from __future__ import annotations
 

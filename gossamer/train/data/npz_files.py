@@ -1,5 +1,5 @@
-"""Labelled samples in .npz files of NumPy: the arrays x and y, or x_train and y_train, to train on,
-and x_test and y_test to test on."""
+"""Reads labelled samples from .npz files of NumPy: the arrays x and y, or x_train and y_train, to
+train on, and x_test and y_test to test on."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _TRAINING, _TEST = (("x", "y"), ("x_train", "y_train")), ("x_test", "y_test")
 
 
 def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset, Dataset | None]:
-    """Returns the samples to train on, and the samples to test on; None where the file has none to
-    test on.
+    """Returns the samples to train on, and the samples to test on. The samples to test on are None
+    where the file has none.
 
     The array x is (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width);
     y is (n,) labels, whole numbers or texts. Files with Python objects are refused, and no code in
     them is run.
 
-    limit: largest number of samples of either part; None for all.
+    limit: largest number of samples of either set; None for all.
     numbers: whether y holds numbers to learn, which become float64.
     Raises InputError that names the array and what is wrong with it.
     """

@@ -1,4 +1,5 @@
-"""Checked samples for a network: float32 matrices, and labels as indices of classes."""
+"""Checks samples for a network. Makes float32 matrices of the samples, and turns their labels into
+indices of classes."""
 
 from __future__ import annotations
 
@@ -117,7 +118,8 @@ def samples(x: Any, y: Any, sizes: tuple[int, ...], classes: np.ndarray | None =
     one output.
 
     sizes: units of the layers. The first number is the number of columns that x must have, the last
-    is the number of columns that the targets must have. Empty where any number is right.
+    is the number of columns that the targets must have. `sizes` is empty where any numbers of
+    columns are right.
     classes: labels that may occur; None takes the labels that do occur.
     what: word before x and y in messages: "validation " for validation data.
     task: one of TASKS, which says what y holds; None decides by the type of y.

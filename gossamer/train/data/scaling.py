@@ -1,5 +1,5 @@
-"""The scaling of samples to a mean of 0 and a standard deviation of 1, and the change that makes a
-trained network take and give unscaled numbers."""
+"""Scales samples to a mean of 0 and a standard deviation of 1, and changes the parameters of a
+trained network so that the network takes and gives unscaled numbers."""
 
 from __future__ import annotations
 

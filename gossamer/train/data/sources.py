@@ -1,4 +1,4 @@
-"""Reading of labelled samples from files and folders.
+"""Reads labelled samples from files and folders.
 
 The formats are csv files (MNIST's and others), MNIST's idx files, folders with a folder of pictures
 for each class, and .npz files. Every reader raises InputError that names the file, the place in the
@@ -25,8 +25,8 @@ _TRAIN, _TEST = "train", ("t10k", "test", "val")
 def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numbers: bool = False,
          cells: CellRules | None = None) -> tuple[Dataset, Dataset | None]:
     """Returns two sets of samples of a file or folder: the samples to train on, and the samples to
-    test on, or None. Samples to test on are in a file or folder, inside a given folder, whose name
-    says test, t10k or val, or in the arrays x_test and y_test of a .npz file.
+    test on, or None. In a folder, the samples to test on are in the file or subfolder with test,
+    t10k or val in its name. In a .npz file they are the arrays x_test and y_test.
 
     label: the column of the labels in a csv file: "first", "last", a number from 1, or a name.
     limit: largest number of samples that are read for each of the two sets, from the beginning of

@@ -1,4 +1,5 @@
-"""Weights of samples, which a user gives for each sample or for each class."""
+"""Checks the weights that a user gives for each sample or for each class, and computes the weights
+of samples from them."""
 
 from __future__ import annotations
 
@@ -37,8 +38,9 @@ def with_classes(weights: np.ndarray | None, class_weight: Any, labels: np.ndarr
     1; or "balanced", which gives each class a weight in inverse proportion to its number of rows.
     labels: (n,) index of each row's class.
     classes: the label of each class.
-    Raises InputError where class_weight is anything else, where a weight is not a finite number or
-    is negative, where a label of class_weight is no class, and where all rows get the weight 0.
+    Raises InputError where class_weight is neither a mapping nor "balanced", where a weight is not
+    a finite number or is negative, where a label of class_weight is no class, and where all rows
+    get the weight 0.
     """
     if isinstance(class_weight, str) and class_weight == BALANCED:
         counts = np.bincount(labels, minlength=len(classes))

@@ -1,4 +1,4 @@
-"""A trained network as a graph, and as an ONNX file."""
+"""Turns a trained network into a graph, and into an ONNX file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The preparation of samples as nodes in front of a network, so that the network's file takes
+"""Puts the preparation of samples in front of a network, as nodes, so that the network's file takes
 samples that are not prepared."""
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from gossamer.train.data.preparation import WHITE, Preparation
 
 
 def put_before(model: onnx.ModelProto, preparation: Preparation) -> None:
-    """Puts the steps of a preparation before a network, whose input `x` becomes
-    (N, numbers of a sample) instead of (N, inputs). Raises InputError where the steps do not end
-    in the number of inputs that the network takes."""
+    """Puts the steps of a preparation before a network. The shape of the input `x` becomes (N,
+    numbers of a sample) instead of (N, inputs). Raises InputError where the steps do not end in the
+    number of inputs that the network takes."""
     size = model.graph.input[0].type.tensor_type.shape.dim[1]
     steps = _NodeChain("x")
     if preparation.threshold is not None:

@@ -1,4 +1,4 @@
-"""The choice of the algorithm that trains, and of its config."""
+"""Chooses the algorithm that trains, and its config."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MEASURED_IN_ALL = 2**15
 reference has to train on all of them. This limit may be exceeded where each network has the
 smallest number of samples."""
 _SHORTEST = 256
-"""Launches of at most this many samples are not halved once more to suit an algorithm."""
+"""A launch of at most this many samples is not halved any further to suit an algorithm."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,10 @@ def _expected(problem: BackpropProblem,
               choices: Sequence[AlgorithmChoice]) -> list[AlgorithmChoice]:
     """Returns the choices in the order of their expected speed, the fastest first.
 
-    The op lists its algorithms by the length of their launches: an epoch, a block of samples, a
-    step. Exact blocking comes before all other algorithms where it, too, takes one launch for an
-    epoch, because it has the least work that must go sample by sample (docs/notes/training.md).
+    The op lists its algorithms by the length of their launches, the longest first: an epoch, a
+    block of samples, a step. Exact blocking comes before all other algorithms where it, too, takes
+    one launch for an epoch, because it has the least work that must go sample by sample
+    (docs/notes/training.md).
     """
     def follows(choice: AlgorithmChoice) -> bool:
         return not (isinstance(choice.algorithm, Blocked) and choice.algorithm.is_pipelined(

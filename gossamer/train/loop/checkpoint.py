@@ -1,4 +1,4 @@
-"""Checkpoints: files from which training continues as if it had never stopped."""
+"""Writes and reads checkpoints, files from which training continues as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from gossamer.train.loop.settings import Settings
 from gossamer.train.loop.train_state import Best, TrainState, Validation
 
 _MAGIC = b"gossamer checkpoint 3\n"
+"""The first bytes of a checkpoint file; the number is the version of the file format."""
 _MAY_DIFFER = ("epochs", "target_error", "patience", "keep")
 """Settings in which a training may differ from the checkpoint that it goes on from."""
 _SHARE = 0.05

@@ -1,4 +1,4 @@
-"""A check, before memory is allocated, that there is enough memory for networks. A system that
+"""Checks, before memory is allocated, that there is enough memory for networks. A system that
 overcommits memory would allow the allocation, and kill the process when it uses the memory."""
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from gossamer.train.loop.settings import Settings
 _MEMINFO = Path("/proc/meminfo")
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"),
            Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Linux's file on the machine's memory, and the files with the memory limit of a container (cgroup
+versions 2 and 1)."""
 _COPIES, _DEVICE_COPIES = 2, 3
 """Numbers of copies of the parameters that exist at the same time: on the host; and on the device
 that trains (after the last epoch, and before each of the last two epochs)."""
@@ -32,8 +34,8 @@ def check(settings: Settings, device: Device, networks: int = 1) -> None:
 
 
 def available() -> int | None:
-    """Returns how many bytes of memory this process may still allocate, or None where it is not
-    known."""
+    """Returns the bytes of memory that are free on the machine, or the container's memory limit
+    where it is lower; None where neither is known."""
     limits = [int(text) for path in _LIMITS if (text := _text(path).strip()).isdigit()]
     lines = [line.split() for line in _text(_MEMINFO).splitlines()]
     free = [1024 * int(words[1]) for words in lines if words[:1] == ["MemAvailable:"]]

@@ -1,4 +1,4 @@
-"""The report of a training that is under way."""
+"""Progress: the report that a user's function gets after each epoch of a training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules: how the learning rate changes from epoch to epoch."""
+"""Computes the factor by which a schedule changes the learning rate in each epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checked parameters of an MLP, which say how one network is trained."""
+"""Settings: checks the parameters of an MLP, and stores how one network is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop that trains several networks together, and how it notices that training diverges."""
+"""Trains several networks together in one loop, and notices when the training of one diverges."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gossamer.train.loop.train_state import TrainState, Validation
 from gossamer.train.loop.trainer import Trainer
 
 _FIRST = 10
-"""The number of samples at the beginning of training with whose mean loss later losses are
-compared. Where the first update has more samples, they are compared with the mean loss of all its
-samples."""
+"""The number of samples at the beginning of training. Later losses are compared with the mean loss
+of these samples; where the first update has more samples, with the mean loss of all samples of the
+first update."""
 _GROWTH = 1e6
 """Training has diverged when the mean loss of an epoch is more than this factor times the mean loss
 of the first samples, or times the loss of an untrained network where the latter is larger."""
@@ -33,7 +33,7 @@ Validate = Callable[[TrainState], Validation]
 
 @dataclass(eq=False)
 class _Slot:
-    """A network's place in the loop.
+    """A network in the loop.
 
     state: the network's training state.
     rows: (samples,) int32 indices of the rows that the network is trained on.
@@ -86,8 +86,8 @@ class TrainLoop:
         """Trains all states that have not ended for one epoch, and returns the duration of the
         epoch in seconds.
 
-        States that end with this epoch, or diverge, have their parameters afterwards; the other
-        states get their parameters from fetch_parameters().
+        After the call, a state that ended with this epoch, or diverged in this epoch, holds its
+        parameters. All other states get their parameters from fetch_parameters().
         """
         active_slots = [(index, slot) for index, slot in enumerate(self._slots)
                         if not slot.state.ended]
@@ -203,8 +203,8 @@ class TrainLoop:
         loss of the first samples."""
         first = state.first
         if first is None:
-            # where the bad sample is an early one, the mean is over the samples before it whose
-            # losses were computed before the first update
+            # where the bad sample is an early one, the mean is over the samples before the bad
+            # sample, as far as their losses were computed before the first update
             early = losses[:self._early if bad >= self._early else min(bad, self.problem.batch)]
             if not len(early):
                 return ""

@@ -1,4 +1,4 @@
-"""The training state of a network, and the best of its epochs."""
+"""TrainState: records one network's training so far, and the best of its epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Epochs of training over data that stay on one device."""
+"""Trainer: trains networks epoch by epoch, over data that stay on one device."""
 
 from __future__ import annotations
 

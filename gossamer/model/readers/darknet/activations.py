@@ -1,4 +1,4 @@
-"""Darknet's activations as expressions."""
+"""Converts Darknet's activations to expressions."""
 
 from __future__ import annotations
 

@@ -102,8 +102,8 @@ class Section:
                 raise self.unsupported(f"{key}={self.text(key)} is not computed", key)
 
     def error(self, text: str, key: str = "") -> ModelError:
-        """Returns an error that names the line of the option `key`; the line of the section where
-        the section has no such option."""
+        """Returns an error that names the line of the option `key`, or the line of the section if
+        the section does not have this option."""
         return ModelError(self._message(text, key))
 
     def unsupported(self, text: str, key: str = "") -> UnsupportedError:

@@ -1,4 +1,4 @@
-"""The names of sections and options that Darknet and AlexeyAB's fork of it know.
+"""Lists the names of sections and options that Darknet and AlexeyAB's fork of Darknet know.
 
 Most options concern training. The user is warned of an option that is in no table; a section that
 is in no table is an error.

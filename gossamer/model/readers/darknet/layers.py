@@ -171,8 +171,8 @@ def activation(network: DarknetNetwork, section: Section) -> Layer:
 
 
 def unchanged(network: DarknetNetwork, section: Section) -> Layer:
-    """Returns the layer before the section: without training, dropout, cost and empty layers give
-    their input."""
+    """Returns the layer before the section: without training, dropout, cost and empty layers return
+    their input unchanged."""
     return network.before(section)
 
 

@@ -1,4 +1,5 @@
-"""DarknetNetwork: the graph of a .cfg while its layers are added, and the result of each layer."""
+"""DarknetNetwork: builds the graph of a .cfg file layer by layer, and records the result of each
+layer."""
 
 from __future__ import annotations
 

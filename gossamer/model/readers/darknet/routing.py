@@ -41,9 +41,10 @@ def route(network: DarknetNetwork, section: Section) -> Layer:
 
 def shortcut(network: DarknetNetwork, section: Section) -> Layer:
     """Appends the sum of other layers and the layer before this section. The sum has the channels
-    and the picture size of the layer before this section. Its channels that another layer lacks
-    stay as they are; channels that only another layer has are left out. Where another layer has a
-    larger picture, every n-th pixel of every n-th row of this picture is added."""
+    and the picture size of the layer before this section. A layer with fewer channels is added to
+    the first channels only. Of a layer with more channels, only the first channels are added. Where
+    another layer has a larger picture, every n-th pixel of every n-th row of this picture is
+    added."""
     if section.text("weights_type", "none") != "none":
         raise section.unsupported(f"weights_type={section.text('weights_type')} is not computed, "
                                   "only none", "weights_type")

@@ -37,8 +37,8 @@ def known_branch(
 
 
 def guard(node: Node, condition: str, truth: bool, of: str) -> None:
-    """Turns an identity after a branch into a check, which fails at shapes for which the condition
-    has the other value. of: the If, as messages name it."""
+    """Turns an identity after a branch into a check of the If's condition. The check fails at
+    shapes for which the condition is not `truth`. of: the words with which messages name the If."""
     node.op, node.source = "branch", of
     node.inputs.append(condition)
     node.attributes["taken"] = truth

@@ -1,4 +1,4 @@
-"""Groups of nodes that are computed together, such that all groups can be computed one after
+"""Groups nodes that are computed together, such that all groups can be computed one after
 another."""
 
 from __future__ import annotations

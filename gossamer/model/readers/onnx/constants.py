@@ -1,4 +1,5 @@
-"""The constants of ONNX files: tensors as arrays, and nodes whose results are known."""
+"""Reads the constants of ONNX files: turns tensors into arrays, and computes nodes whose inputs are
+constants."""
 
 from __future__ import annotations
 
@@ -42,9 +43,9 @@ def to_array(tensor: onnx.TensorProto) -> np.ndarray:
 
 
 def load_external_data(model: onnx.ModelProto, path: Path) -> None:
-    """Loads the tensors that lie in files beside the model; of each tensor, as many bytes as its
-    shape takes. Raises ValueError for a damaged tensor, and InputError where the tensors are too
-    large."""
+    """Loads the tensors that lie in files beside the model. As many bytes are read for a tensor as
+    its shape needs. Raises ValueError for a damaged tensor, and InputError where the tensors are
+    too large."""
     tensors = filter(uses_external_data, _tensors(model.graph))
     files: dict[str, int] = {}
     total = 0
@@ -106,8 +107,8 @@ class ConstantFolder:
     gossamer.io.limits.
 
     reads: for each value, how many nodes of the file read it.
-    too_large: results that are not computed because of the limit, or because they depend on such a
-    result, each with the limit in bytes that would allow it.
+    too_large: results that are not computed because they exceed the limit, or because they depend
+    on a result that exceeds the limit. Each has the limit, in bytes, that would allow the result.
     """
 
     def __init__(self, opset: int, reads: Mapping[str, int]) -> None:
@@ -163,8 +164,8 @@ class ConstantFolder:
         return results
 
     def fold_last(self, graph: Graph) -> None:
-        """Computes the last node of a graph, which a converter has made, where this node is
-        element-wise and its inputs are constants. A node with too large a result stays."""
+        """Computes the last node of a graph where this node is element-wise and its inputs are
+        constants. A converter has just added the node. A node with too large a result stays."""
         node = graph.nodes[-1]
         if node.op != "elementwise" or any(name not in graph.constants for name in node.inputs):
             return

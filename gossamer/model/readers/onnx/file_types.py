@@ -1,5 +1,5 @@
-"""The types of a file's values, and shapes that do not depend on the data, by ONNX's own
-inference."""
+"""Finds the types of a file's values, and the shapes that do not depend on the data, with ONNX's
+own inference."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class FileTypes:
 
     def elem_type(self, name: str) -> int:
         """Returns ONNX's type of a tensor's elements in the file; 0 where the type is not known, or
-        the file has a number that is no type."""
+        where the number of the type in the file is none of ONNX's."""
         kind = self._inferred.get(name)
         number = kind.tensor_type.elem_type if kind is not None else 0
         return number if number in TensorProto.DataType.values() else 0
@@ -116,8 +116,8 @@ class FileTypes:
         try:
             inferred = infer_shapes(self.with_graph(graph), data_prop=True)
         except Exception:
-            # onnx raises exceptions of its own classes; ONNX Runtime will raise an error that tells
-            # the fault
+            # onnx raises exceptions of its own classes; ONNX Runtime will raise an error that
+            # describes the fault
             return {}
         return {info.name: info.type for info in inferred.graph.value_info}
 

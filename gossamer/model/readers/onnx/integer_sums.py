@@ -1,4 +1,4 @@
-"""Sums of products of integers, computed exactly in float32: convolutions and matrix products of
+"""Computes sums of products of integers exactly in float32, for convolutions and matrix products of
 quantised values. Where one sum might be too large for float32, it is computed in slices of
 channels."""
 

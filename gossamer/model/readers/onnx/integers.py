@@ -1,5 +1,5 @@
-"""Integers: the quantised values of an ONNX file while it is read, and functions that add the nodes
-which compute quantised values in float32.
+"""Integers: records the quantised values of an ONNX file while the file is read. Functions add the
+nodes that compute quantised values in float32.
 
 A quantised value holds integers q of few bits that stand for the numbers (q - zero point) * scale.
 In gossamer's graph the value is q - zero point in float32. Floats hold these integers exactly,
@@ -26,6 +26,7 @@ RANGES = {kind: (float(np.iinfo(kind).min), float(np.iinfo(kind).max))
 _ANY = (-128.0, 255.0)
 """Bounds of 8-bit values that may be signed or unsigned."""
 _MOST_INT32 = 2.0**31
+"""Bound of the magnitudes of int32 values."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,11 @@ class Scaled:
 
 
 Requantise = Callable[[OnnxNode, np.ndarray, np.ndarray, str], Centred]
-"""A function that adds the node that rounds a float value to integers, in place of a
-QuantizeLinear, and returns the integers. Its arguments are the QuantizeLinear, the scale and the
-zero point (one number each), and the dtype of the integers. ONNX Runtime fuses a layer, the nodes
-that dequantise its inputs and the node that quantises its result into one operator on integers; the
-function rounds as this operator does."""
+"""A function that is called for a QuantizeLinear of a float value. The function adds the node that
+rounds the value to integers, and returns the integers. Its arguments are the QuantizeLinear, the
+scale and the zero point (one number each), and the dtype of the integers. ONNX Runtime fuses a
+layer, the nodes that dequantise its inputs and the node that quantises its result into one operator
+on integers; the function rounds as this operator does."""
 
 
 class Integers:
@@ -92,7 +93,8 @@ class Integers:
         self.probe = probe
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drops all that is known of values whose node gossamer does not compute after all."""
+        """Drops all that was noted about some values. The reader calls this method when it finds
+        that gossamer does not compute the node that makes these values."""
         for name in names:
             self.centred.pop(name, None)
             self.scaled.pop(name, None)
@@ -136,8 +138,9 @@ class Integers:
 
 def quantisation(node: OnnxNode, integers: Integers, indices: tuple[int, int], value: str,
                  axis: int | None = None) -> tuple[np.ndarray, np.ndarray, str]:
-    """Returns scale and zero point of a quantised value as float32 arrays that broadcast to the
-    value, and the dtype of the zero point, which is "" where there is no zero point.
+    """Returns three things: the scale and the zero point of a quantised value, as float32 arrays
+    that broadcast to the value, and the dtype of the zero point. The dtype is "" where there is no
+    zero point.
 
     indices: indices of the inputs that hold scale and zero point.
     value: the name of a value of the same shape.
@@ -185,7 +188,8 @@ def constant(node: OnnxNode, c: Composer, array: np.ndarray, role: str) -> int:
 
 def centre(node: OnnxNode, integers: Integers, index: int, zero_point: np.ndarray | str,
            role: str) -> Centred:
-    """Returns an input of integers less a zero point, and adds nodes that compute it where needed.
+    """Returns the integers of an input after subtraction of a zero point. Adds nodes that subtract
+    the zero point where no known value is the difference.
 
     zero_point: as for Centred.
     role: the end of new names.
@@ -238,11 +242,12 @@ def give(node: OnnxNode, integers: Integers, centred: Centred, output: str) -> N
 
 def requantise(node: OnnxNode, c: Composer, value: int, zero_point: np.ndarray,
                dtype: str, role: str = "centred", *, is_shifted: bool = False) -> Centred:
-    """Adds the node that rounds a value to integers of a dtype less their zero point.
+    """Adds the node that rounds a value to integers of a dtype and subtracts their zero point.
 
     value: number of the value in `c`, in units of the scale.
     is_shifted: whether the zero point, one number, has been added to the value already. A value
-    half-way between two integers is then rounded to the even integer of the file.
+    half-way between two of the file's integers is then rounded to the even one; otherwise it is
+    rounded to an integer that is even after the subtraction.
     """
     low, high = RANGES[dtype]
     if is_shifted:
@@ -255,8 +260,8 @@ def requantise(node: OnnxNode, c: Composer, value: int, zero_point: np.ndarray,
     else:
         value = c.apply("max", value, constant(node, c, low - zero_point, "low"))
         value = c.apply("min", value, constant(node, c, high - zero_point, "high"))
-    # the bounds are integers, so that the clip may come before the rounding; where the rounding
-    # comes last, the value facts of the result are known
+    # the bounds are integers, so that the clip may come before the rounding; the value facts of the
+    # result are known only where the rounding is the last step
     return Centred(node.emit_expression(c, c.apply("round", value), role), zero_point, dtype)
 
 

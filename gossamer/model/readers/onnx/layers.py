@@ -148,9 +148,9 @@ def _global_pool(node: OnnxNode, kind: str) -> None:
 
 
 def _axes(node: OnnxNode) -> tuple[list[str], dict[str, Any], bool]:
-    """Returns the inputs of a reduction, its axes as attributes where they are no input, and
-    whether the reduction is the identity because it has no axes. Axes are an attribute before opset
-    18 (ReduceSum: 13), and an input since."""
+    """Returns three things: the inputs of a reduction; the axes as attributes where the axes are no
+    input; and whether the reduction is the identity because it has no axes. Axes are an attribute
+    before opset 18 (ReduceSum: 13), and an input since."""
     inputs, attributes = [node.required(0)], {"axes": node.attribute("axes")}
     without_axes_is_identity = bool(node.attribute("noop_with_empty_axes", 0))
     if node.input(1):
@@ -165,8 +165,9 @@ def _axes(node: OnnxNode) -> tuple[list[str], dict[str, Any], bool]:
 def _reduce(node: OnnxNode, kind: str, before: str = "", after: str = "") -> None:
     """Converts a reduction.
 
-    before: name of a function of each element before the reduction; "mul" squares the element.
-    after: name of a function of the result.
+    before: name of the function that is applied to each element before the reduction; "mul" squares
+    the element.
+    after: name of the function that is applied to the result.
     """
     inputs, attributes, is_identity = _axes(node)
     keepdims = bool(node.attribute("keepdims", 1))
@@ -213,8 +214,8 @@ def _log_sum_exp(node: OnnxNode) -> None:
 def _gemm(node: OnnxNode) -> None:
     """Converts Gemm. The attribute alpha is multiplied into b where b is constant, else it goes
     into the epilogue. The attribute beta is multiplied into c where c is constant. A constant c of
-    one value a column becomes the bias. Another c is added by another node, with its factor
-    beta."""
+    one value a column becomes the bias. Any other c is multiplied by beta and added in a separate
+    node."""
     alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
     trans_a, trans_b = bool(node.attribute("transA", 0)), bool(node.attribute("transB", 0))
     inputs = [node.required(0), node.required(1)]

@@ -1,4 +1,5 @@
-"""The metadata of an ONNX file, which the file's `metadata_props` hold as text by key.
+"""Converts a network's metadata to and from the texts in the `metadata_props` of an ONNX file. The
+fields below are the keys of the texts.
 
 classes: JSON list of the names of the classes.
 outputs: "scores" where the score of a class does not depend on the other classes.
@@ -43,9 +44,8 @@ _Value = TypeVar("_Value")
 
 
 def read(model: onnx.ModelProto) -> ModelMetadata:
-    """Returns the metadata in the texts of a file that have the format which entries() writes.
-    Other texts under the same keys are ignored, since other programs use these keys for other
-    things."""
+    """Returns the metadata that a file's texts state. A text that is not in the format of entries()
+    is ignored, since other programs use the same keys for other things."""
     texts = {entry.key: entry.value for entry in model.metadata_props}
     classes, picture = _parsed(texts.get(CLASSES)), _parsed(texts.get(PICTURE))
     names = classes if isinstance(classes, list) and all(

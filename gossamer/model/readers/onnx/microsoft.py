@@ -32,8 +32,9 @@ from gossamer.model.readers.onnx.quantised_products import (
 
 def _input(node: OnnxNode, integers: Integers, first: int,
            role: str) -> tuple[Centred, np.ndarray, np.ndarray]:
-    """Returns the integers of an input less their zero point, their scale, and the zero point. The
-    integers are input `first` of the node; the next two inputs are the scale and the zero point."""
+    """Returns three things: the integers of an input after subtraction of their zero point, the
+    scale, and the zero point. The integers are input `first` of the node; the next two inputs are
+    the scale and the zero point."""
     scale, zero, _ = quantisation(node, integers, (first + 1, first + 2), node.required(first))
     return centre(node, integers, first, zero, role), scale, zero
 

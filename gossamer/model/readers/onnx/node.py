@@ -1,4 +1,5 @@
-"""OnnxNode: a node of an ONNX file for its converter, with the graph that it is converted into."""
+"""OnnxNode: gives a converter a node of an ONNX file, and adds to the graph the nodes that replace
+this node."""
 
 from __future__ import annotations
 
@@ -130,7 +131,8 @@ class OnnxNode:
         return self._attributes.get(name, default)
 
     def only(self, name: str, *allowed: Any) -> Any:
-        """Returns an attribute that must have one of these values; the first is the default."""
+        """Returns an attribute that must have one of the values `allowed`; the first value is the
+        default."""
         value = self.attribute(name, allowed[0])
         if value not in allowed:
             expected = " or ".join(map(quoted, allowed))
@@ -183,8 +185,8 @@ class OnnxNode:
         del self.outputs[1:]
 
     def is_only_reader_of(self, name: str) -> bool:
-        """Returns whether this node is the only reader of a value, which is no output of the
-        graph."""
+        """Returns whether this node is the only reader of a value, and the value is no output of
+        the graph."""
         return self._used[name] == 1
 
     def add_constant(self, array: np.ndarray, role: str) -> str:

@@ -1,4 +1,5 @@
-"""The nodes of an ONNX graph that its outputs need, in an order in which they can be computed."""
+"""Lists the nodes on which the outputs of an ONNX graph depend, in an order in which the nodes can
+be computed."""
 
 from __future__ import annotations
 

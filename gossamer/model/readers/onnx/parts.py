@@ -1,4 +1,5 @@
-"""Parts: the nodes of an ONNX file that gossamer does not compute, as models for ONNX Runtime."""
+"""Parts: collects the nodes of an ONNX file that gossamer does not compute, and makes models of
+them for ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 _OTHER_SIZES = {"batch": 2, "open_size": 192}
 """The sizes of open dimensions at which a condition is evaluated a second time."""
 _FLOAT64 = ("which is float64; give a precision, such as fp32, to have it computed in float32")
-"""The end of a reason, after the name of a float64 value."""
+"""The end of a message's reason, which begins with the name of a float64 value."""
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))
 """Operators that no file may ask for: EPContext names another file, ImageDecoder decodes
 pictures."""
@@ -71,8 +72,8 @@ class Parts:
             self.probe.known(name) is not None for name in filter(None, node.input))
 
     def truth(self, name: str) -> bool | None:
-        """Returns the value of a condition that follows from shapes and constants, and is the same
-        at two sizes of the dimensions that the file leaves open; None for other conditions."""
+        """Returns the value of a condition if it follows from shapes and constants, and is the same
+        at two sizes of the open dimensions; None for other conditions."""
         value = self.probe.known(name)
         if value is None or value.size != 1:
             return None
@@ -108,7 +109,7 @@ class Parts:
 
     def takes(self, node: onnx.NodeProto) -> bool:
         """Returns whether ONNX Runtime knows the domains of a node and of the nodes within it, and
-        none of them is refused."""
+        none of these nodes is in _REFUSED."""
         if node.op_type in _REFUSED or (
                 node.domain not in _DOMAINS and (node.domain, node.op_type) not in self._functions):
             return False
@@ -147,9 +148,8 @@ class Parts:
         return self._clusters.add(reads(node), filter(None, node.output))
 
     def finish(self, inputs: Sequence[ValueInfo]) -> None:
-        """Adds the nodes that are left to ONNX Runtime to the graph, as the parts into which they
-        were joined. Nodes that depend on values which cannot leave their part become the graph's
-        tail.
+        """Adds the parts to the graph. The parts consist of the nodes that are left to ONNX
+        Runtime. Nodes that depend on values which cannot leave their part become the graph's tail.
 
         inputs: all inputs of the network. Raises UnsupportedError for a node in the tail that ONNX
         Runtime does not know.
@@ -209,15 +209,15 @@ class Parts:
         return self._clusters.group_of(step) if step in self._left else None
 
     def _reads_of(self, step: int, as_in_file: bool) -> Iterable[str]:
-        """Returns the values that a step reads, either as the file's node or as the nodes of
-        gossamer's graph that took its place."""
+        """Returns the values that a step reads: the inputs of the file's node, or the inputs of the
+        nodes that took its place in gossamer's graph."""
         if as_in_file or step in self._left:
             return reads(self._nodes[step])
         return (name for node in self._converted[step] for name in node.inputs)
 
     def _tail(self, steps: Sequence[int], inputs: Sequence[ValueInfo]) -> Tail:
-        """Returns the tail of these steps, and makes the values that they read outputs of the
-        graph."""
+        """Returns the tail that consists of these steps. The values that the tail reads become
+        outputs of the graph."""
         graph = self._graph
         members = []
         for step in steps:
@@ -252,8 +252,8 @@ class Parts:
         return tail
 
     def _typed(self, info: ValueInfo, as_in_file: Container[str]) -> ValueInfo:
-        """Returns an input or output of the network; in the file's dtype where only the tail reads
-        or makes the value."""
+        """Returns an input or output of the network. The value has the file's dtype where only the
+        tail reads or makes it."""
         kind = self._types.elem_type(info.name)
         if info.name not in as_in_file or kind not in TYPES:
             return info
@@ -282,9 +282,9 @@ class Parts:
     def _model(self, name: str, members: Sequence[tuple[onnx.NodeProto, str]],
                crossing: Sequence[str], names: set[str],
                as_in_file: Container[str] = ()) -> tuple[np.ndarray, list[str]]:
-        """Returns the bytes of a model of some nodes whose outputs are the values `crossing`, and
-        the names of the model's inputs. as_in_file: inputs and outputs that have their type in the
-        file, not their type in gossamer's graph."""
+        """Returns the bytes of a model that consists of some nodes and has the outputs `crossing`,
+        and the names of the model's inputs. as_in_file: inputs and outputs that have their type in
+        the file, not their type in gossamer's graph."""
         graph = helper.make_graph([], name, [], [])
         made = {value for node, _ in members for value in node.output if value}
         taken = made.union(*(reads(node) for node, _ in members))
@@ -318,8 +318,9 @@ class Parts:
 
     def _enter(self, graph: onnx.GraphProto, value: str, taken: set[str],
                names: set[str], as_in_file: bool) -> list[str]:
-        """Adds a value that nodes of a part read from outside to the part's model: a small constant
-        as it is in the file, another value as an input. Returns the names of the inputs."""
+        """Adds to the model of a part a value that the part's nodes read from outside: a small
+        constant as it is in the file, another value as an input. Returns the names of the
+        inputs."""
         if value in self._inner:
             graph.input.append(onnx.ValueInfoProto(name=value, type=self._inner[value]))
             return [value]

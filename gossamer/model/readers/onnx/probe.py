@@ -1,5 +1,5 @@
-"""Probe: the shapes of a graph at one size while the graph is read, which show whether gossamer
-computes a node."""
+"""Probe: infers the shapes of a graph at one size while the graph is read, to find out whether
+gossamer computes a node."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ def _ceil(c: Composer, x: int) -> int:
 
 
 def _magnitudes(c: Composer, x: int, rounding: Callable[[Composer, int], int]) -> int:
-    """Adds x with its magnitudes rounded and its signs kept to the expression `c`, and returns the
-    result's number in `c`."""
+    """Adds steps to the expression `c` that round the magnitudes of x and keep its signs. Returns
+    the result's number in `c`."""
     return c.apply("mul", c.apply("sign", x), rounding(c, c.apply("abs", x)))
 
 

@@ -95,8 +95,9 @@ def _conv(node: OnnxNode, integers: Integers) -> None:
 
 
 def _for_each(scale: np.ndarray, channels: int) -> np.ndarray:
-    """Returns a vector with a scale for each channel. A single scale of all channels is repeated: a
-    number in the code of a kernel would prevent layers of one shape from sharing a kernel."""
+    """Returns a vector with a scale for each channel. A single scale is repeated for all channels:
+    otherwise the scale would be a number in the kernel's code, and layers of one shape with
+    different scales could not share a kernel."""
     return np.broadcast_to(scale.astype(np.float32).reshape(-1), channels)
 
 
@@ -279,8 +280,9 @@ def _qlinear_matmul(node: OnnxNode, integers: Integers) -> None:
 
 def _zero_point(node: OnnxNode, integers: Integers, index: int,
                 of_columns: bool) -> np.ndarray | str:
-    """Returns the zero point of a factor of integers: one number; where `of_columns` is set, also
-    one number for each column; or the name of a zero point that the data decide."""
+    """Returns the zero point of a factor of integers as an array: one number or, where `of_columns`
+    is set, possibly one number for each column. Where the data decide the zero point, returns the
+    zero point's name."""
     name = node.input(index)
     if not name:
         return NO_ZERO

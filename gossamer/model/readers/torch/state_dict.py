@@ -23,6 +23,7 @@ from gossamer.model.readers.torch.unpickle import MalformedPickle, Name, load
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_PROTOCOL = 1001
+"""The numbers in the first two pickles of a file of torch before 1.6."""
 _MAX_DIMENSIONS = 32
 """The most dimensions of a tensor: the limit of NumPy 1."""
 _MAX_EXPANSION = 8

@@ -33,11 +33,14 @@ _PUSH_ARGUMENT = {
     "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINSTRING", "SHORT_BINSTRING",
     "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
 }
+"""Opcodes that push their argument on the stack."""
 _PUSH_VALUE: dict[str, Callable[[], Any]] = {
     "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False,
     "EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple,
 }
+"""Opcodes that push a new value on the stack, with the function that makes the value."""
 _TUPLE_SIZES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+"""Opcodes that make a tuple of values from the stack, with the number of these values."""
 
 
 def load(stream: BinaryIO, call: Callable[[Name, tuple], Any],
