@@ -149,9 +149,9 @@ class Constants:
 def _base(arrays: Mapping[str, np.ndarray], layer: BinaryLayer) -> np.ndarray:
     """Returns the initial accumulators. With one-bit inputs an accumulator begins with the number
     of products, which is the sum of the products if all signs agree. Zeros outside of the image are
-    then stored as bits of 0, which stand for -1; the initial accumulators take back the terms that
-    these bits add. With two-bit inputs accumulators begin with 0, because _accumulators() counts
-    the products whose inputs are not 0."""
+    then stored as bits of 0, which stand for -1; the terms that these bits add are subtracted from
+    the initial accumulators. With two-bit inputs accumulators begin with 0, because
+    _accumulators() counts the products whose inputs are not 0."""
     problem = layer.convolution
     shape = (problem.out_channels, problem.out_height, problem.out_width)
     if layer.form.planes == 2:
@@ -229,7 +229,7 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
         outside = constants.outside[first:first + count] & masks[group, :part.shape[1], None]
         columns = [_windows(plane & mask, problem, outside[:, number])
                    for number, plane in enumerate(part)]
-        # for the last groups fewer than `count` words are left in the input
+        # the last groups may find fewer than `count` words left in the input
         words = constants.words[group].reshape(channels, count, -1)[:, :part.shape[1]]
         sums = _differences(columns, words.reshape(channels, -1))
         sums *= -2

@@ -40,6 +40,7 @@ _STRIPS_Y, _STRIPS_X = (1, 2, 4, 7, 8, 14), (1, 2, 4, 8)
 # The rates below are estimates for an H100 that no measurement has corrected yet. The rates
 # decide the order in which tilings are tried.
 _SCHEDULERS = 4
+"""Warp schedulers of a multiprocessor."""
 _COPY_INSTRUCTIONS = 14
 """Instructions of a copy to shared memory."""
 _STORE_INSTRUCTIONS = 14
@@ -75,7 +76,7 @@ class _Tiling:
 
     @property
     def pairs(self) -> int:
-        """Pairs of channels of a tile. All tiles have about the same number."""
+        """Pairs of channels of a tile. All tiles have about the same number of pairs."""
         pairs = self.problem.channels // 2
         chunks = -(-pairs // _MAX_PAIRS)
         return rounded_up(-(-pairs // chunks), max(1, self.copy_bytes // (2 * self.itemsize)))
@@ -146,8 +147,8 @@ class _Tiling:
 
 
 class DepthwiseTiled(Algorithm):
-    """Computes a depthwise convolution from inputs and weights in shared memory, so that also with
-    large filters the registers have room for a strip of outputs."""
+    """Computes a depthwise convolution from inputs and weights in shared memory, so that the
+    registers have room for a strip of outputs even with large filters."""
 
     op = "conv2d"
     name = "depthwise_tiled"
@@ -176,8 +177,8 @@ class DepthwiseTiled(Algorithm):
 
     def variants_in(self, problem: Conv2dProblem, device: Device,
                     precisions: Sequence[str]) -> Iterator[Variant]:
-        # float16 comes first: it has other tilings than float32, and only the first few variants
-        # may be tried
+        # variants of float16 come first: their tilings differ from those of float32, and the tuner
+        # may try only the first few variants
         return _variants(problem, device, [precision for precision in ("fp16", "fp32")
                                            if precision in precisions])
 

@@ -1,4 +1,4 @@
-"""Epilogues of convolutions as element-wise nodes of cuDNN's graphs."""
+"""Translates epilogues of convolutions to element-wise nodes of cuDNN's graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tiles of shifted_gemm_mma, and the estimated time of each tile. The text at the top of
+"""Lists the tiles of shifted_gemm_mma, and estimates their times. The text at the top of
 shifted_gemm.cu explains places, units, slices and runs."""
 
 from __future__ import annotations

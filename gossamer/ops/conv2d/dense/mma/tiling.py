@@ -1,5 +1,4 @@
-"""The tiles of convolutions as matrix products on tensor cores, and the estimated time of each
-tile."""
+"""Lists the tiles of convolutions as matrix products on tensor cores, and estimates their times."""
 
 from __future__ import annotations
 
@@ -196,7 +195,7 @@ def copies(problem: Conv2dProblem, precision: str, layout: str) -> bool:
 
 
 def fitting(problem: Conv2dProblem, precision: str, layout: str, limits: Limits) -> list[MmaTile]:
-    """Returns the tiles for a problem, with an input in a layout, that a device can run."""
+    """Returns the tiles that a device can run for a problem whose input has the layout `layout`."""
     stages = stages_of(problem, precision)
     # with wgmma few warps copy: they are too few to load values one by one, and have too few
     # registers for narrow copies of windows
@@ -235,7 +234,7 @@ def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: s
     else:
         copied += own_stages * tile.tile_p * vector * _GATHER
     multiplied = own_stages * area * (_WGMMA if tile.wgmma else _MMA)
-    # stores of less than a piece fill half of the 32 bytes that the L2 cache takes at once
+    # a store of less than a piece fills only half of a 32-byte sector of the L2 cache
     stores = 1 if stored_at_once(problem, precision) == vector else 2
     stored = area * (_EPILOGUE + stores * _STORE * itemsize)
     waited = (own_stages * (_STAGE + _AHEAD / max(1, tile.lead)) + _TILE + stored

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 _CANDIDATES = 512
-"""The most channels among which a block's next channel is sought: the remaining channels that have
+"""A block's next channel is chosen among at most this number of the remaining channels: those with
 the most nonzero weights. The limit bounds the time for layers with many channels."""
 
 _UNROLLED = 4
@@ -22,7 +22,8 @@ blocks of a work-group."""
 class Table:
     """Blocks of output channels, the longest first.
 
-    starts: (blocks + 1) index of each block's first column divided by four, and the end.
+    starts: (blocks + 1) for each block the index of its first column divided by four, and then the
+    end of the last block.
     channels: (blocks, rows) output channels; -1 where a block has fewer channels.
     columns: (all columns + 4) index of each column among the weights of an output channel of the
     ungrouped convolution, c*R*S + r*S + s with c from 0 to C - 1. The number of columns of a block

@@ -3,10 +3,10 @@
 Method: weights compiled into the kernel (SparseRT, 2020). A work-item holds the sums of one pixel
 and image (or two images in float16) for all channels of a block in registers. An input is read
 once for all nonzeros of its tap, and each nonzero is one multiply-add whose factor is part of the
-instruction. The batch is the innermost axis of the inputs. Inputs pass through shared memory with
-their padding, so that no tap needs a test. Warps that start at different parts of a stage's code
-fetch instructions in parallel; prefetch warps, if the config has any, fetch the code one stage
-before it is needed.
+instruction. The batch is the innermost axis of the inputs. Inputs are copied to shared memory
+and padded there, so that no tap needs a test for the border. Warps that start at different parts of
+a stage's code fetch instructions in parallel; prefetch warps, if the config has any, fetch the code
+one stage before it is needed.
 """
 
 from __future__ import annotations
