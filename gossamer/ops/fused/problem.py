@@ -62,8 +62,8 @@ class FusionProblem(Problem):
         return part.inputs[index]
 
     def reader(self, source: Source) -> tuple[Problem, int]:
-        """Returns the first part that reads an entry, and the number of the input as which the part
-        reads the entry."""
+        """Returns the first part that reads an entry, and the number that the entry has among the
+        inputs of this part."""
         return next((part, sources.index(source)) for part, sources
                     in zip(self.parts, self.sources, strict=True) if source in sources)
 

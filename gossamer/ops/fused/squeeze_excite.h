@@ -26,7 +26,8 @@
         *map_cluster(parts + rank * SQUEEZED + number, (int)lane) = sum;
 }
 
-/* Returns a number of the first product, once all work-groups have given their partial sums. */
+/* Returns a number of the first product. Before the call, all work-groups must have given their
+ * partial sums, and a barrier of the cluster must have been passed. */
 [[maybe_unused]] INLINE float sum_of_parts(const float *parts, int number)
 {
     float sum = 0.0f;

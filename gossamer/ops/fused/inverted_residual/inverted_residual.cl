@@ -49,8 +49,8 @@
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
 #define TILE (TILE_H * TILE_W)
-#define UNITS CEIL_DIV(TILE, 4)
-#define QUADS (CHUNK / 4)
+#define UNITS CEIL_DIV(TILE, 4) /* groups of four pixels of a tile */
+#define QUADS (CHUNK / 4)       /* groups of four channels of a chunk */
 #define ZERO4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
 /* KEEP_REAL sets hidden channels that do not exist to 0: an epilogue may give them any value. */
 #if PADDED

@@ -1,5 +1,5 @@
-"""The tiles into which a block is divided for inverted_residual_mma, in the order of their expected
-times."""
+"""Lists the tiles into which a block can be divided for inverted_residual_mma, in the order of
+their expected times."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
 
 def _clusters(groups: int, most: int, units: int) -> list[int]:
     """Returns the sizes of clusters that are tried where `groups` clusters are launched: the
-    largest size that leaves a compute unit without work, the smallest size that leaves none without
-    work, and the largest size of all where it gives each compute unit at most _MOST_SHARED
-    work-groups."""
+    largest size that leaves some compute unit without work, the smallest size that gives each
+    compute unit work, and the largest possible size if it gives each compute unit at most
+    _MOST_SHARED work-groups."""
     sizes = [size for size in _CLUSTERS if size <= most]
     filling = sum(size * groups < units for size in sizes)
     tried = sizes[max(0, filling - 1):filling + 1]

@@ -1,5 +1,5 @@
-"""How the warps of inverted_residual_mma share the tiles of a block, and the expected time of the
-block."""
+"""Divides the tiles of a block among the warps of inverted_residual_mma, and estimates the time of
+the block."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
 together, where a multiprocessor has 16 warps, by precision; more sums spilled on sm_100. This bound
 does not hold for the small expansions of _MOST_PAIRS."""
 _MOST_PAIRS = 4
-"""The sums of an expansion fit the registers beside the sums of any projection where the number of
-pixel tiles times the number of pairs of channel tiles is at most this number."""
+"""The largest product of the pixel tiles and the pairs of channel tiles of an expansion with which
+the sums of the expansion fit the registers beside the sums of any projection."""
 _WARPGROUP_SUMS = {24: 24, 20: 40, 16: 72}
 """The most sums of an expansion and of the projection by wgmma that fit the registers of a
 work-item together, by the warps of a multiprocessor; with 8 warps all sums fit."""
@@ -77,7 +77,8 @@ three products and an addition."""
 
 @dataclass(frozen=True)
 class BlockTiling(BlockSizes):
-    """A block divided into tiles: how its warps share them, and the expected time."""
+    """A block divided into tiles, with the division of each tile among warps, and the expected
+    time."""
 
     @cached_property
     def row_tiles(self) -> int:
@@ -250,8 +251,9 @@ class BlockTiling(BlockSizes):
                            units * (_ACCESS * loads + 2 * run))
 
     def _warpgroup_sums(self, pairs: int) -> int:
-        """Returns the number of registers of a work-item for the sums by wgmma, of the projection
-        and of an expansion of `pairs` pairs of channel tiles, and for a large filter."""
+        """Returns the number of registers that a work-item needs with wgmma: for the sums of the
+        projection, for the sums of an expansion of `pairs` pairs of channel tiles, and for a large
+        filter."""
         is_large = math.prod(self.block.depthwise.kernel) > _FEW_TAPS
         return self.sums + 8 * pairs + _LARGE_FILTER * is_large
 
