@@ -107,8 +107,8 @@ class FusionProblem(Problem):
 
     @cached_property
     def facts(self) -> tuple[ValueFacts, ...]:  # type: ignore[override]
-        """The value facts of the entries, from the first part that reads each entry; empty where no
-        entry has few values."""
+        """The value facts of the entries, from the first part that reads each entry; empty where
+        every entry may have many different values."""
         known = tuple(part.facts[index] if index < len(part.facts) else REAL
                       for part, index in map(self.reader, self.entries))
         return known if any(facts.few_values for facts in known) else ()

@@ -34,13 +34,13 @@ _WORDS_AT_ONCE = 32 * 1024
 core's L2 cache. The number was chosen on two cores of an AMD EPYC; on another processor another
 number may be faster."""
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
-"""The most 64-bit words whose numbers of ones can be added up in one byte."""
+"""The most 64-bit words whose ones can be counted in one byte."""
 _PIXELS_AT_ONCE = 1024
 """Small images are computed together, up to this number of output pixels. A larger image is
 computed alone."""
 _FEW_PIXELS = 16
-"""Number of output pixels below which NumPy's inner loop runs over the words of one pixel, instead
-of over pixels or channels. The number is a rule of thumb."""
+"""With fewer output pixels than this number, NumPy's inner loop runs over the words of one pixel;
+else the loop runs over pixels or channels. The number is a rule of thumb."""
 
 
 class HostPopcount(Algorithm):
@@ -188,7 +188,8 @@ def _windows(planes: np.ndarray, problem: Conv2dProblem,
     (P * taps, N * output pixels).
 
     planes: P planes of values of the input, of shape (P, N, H, W).
-    outside: value of the planes outside of the image: one value for all planes, or an array (P,).
+    outside: the value of pixels outside of the image, either one value for all planes or an array
+    (P,) with a value for each plane.
     """
     top, left, bottom, right = problem.pads
     height, width = planes.shape[2:]

@@ -42,8 +42,8 @@ from gossamer.tensor import PACKED_DTYPES, TensorSpec
 _SOURCE = Path(__file__).with_name("popcount.cl")
 WORD_BITS = (32, 64)
 _STAGED_BYTES = 8 * 1024
-"""The most bytes of one plane of inputs that are staged in shared memory at once, unless one word
-of each input pixel takes more."""
+"""The most bytes of one plane of inputs that shared memory holds at once. One word of each input
+pixel is always held, even where these words take more bytes."""
 _CYCLES_PER_MICROSECOND = 1750
 """Clock rate in MHz of the multiprocessors of an H200 under load. Estimated times of launches hold
 for an H200; on another GPU they only decide the order in which tiles are tried."""

@@ -48,8 +48,8 @@ _STORE_INSTRUCTIONS = 14
 _LATENCY = 2500.0
 """Cycles in which a work-group waits for its inputs and for its barrier."""
 _READ, _STORED = 24.0, 14.0
-"""Bytes that a multiprocessor reads in a cycle, some of them from the L2 cache, and bytes that it
-writes in a cycle."""
+"""Bytes that a multiprocessor reads in a cycle, partly from the L2 cache, and bytes that a
+multiprocessor writes in a cycle."""
 
 
 @dataclass(frozen=True)
@@ -243,8 +243,9 @@ def _tiling(problem: Conv2dProblem, variant: Variant) -> _Tiling:
 
 def _tilings(problem: Conv2dProblem, itemsize: int, device: Device) -> list[_Tiling]:
     """Returns the tilings that are offered, in the order of their expected times: for each size of
-    a work-group the tiling that is expected to be the fastest. There are several sizes because the
-    expected times are least certain about how work-groups share a multiprocessor."""
+    a work-group the tiling that is expected to be the fastest. Several sizes are offered
+    because it is hard to estimate how much the work-groups of a multiprocessor slow one another
+    down."""
     tilings = [_Tiling(problem, itemsize, *sizes)
                for sizes in itertools.product(_ROWS, _COLUMNS, _STRIPS_Y, _STRIPS_X)]
     fastest: dict[int, _Tiling] = {}

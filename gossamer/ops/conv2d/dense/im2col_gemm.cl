@@ -1,6 +1,6 @@
-/* Convolution as a tiled matrix product whose left matrix, output pixels by K, is never stored: it
- * is gathered from the input while tiles are filled (implicit im2col). An index k of the axis K
- * stands for an input channel c of the group and a tap (r, s).
+/* Convolution as a tiled matrix product whose left matrix, output pixels by K, is never stored:
+ * its values are gathered from the input while tiles are filled (implicit im2col). An index k of
+ * the axis K stands for an input channel c of the group and a tap (r, s).
  *
  *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
  *

@@ -71,8 +71,8 @@ def _shared_bytes(tile_k: int) -> int:
 def multiplication(product: Product, tile_k: int, a: Buffer | Callable[..., Argument],
                    b: Buffer | Callable[..., Argument], c: Callable[..., Argument],
                    device: Device) -> Launch:
-    """Returns the launch of products. a, b, c: the matrices as arguments of a Launch, that is
-    buffers, or functions that return the buffer of the matrix in a step."""
+    """Returns the launch of products. a, b, c: the matrices as arguments of a Launch; each is
+    a buffer, or a function that returns a buffer when the launch runs."""
     aligned = all(size % 4 == 0 for size in (product.columns, product.b_stride, product.c_stride,
                                              product.first))
     kernel = device.compile(KernelSource.of(_SOURCE, "published_gemm", {

@@ -3,8 +3,8 @@
  * NHWC.
  * The image is read in the format of the network's input (ops/image.h).
  *
- * A work-group of four warps computes OUT_PART channels of a tile of results: it goes down 64
- * columns of the convolution's outputs. The work-group computes a band of ROWS rows of outputs at a
+ * A work-group of four warps computes OUT_PART channels of a tile of results. The work-group goes
+ * down 64 columns of the convolution's outputs, and computes a band of ROWS rows of outputs at a
  * time: the rows of outputs that a row of results needs and the previous row of results did not
  * need.
  *

@@ -57,7 +57,7 @@ _BYTES_PER_MICROSECOND = 4.26e6
 
 @dataclass(frozen=True)
 class PoolTile:
-    """The work of a work-group, which is a config.
+    """The work of a work-group; its fields are the config of a variant.
 
     height: rows of results of a work-group.
     channels: output channels of a work-group.

@@ -227,8 +227,8 @@ def reason_apart(block: Block) -> str | None:
 
 
 def epilogues(block: Block) -> dict[str, tuple[int, Epilogue]]:
-    """Returns for each convolution the number of its part and its epilogue, by the prefix that the
-    macros of this epilogue have in kernels."""
+    """Returns the number of the part and the epilogue of each convolution. The key is the prefix
+    of the macros of this epilogue in kernels."""
     names = ("EXPAND_", "DEPTHWISE_", "PROJECT_")[-len(block.convolutions):]
     return {name: (block.part(part), part.epilogue)
             for name, part in zip(names, block.convolutions, strict=True)}

@@ -182,8 +182,7 @@ def cycles_with_excite(work: ChunkWork, small: float, together: int) -> float:
 
     A phase of a chunk takes the longest of three times: the time in which a warp waits, the time in
     which the scheduler issues the instructions of its warps, and the time in which all warps access
-    shared memory.
-    Work-groups of one multiprocessor wait at the same time.
+    shared memory. Work-groups of one multiprocessor wait at the same time.
 
     small: bytes of the weights of the two small products.
     """

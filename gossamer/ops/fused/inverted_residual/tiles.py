@@ -65,8 +65,8 @@ def _clusters(groups: int, most: int, units: int) -> list[int]:
 
 
 def fits(block: Block, precision: str, limits: Limits) -> bool:
-    """Returns whether some tile of a block is offered to the device in a precision. The few tiles
-    without a cluster that need the least shared memory are tried first, because this is quick."""
+    """Returns whether the device can run some tile of a block in a precision. Tiles with the
+    smallest chunk and without a cluster are tried first, because this is quick."""
     if block.excite is None and any(
             BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
                         precision).unfit(limits) is None

@@ -30,15 +30,16 @@ _MOST_SUMS_BESIDE = 24
 """In float32 the registers hold two tiles of an expansion beside at most this number of sums of the
 projection."""
 _MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
-"""The most sums of an expansion and of the projection that fit the registers of a work-item
-together, where a multiprocessor has 16 warps, by precision; more sums spilled on sm_100. This bound
+"""For each precision, the most sums of an expansion and of the projection together that fit the
+registers of a work-item if a multiprocessor has 16 warps; more sums spilled on sm_100. This bound
 does not hold for the small expansions of _MOST_PAIRS."""
 _MOST_PAIRS = 4
-"""The largest product of the pixel tiles and the pairs of channel tiles of an expansion with which
-the sums of the expansion fit the registers beside the sums of any projection."""
+"""An expansion is small where its number of pixel tiles times its number of pairs of channel tiles
+is at most this number. The sums of a small expansion fit the registers beside the sums of any
+projection."""
 _WARPGROUP_SUMS = {24: 24, 20: 40, 16: 72}
-"""The most sums of an expansion and of the projection by wgmma that fit the registers of a
-work-item together, by the warps of a multiprocessor; with 8 warps all sums fit."""
+"""For each number of warps of a multiprocessor, the most sums by wgmma of an expansion and of the
+projection together that fit the registers of a work-item; with 8 warps all sums fit."""
 _LARGE_FILTER = 24
 """Registers of a work-item that a filter of more than _FEW_TAPS taps takes, so that fewer sums
 fit."""

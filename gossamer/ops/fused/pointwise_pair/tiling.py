@@ -40,7 +40,7 @@ _START_CYCLES = 4000
 
 @dataclass(frozen=True)
 class PairTile:
-    """Numbers of slots in shared memory, which are a config.
+    """Numbers of slots in shared memory; these numbers are the config of a variant.
 
     inputs: slots for the first layer's input.
     slots: slots for slices.

@@ -102,7 +102,7 @@ INLINE void multiply(const uint4 *weights, const uint4 *inputs, int *partial, co
     }
 }
 
-/* Sets the words to 0 that fill up the last quad of a row. */
+/* Sets to 0 the words that only fill up the last quad of a row. */
 template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
 {
     if (LOCAL_ID(0) < PLANES * (QUADS * 4 - WORDS))

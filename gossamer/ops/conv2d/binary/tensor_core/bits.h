@@ -1,4 +1,4 @@
-/* How the kernels for bit tensor cores load inputs to shared memory and registers. results.h
+/* Loads inputs to shared memory and registers, for the kernels on bit tensor cores. results.h
  * computes outputs from sums.
  *
  * Tensor cores multiply bits: the product of two bits is 1 where both bits are 1. A step is 256

@@ -2,10 +2,10 @@
  * registers.
  *
  * A work-group computes WARPS_P * TILES_P * 16 output pixels, counted through all images, and
- * WARPS_C * TILES_C * 8 channels. A set of WARPS_P * WARPS_C warps divides these outputs among its
- * warps. WARPS_K sets divide the steps of the inner products among them, and the sums of all sets
- * are added at the end. Channels are ordered so that a lane has 2 * TILES_C consecutive channels of
- * a pixel, and packs them without other lanes. */
+ * WARPS_C * TILES_C * 8 channels. These outputs are divided among the WARPS_P * WARPS_C
+ * warps of a set. The steps of the inner products are divided among WARPS_K sets, and the sums of
+ * all sets are added at the end. Channels are ordered so that a lane has 2 * TILES_C consecutive
+ * channels of a pixel, and can pack their bits without data of other lanes. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WARPS_P 1 /* warps along the pixels of a tile */

@@ -9,8 +9,8 @@
  * copy the words of its next tile before it has computed the present one. With COPIERS, two more
  * warps for each warpgroup copy in its place, and do nothing else. With HALO, which needs COPIERS,
  * each stage holds all inputs of a tile (halo.h). Channels are ordered so that a lane has TILE_C /
- * 4 consecutive channels of a pixel, and packs them without other lanes. With EXCHANGES a warp
- * reads and writes floats through shared memory (exchange.h). */
+ * 4 consecutive channels of a pixel, and can pack their bits without data of other lanes. With
+ * EXCHANGES a warp reads and writes floats through shared memory (exchange.h). */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_C 64 /* channels of a work-group: 64, 128 or 256 */

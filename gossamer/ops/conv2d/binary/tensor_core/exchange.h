@@ -1,4 +1,4 @@
-/* The exchange of a warp's floats through shared memory, for bits_wgmma.cu.
+/* Exchanges a warp's floats through shared memory, for bits_wgmma.cu.
  *
  * A lane has TILE_C / 4 consecutive channels of a pixel. If lanes loaded and stored their own
  * floats, the lanes of an access would touch different cache lines. A warp therefore keeps the

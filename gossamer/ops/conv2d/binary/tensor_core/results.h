@@ -1,5 +1,5 @@
-/* How the kernels for bit tensor cores compute outputs from sums: constants, the epilogue or
- * thresholds, and the packing of words. */
+/* Computes outputs from sums, for the kernels on bit tensor cores: adds constants, applies the
+ * epilogue or thresholds, and packs words. */
 
 #pragma once
 

@@ -1,6 +1,6 @@
 """The algorithms pointwise_mma and implicit_gemm_mma compute a convolution as a matrix product on
-tensor cores. The left matrix, which im2col makes, is never stored: its values are copied from the
-input during the product."""
+tensor cores. The left matrix is the im2col matrix. This matrix is never stored: its values are
+copied from the input during the product."""
 
 from __future__ import annotations
 

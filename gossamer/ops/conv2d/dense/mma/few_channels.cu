@@ -13,8 +13,8 @@
  * A row of the left operand is the window of an output. The row has KERNEL_W numbers of each of the
  * window's lines, and after them zeros up to ROW_WIDTH numbers. A lane loads two neighbouring
  * numbers at once, and clears numbers beyond the window. With an odd stride every other window
- * begins at an odd index, where no pair can be loaded at once. Shared memory then has a second copy
- * of all numbers, shifted by one, from which these windows are loaded.
+ * begins at an odd index, at which a lane cannot load two numbers at once. Shared memory then has a
+ * second copy of all numbers, shifted by one, from which these windows are loaded.
  *
  * The columns of the right operand are output channels. Within GROUP_TILES neighbouring tiles the
  * channels are permuted, so that the sums that a lane gets from mma belong to neighbouring channels

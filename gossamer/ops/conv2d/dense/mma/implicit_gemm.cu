@@ -31,8 +31,8 @@
  *                   memory ahead, in stages after the stages of lines; OUT_VECTOR is then VECTOR */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-/* 1: the values of a pixel lie side by side in x; 0: k_table holds, for each AT_ONCE values, their
- * offset from the window's corner in x, and their row << 16 | column */
+/* 1: the values of a pixel lie side by side in x; 0: k_table holds, for every group of AT_ONCE
+ * values, the group's offset in x from the window's corner, and its row << 16 | column */
 #define POINTWISE 1
 #define AT_ONCE 8 /* neighbouring values of x, 4, 8 or 16 bytes, that are copied at once */
 #define LOADS 0 /* 1: the values of x are loaded one by one instead, and AT_ONCE is 1 */

@@ -171,7 +171,8 @@ _STAGE, _AHEAD, _TILE = 384, 919, 245
 """Cycles that a work-group waits: for each stage; for a stage's copy, to be divided by the number
 of stages that are copied ahead; and for each tile."""
 _CLUSTER, _WARPS_K = 18, 84
-"""Cycles of adding up the sums of a cluster and of warps."""
+"""Cycles in which the sums of the work-groups of a cluster, or of the warps that share K, are added
+up."""
 _BYTES_PER_MICROSECOND, _CACHED_BYTES, _NO_OVERLAP = 3.9e6, 35e6, 0.15
 """Bytes that device memory moves in a microsecond; bytes that stay in the L2 cache from one layer
 to the next; and the share of the shorter time, of computing or of moving bytes, that the longer

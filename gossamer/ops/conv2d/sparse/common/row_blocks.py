@@ -61,7 +61,7 @@ def table(weight: np.ndarray, groups: int, rows: int) -> Table:
         channels[block, :len(members)] = members
         if len(columns):
             span = slice(starts[block] * _UNROLLED, starts[block + 1] * _UNROLLED)
-            all_columns[span] = columns[-1]  # columns that fill the last four have zero weights
+            all_columns[span] = columns[-1]  # columns that fill up the last four have zero weights
             all_columns[span][:len(columns)] = columns
             all_columns[span] += members[0] // per_group * matrix.shape[1]
             values[span][:len(columns), :len(members)] = matrix[members][:, columns].T

@@ -76,8 +76,8 @@ class DirectSparse(Algorithm):
     """Computes a convolution by the published kernels of direct sparse convolution, untiled and
     tiled: each row of CSR weights is multiplied with the inputs of a window.
 
-    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result for
-    which it would be multiplied by zeros only.
+    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
+    whose weights for this input are all zero.
     """
 
     op = "conv2d"

@@ -160,7 +160,7 @@ class _BlockCode:
         inside = code.get("setp.lt.u32", "p", number, d.vectors)
         outside_patch = code.get("not.pred", "p", inside)
         for value, limit in ((y, problem.height), (x, problem.width), (byte, d.pixel)):
-            # a negative number is a large unsigned number
+            # read as unsigned, a negative number is large: one comparison tests both bounds
             inside = code.get("setp.lt.and.u32", "p", value, limit, inside)
         at = code.get("mad.wide.s32", "q", code.get(
             "mad.lo.s32", "r", y, problem.width, x), d.pixel, code.get(

@@ -49,7 +49,8 @@ _IMAGES = (32, 16, 8)
 _K_GROUPS = (1, 2, 4, 8, 16)
 _STAGGERED_ENTRIES = (8, SUB_PARTITIONS, 1)
 _STAGE_INSTRUCTIONS = 500
-"""Instructions that a work-item should run between two barriers, approximately."""
+"""The length of a stage is chosen so that a work-item runs about this number of instructions
+between two barriers."""
 _LINES_PER_KERNEL = 100_000
 """Where a kernel would have more instructions than this number, its blocks are divided among more
 kernels. All kernels are assembled at the same time and run at the same time, but each kernel costs
@@ -224,7 +225,7 @@ def _configs(problem: Conv2dProblem, limits: Limits, halves: bool,
                      if config not in best and config not in first.values()
                      and _fits(problem, config, limits, halves)
                      and length(config) <= most_lines), key=expected)
-    # min takes the first of equally short configs, which is in the list already
+    # of equally short configs min() returns the first one: listed configs are preferred
     shortest = min([*first.values(), *best, *others, *rated], key=length)
     alternating = (config for pair in zip_longest(best, others) for config in pair if config)
     return tuple(dict.fromkeys([*first.values(), *alternating, shortest]))

@@ -105,7 +105,7 @@ INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const Step &step, 
 #if HALVES
         uint address = shared_address(pool) + (place & ~127) + ((MOVED(place) ^ first_piece) << 4);
         UNROLL for (int two = 0; two < PRODUCTS / 2; two++) {
-            /* columns 0 to 7 and 8 to 15 of 8 images, and of the next 8 images */
+            /* x, y: columns 0 to 7 and 8 to 15 of 8 images; z, w: the same of the next 8 images */
             uint4 loaded = ldmatrix_x4_trans(address ^ two << 5);
             multiply_all(2 * two, loaded.x, loaded.y);
             multiply_all(2 * two + 1, loaded.z, loaded.w);

@@ -42,7 +42,8 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("direct_sparse_mma.cu")
 _MOST_CHUNK = 16
-"""The most channels of a chunk: a work-group cannot multiply before its first chunk has arrived."""
+"""The most channels of a chunk. Chunks are small because a work-group cannot multiply before its
+first chunk has arrived."""
 _RESERVED_BYTES = 1024
 """Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
 _CONFLICTS = 1.1
