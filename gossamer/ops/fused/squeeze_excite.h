@@ -17,8 +17,8 @@
 #include "ptx/cluster.h"
 #include "ptx/shfl.h"
 
-/* Adds up the sums of a warp's lanes, and gives the result to all work-groups of the cluster as the
- * partial sum of work-group `rank` for a number of the first product. */
+/* Adds up the sums of a warp's lanes. The result is the partial sum of work-group `rank` for a
+ * number of the first product, and is stored in `parts` of all work-groups of the cluster. */
 [[maybe_unused]] INLINE void give_part(float *parts, float sum, int number, int rank, uint lane)
 {
     sum = warp_sum(sum, lane);

@@ -51,8 +51,8 @@ _WORDS_PER_MICROSECOND = 600
 """Words of 64 bits that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512
 under PoCL. On another processor the tuner corrects the estimate by its measurements."""
 _COUNT_CYCLES, _LOAD_CYCLES = 2, 4
-"""Cycles in which a multiprocessor of a GPU counts the ones of a word of 32 bits for each work-item
-of a warp, and cycles in which the work-items of a warp load one word of the weights each."""
+"""Cycles of a multiprocessor of a GPU for one warp: to count the ones of a word of 32 bits in each
+work-item, and to load one word of the weights in each work-item."""
 
 
 @dataclass(frozen=True)

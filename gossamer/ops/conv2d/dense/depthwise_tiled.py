@@ -177,7 +177,7 @@ class DepthwiseTiled(Algorithm):
 
     def variants_in(self, problem: Conv2dProblem, device: Device,
                     precisions: Sequence[str]) -> Iterator[Variant]:
-        # variants of float16 come first: their tilings differ from those of float32, and the tuner
+        # variants of float16 come first: float16 and float32 have different tilings, and the tuner
         # may try only the first few variants
         return _variants(problem, device, [precision for precision in ("fp16", "fp32")
                                            if precision in precisions])

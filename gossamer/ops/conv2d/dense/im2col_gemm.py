@@ -295,8 +295,8 @@ def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
 
 
 def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
-    """Returns the estimated time on processors in microseconds: the time of all multiply-adds and
-    stores of all work-groups, including those for padding."""
+    """Returns the estimated time on processors in microseconds: the time of the multiply-adds and
+    stores of all work-groups, padding included."""
     rounds = -(-_work_groups(problem, tile) // max(limits.compute_units, 1))
     padded_k = -(-problem.depth // tile.tile_k) * tile.tile_k
     multiply_add = _PROCESSOR_COST[tile.tile_p, tile.tile_m, tile.tile_k]

@@ -1,9 +1,9 @@
 /* The published matrix product: C = A * B of row-major matrices, for each member of a batch.
  *
  * A work-group computes 64 rows by 64 columns. The work-group copies a tile of A (64 rows by
- * TILE_K) and a tile of B (TILE_K by 64 columns) to shared memory, and each of its 16 by 8
- * work-items adds 8 rows by 4 columns of the tiles' product to sums in registers. The tiles advance
- * along the depth.
+ * TILE_K) and a tile of B (TILE_K by 64 columns) to shared memory. Each of the 16 by 8
+ * work-items then adds 8 rows by 4 columns of the tiles' product to sums in registers. The tiles
+ * advance along the depth.
  *
  * The rows of a work-item are 8 apart, and the rows of A's tile are padded, so that neighbouring
  * work-items read from different banks. */

@@ -117,8 +117,8 @@ def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOff
 
 
 def _plain(problem: Conv2dProblem, form: CudnnForm) -> Conv2dProblem:
-    """Returns a problem without the facts that are not described to cuDNN, and without its epilogue
-    where the epilogue is not fused."""
+    """Returns a problem as it is described to cuDNN: without facts about weights and values, and
+    without its epilogue where the epilogue is not fused."""
     plain = replace(problem, weights_info=WeightsInfo(), facts=(), result=REAL)
     return plain if form.fused else replace(plain, epilogue=Epilogue())
 

@@ -153,7 +153,7 @@
 /* pixel tiles and pairs of channel tiles of which a warp holds sums */
 #define SUM_TILES CEIL_DIV(CEIL_DIV(PIXEL_TILES, WARPGROUP_WARPS), WARPGROUPS_P)
 #define SUM_PAIRS CEIL_DIV(OUT_PAIRS, WARPGROUPS_M)
-#define EXPAND_PARTS (CHUNK_PAIRS / EXPAND_PAIRS) /* parts of a chunk that are expanded in turn */
+#define EXPAND_PARTS (CHUNK_PAIRS / EXPAND_PAIRS) /* parts of a chunk in the expansion */
 /* a column is RUN outputs below one another */
 #define COLUMNS (TILE_H / RUN * TILE_W)
 #define COLUMN_TILES CEIL_DIV(COLUMNS, 16)

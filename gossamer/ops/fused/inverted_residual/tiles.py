@@ -15,8 +15,8 @@ _SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7
 """Approximate rows and columns of tiles of outputs."""
 _CHUNKS = (16, 32, 48, 64, 96, 128)
 BATCHES = (1, 64)
-"""Batch sizes whose best tiles are offered at every batch size, so that a plan that was tuned at
-one batch size serves others."""
+"""Batch sizes whose best tiles are offered at every batch size. So a plan that was tuned at one
+batch size can be used at others, too."""
 _CLUSTERS = (1, 2, 3, 4, 6, 8, 10, 12, 15, 16)
 _MOST_SHARED = 3
 """The largest cluster is tried where a launch then has at most this number of work-groups for each

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 _CANDIDATES = 512
-"""A block's next channel is chosen among at most this number of the remaining channels: those with
-the most nonzero weights. The limit bounds the time for layers with many channels."""
+"""A block's next channel is chosen among at most this number of the remaining channels: the
+channels with the most nonzero weights. The limit bounds the time for layers with many channels."""
 
 _UNROLLED = 4
 """Columns that a kernel multiplies in an iteration of its loop."""

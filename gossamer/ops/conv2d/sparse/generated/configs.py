@@ -40,9 +40,9 @@ multiprocessor does not compute in the cycles in which it copies."""
 _SMALL_BATCH = 16
 """A batch below this size has so few warps that each warp fetches its own code."""
 _FETCHED_BY_WARP, _FETCHED_IN_ALL, _CACHED, _STAGE_CYCLES = 0.8, 4.5, 27, 200
-"""Rates of a small batch: bytes of code that one warp and that a multiprocessor fetches in a cycle,
-bytes of inputs that a multiprocessor copies from the cache in a cycle, and cycles between two
-stages."""
+"""Rates of a small batch: bytes of code that a warp fetches in a cycle, bytes of code that a
+multiprocessor fetches in a cycle, bytes of inputs that a multiprocessor copies from the cache in a
+cycle, and cycles between two stages."""
 _INSTRUCTION_BYTES = 16
 _CHANNELS = (96, 80, 64, 48, 40, 32, 24, 16, 12, 8, 4, 3, 2, 1)
 _IMAGES = (32, 16, 8)
