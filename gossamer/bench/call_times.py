@@ -141,7 +141,7 @@ def _dues(load: Load) -> Iterator[float] | None:
 
 
 class _Caller:
-    """Calls a contender for some seconds in one thread, and keeps the times."""
+    """Calls a contender for some seconds in one thread, and stores the times."""
 
     def __init__(self, new_call: Callable[[], Call]) -> None:
         self._new_call = new_call

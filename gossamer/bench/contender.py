@@ -54,8 +54,8 @@ class PeerNetwork:
 
     torch: function from the graph's constants to a torch.nn.Module, None where the network is not
     written in PyTorch.
-    torch_fused: function like `torch`, whose module computes the whole layer in one call, as only
-    CUDA can. None where there is no such call.
+    torch_fused: function like `torch`. The module that it returns computes the whole layer in one
+    call, which only CUDA offers. None where CUDA has no call for the whole layer.
     onnx: function that returns the content of the network's ONNX file; None where to_onnx writes
     this file from the graph.
     is_layer: True for a single layer, which takes so little time that the cost of a call from
@@ -116,7 +116,7 @@ class CalledContender:
     """A contender that is called as its users call it.
 
     new_call: function that makes a call. Each thread runs this function and then uses the call that
-    it made.
+    the function made.
     output: function from the value that a call returned to an array with the result.
     runs: number of executions in one call, where a call is a loop over many batches; None where a
     call is a single execution.
@@ -137,8 +137,8 @@ class CalledContender:
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way to run a contender, such as in one memory layout. In each precision, only the fastest
-    alternative of a contender gets a row.
+    """One way to run a contender, for example in one memory layout. In each precision, only the
+    fastest alternative of a contender gets a row.
 
     make: function that prepares the contender, or raises AbsentError.
     """

@@ -1,5 +1,5 @@
-"""The process of a contender of the suite `tuning`. The process makes a network ready, runs the
-network once, and prints the time of both steps in one JSON line.
+"""The program that each contender of the suite `tuning` runs in a process of its own. The process
+makes a network ready, runs the network once, and prints the time of both steps in one JSON line.
 
 gossamer.bench.fresh_process writes the job into FOLDER and starts `python -m
 gossamer.bench.first_run FOLDER`, which writes the results of the run into FOLDER too.

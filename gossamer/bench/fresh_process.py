@@ -84,7 +84,7 @@ def run(job: Job) -> FirstRun:
 
 
 def _finished(folder: Path, environment: dict[str, str]) -> tuple[int, str, str]:
-    """Runs the process to its end, and returns its exit status and what it wrote to stdout and
+    """Runs the process to its end. Returns its exit status and the texts of its stdout and
     stderr."""
     # compilers that the process starts belong to its session, which _end() kills as a whole
     with subprocess.Popen(

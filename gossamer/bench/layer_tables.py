@@ -249,8 +249,8 @@ PRODUCTS = (
     LinearLayer("mobilenetv2/classifier", 1280, 1000),
     *_products_of([*yolo(), *resnet50()]),
 )
-"""Square products, products with one small side, the last layers of image classifiers, and the
-products that im2col makes of the convolutions of detectors and of ResNet-50."""
+"""Square products, products of matrices with a small side, the last layers of image classifiers,
+and the products that im2col makes of the convolutions of detectors and of ResNet-50."""
 
 BINARY = (
     # the blocks of ResNet-18, whose shortcuts are 1x1 convolutions; the paper is named at

@@ -33,7 +33,7 @@ class Request:
 
     host, port, path: address to which the requests are sent.
     headers: headers of each request.
-    bodies: bodies of the requests, which take them in turn.
+    bodies: bodies of the requests; the requests use the bodies in turn.
     rate: mean number of requests per second, at random times (a Poisson process); None where each
     connection sends its next request as soon as its last request was answered.
     seconds: time during which requests are sent.

@@ -1,4 +1,4 @@
-"""Modules of torchvision and timm by name, with random weights."""
+"""Makes modules of torchvision and timm by name, with random weights."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def made(name: str, place: Any, dtype: Any) -> tuple[Any, tuple[int, ...]]:
 
 def with_statistics(module: Any, x: Any) -> Any:
     """Returns a network in evaluation mode whose batch norms have the statistics of the pictures
-    `x`, so that activations neither vanish nor explode. Some networks begin training with scales of
-    channels that are all equal and nearly 0, at the end of residual branches. With these scales the
-    results of the branches would be zeros, or would vanish in the sums. Equal scales below
+    `x`, so that activations neither vanish nor explode. In some networks the scales of the channels
+    at the end of a residual branch are all equal and nearly 0 before training. With these scales
+    the results of the branches would be zeros, or would vanish in the sums. Equal scales below
     _LEAST_SCALE therefore become 1."""
     import torch
 

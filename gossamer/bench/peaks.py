@@ -46,9 +46,9 @@ class Peaks:
 
     def speed_of_light_us(self, flops: int, nbytes: int, precision: str) -> float | None:
         """Returns the least microseconds in which the device can do `flops` operations and move
-        `nbytes` bytes. Returns None where the precision's rate is not known. Returns None too where
-        moving the bytes would take longer than the operations but the bytes fit the cache, whose
-        rate is not measured."""
+        `nbytes` bytes. Returns None where the precision's rate is not known. Returns None, too,
+        where moving the bytes would take longer than the operations, but the bytes fit the cache:
+        the rate of the cache is not measured."""
         if precision not in self.flops:
             return None
         computing, moving = flops / self.flops[precision], nbytes / self.bandwidth

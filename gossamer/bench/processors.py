@@ -1,4 +1,5 @@
-"""The time that a cache line takes from one of the contenders' processors to another."""
+"""Measures the time that a cache line takes to move from one processor to another, among the
+processors on which the contenders run."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _REPEATS = 3
 
 def sharing_cache(processor: int) -> set[int]:
     """Returns the processors that share this processor's last-level cache, itself included, as the
-    system describes it; an empty set where the system has no description."""
+    operating system reports them; an empty set where the system reports none."""
     lists = {int((cache / "level").read_text()): (cache / "shared_cpu_list").read_text()
              for cache in (_SYSTEM / f"cpu{processor}" / "cache").glob("index*")
              if (cache / "shared_cpu_list").exists()}
@@ -41,10 +42,10 @@ def sharing_cache(processor: int) -> set[int]:
 
 
 def transfer_ns() -> float:
-    """Returns the nanoseconds that a cache line takes from another processor to the first one. The
-    time is measured for every processor that this thread may use and that shares a cache with the
-    first processor; the longest time is returned. The result is 0 where the first processor is the
-    only one.
+    """Returns the nanoseconds that a cache line takes to move from another processor to the first
+    one. The time is measured for every processor that this thread may use and that shares a cache
+    with the first processor; the longest time is returned. The result is 0 where the first
+    processor is the only one.
 
     To measure the time, the first processor reads a line that the other processor has written. The
     time for a line that the first processor has written is subtracted.

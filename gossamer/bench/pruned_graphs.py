@@ -1,5 +1,5 @@
-"""Networks with their smallest weights set to zero, and networks whose zero weights are replaced by
-random numbers."""
+"""Makes networks with their smallest weights set to zero, and networks whose zero weights are
+replaced by random numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from gossamer.model import prune_patterns
 from gossamer.model.graph import Graph
 
 Weigh = Callable[[np.ndarray], np.ndarray]
-"""Function from the weights of a layer to its new weights; axis 1 has the input channels."""
+"""Function from the weights of a layer to the layer's new weights. Axis 1 has the input
+channels."""
 
 
 def pruned(graph: Graph, sparsity: float) -> Graph:

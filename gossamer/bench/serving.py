@@ -1,4 +1,5 @@
-"""Servers under load: the latency at given rates of requests, and the sizes of the batches.
+"""Measures servers under load: the latency at given rates of requests, and the sizes of the
+batches.
 
 Each server and the client are processes of their own. Requests are sent at random times with a
 given mean rate, even while earlier requests wait for answers. The latency of a request is the time
@@ -125,7 +126,7 @@ def _network_input(setting: Setting) -> tuple[str, tuple[int, ...]]:
 
 def _requests(server: str, setting: Setting, name: str, photos: Sequence[np.ndarray]
               ) -> tuple[str, dict[str, str], list[bytes]]:
-    """Returns the path, the headers and the bodies that a server takes."""
+    """Returns the path, the headers and the bodies of the requests that a server accepts."""
     if server == "litserve":
         return "/predict", {"Content-Type": "application/json"}, [
             json.dumps({"photos": base64.b64encode(x.tobytes()).decode()}).encode() for x in photos]
@@ -147,7 +148,7 @@ def _name(model: str) -> str:
 
 @contextmanager
 def _started(server: str, setting: Setting) -> Iterator[int]:
-    """Starts a server, yields its port when the server takes requests, and ends the server
+    """Starts a server, yields its port when the server accepts requests, and ends the server
     afterwards."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -22,8 +22,8 @@ from gossamer.io import npy
 SHARES = ("0.90", "0.98")
 """Sparsities of the masks of DLMC, Google's collection of pruned networks."""
 DRAWN_FROM = {"0.80": "0.90", "0.95": "0.90"}
-"""Sparsities of further masks. Masks whose sparsity is a key are drawn from DLMC's masks whose
-sparsity is the key's value."""
+"""Sparsities of further masks, which are drawn from DLMC's masks. The key is the sparsity of a
+mask, and the value is the sparsity of the mask of DLMC that it is drawn from."""
 
 SKIMCAFFE = "alexnet_pruned/skimcaffe_layers.csv"
 MASKS = ("resnet50_masks/output_pixels.txt",
@@ -161,7 +161,7 @@ def _npy_filters(path: Path, layer: ConvLayer) -> np.ndarray:
 
 
 def _masked(folder: Path, share: str, layer: ConvLayer) -> np.ndarray:
-    """Random weights where the mask of the layer has nonzeros. Raises ModelError."""
+    """Random weights where the layer's mask is set, and zeros elsewhere. Raises ModelError."""
     archive = folder / f"resnet50_masks/magnitude_{DRAWN_FROM.get(share, share)}.tar.gz"
     by_layer = {_resnet_name(name): name for name in _archive(archive)}
     plain = layer.name.split("/")[1]

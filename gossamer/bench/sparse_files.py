@@ -21,8 +21,8 @@ SUFFIXES = (".mtx", ".mtx.gz", ".smtx")
 _MOST = 2**31
 """The least number of weights that is refused, because indices are 32-bit."""
 _ORDERS = {"crs": (0, 1, 2, 3), "rsc": (0, 3, 1, 2)}
-"""For an array whose axes are M and then the axes of the key, the permutation of axes that makes it
-(M, C, R, S)."""
+"""The permutation that brings the axes of an array into the order (M, C, R, S). The axes of the
+array are M, and then the axes that the key names."""
 _HEADER = re.compile(r"\s*(\d{1,12})\s*,\s*(\d{1,12})\s*,\s*(\d{1,12})\s*")
 _VALUE = rb"[ \t]+[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|(?i:inf|infinity|nan))"
 _ENTRIES = {field: re.compile(rb"[ \t]*\d+[ \t]+\d+" + (b"" if field == "pattern" else _VALUE)

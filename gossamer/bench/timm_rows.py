@@ -1,5 +1,5 @@
-"""Networks of timm, measured with gossamer and torch.compile, in the columns of timm's result
-files."""
+"""Measures networks of timm with gossamer and torch.compile, and writes the results in the columns
+of timm's result files."""
 
 from __future__ import annotations
 

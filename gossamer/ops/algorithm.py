@@ -28,11 +28,6 @@ EXACT = "b1"
 PRECISIONS: an algorithm with exact sums is allowed whatever precision a policy allows."""
 
 
-PART_BYTES = 32
-"""A part of the channels of a larger tensor in NHWC begins, in each pixel, at a multiple of this
-number of bytes. A sector of a GPU's caches has 32 bytes, so that no sector belongs to two parts."""
-
-
 @dataclass(frozen=True)
 class Epilogue:
     """Element-wise arithmetic that is applied to each result before it is stored.
@@ -271,9 +266,10 @@ class Algorithm(abc.ABC):
         The vendor library whose kernels run, such as cuDNN; empty for gossamer's own kernels.
     reads_parts, writes_parts : bool
         reads_parts: whether the op's own inputs may be parts of the channels of larger tensors in
-        NHWC. writes_parts: whether the op's only output may be such a part, where the epilogue has
-        no tensor operands. Parts begin at multiples of PART_BYTES. A concatenation reads and writes
-        parts only where it joins channels.
+        NHWC. writes_parts: whether the op's only output may be such a part if the epilogue has no
+        tensor operands. In each pixel, a part begins at a multiple of the largest power of 2, up to
+        16 bytes, that divides the bytes of its channels, as in a tensor of its own. A concatenation
+        reads and writes parts only where it joins channels.
     by_name_only : bool
         Whether the algorithm computes a layer only where `only` names it. There are two reasons:
         the algorithm was not timed on a GPU yet; or another algorithm is an improved version of
@@ -457,8 +453,8 @@ class Algorithm(abc.ABC):
         -------
         callable or None
             A function that can be pickled. Another process calls the function with the same device.
-            The function computes what takes `prepare` long, and puts the results into the kernel
-            cache. None where no step of `prepare` takes long.
+            The function does those steps of `prepare` that take long, and puts their results into
+            the kernel cache. None where no step of `prepare` takes long.
         """
         return None
 
@@ -529,7 +525,8 @@ class Algorithm(abc.ABC):
         inputs, outputs : sequence of Buffer
             Device memory of the tensors, laid out as the variant's specs say.
         workspace : Buffer or None
-            Scratch memory of at least the variant's `workspace` bytes; None where that is 0.
+            Scratch memory of at least the variant's `workspace` bytes; None where the variant needs
+            no scratch memory.
         stream : Any
             A stream of the device; None is its default stream.
         """

@@ -29,7 +29,8 @@ def c_float(value: float) -> str:
 
 def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
                     one_channel: bool = False, prefix: str = "") -> dict[str, str]:
-    """Returns the macros by which a kernel takes and applies an epilogue.
+    """Returns the macros by which a kernel receives an epilogue's operands and applies the
+    epilogue.
 
     EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float.
     EPILOGUE4(value, channel, index) rewrites a float4 of four neighbours in memory, where `index`
@@ -125,8 +126,8 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
 
 def _body(expression: Expression, variable: str, operands: Sequence[str], second: str = "") -> str:
     """Returns a block of C that sets `variable` to the first result of an expression, whose inputs
-    are the variable and the operands. It also sets the variable `second`, if named, to the second
-    result."""
+    are the variable and the operands. Where `second` is not empty, the block also sets the variable
+    of this name to the second result."""
     lines, results = floats_in_kernels(expression).c_statements(
         [variable, *operands], c_float, "e")
     if second:
@@ -190,8 +191,8 @@ def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
 
 
 def apply_in_place(epilogue: Epilogue, result: np.ndarray, operands: Sequence[np.ndarray]) -> None:
-    """Applies an epilogue to a result in host memory. No memory is allocated for a chain of
-    functions of _IN_PLACE."""
+    """Applies an epilogue to a result in host memory. Where the expression is a simple chain of
+    functions of _IN_PLACE, no memory is allocated."""
     expression = epilogue.expression
     if not _is_simple_chain(expression):
         result[...] = expression.evaluate(result, *operands)[0]

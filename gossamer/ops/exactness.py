@@ -1,5 +1,6 @@
-"""Problems for which a lower precision than float32 changes no result: their operands are integers
-that the lower precision holds exactly, and their products are summed in float32 anyway."""
+"""Finds problems for which a lower precision than float32 changes no result. The operands of such a
+problem are integers that the lower precision holds exactly, and the products are summed in float32
+anyway."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ integers up to LARGEST of either sign."""
 
 
 def in_float16(facts: ValueFacts) -> bool:
-    """Returns whether the facts allow only integers, and float16 holds all of them exactly."""
+    """Returns whether the facts allow only integers that float16 holds exactly."""
     return facts.is_integer and facts.largest <= LARGEST
 
 
@@ -24,7 +25,7 @@ def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
     """Returns whether a layer sums products of integers, which are exact in float32.
 
     facts: the value facts of the layer's run-time inputs, as its problem states them.
-    weights: the facts about its weights.
+    weights: the facts about the layer's weights.
     """
     return bool(facts) and facts[0].is_integer and weights.facts.is_integer
 
@@ -35,8 +36,8 @@ def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
     as in float32.
 
     facts: the value facts of the layer's run-time inputs.
-    weights: the facts about its weights.
-    result: the value facts of its output.
+    weights: the facts about the layer's weights.
+    result: the value facts of the layer's output.
     """
     if not facts or not in_float16(facts[0]) or not in_float16(weights.facts):
         return "fp32"
@@ -51,7 +52,7 @@ def precision_of_values(facts: Iterable[ValueFacts]) -> str:
 
 
 def shared_facts(facts: ValueFacts) -> ValueFacts:
-    """Returns the facts that problems state of a value. facts: all that is known of the value.
+    """Returns the facts that problems state about a value. facts: all known facts about the value.
 
     The returned facts may be wider than the known facts: values that algorithms treat alike get
     equal facts, so that layers share measurements. A value that may have many different numbers

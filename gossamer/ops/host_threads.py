@@ -1,6 +1,6 @@
-"""How many threads of BLAS or ONNX Runtime an algorithm of the host takes. The number is a setting
-of the algorithm's config, so that it is saved and reported like any other setting. All layers of a
-plan take the same number.
+"""Defines the setting that says how many threads of BLAS or ONNX Runtime an algorithm of the host
+uses. The setting is a part of the algorithm's config, so that it is saved and reported like any
+other setting. All layers of a plan use the same number of threads.
 
 By default algorithms take all threads, as NumPy and ONNX Runtime do. The threads that work on one
 product wait for each other. Where another program runs on the processor of one of these threads,
@@ -26,7 +26,8 @@ THREADS = "threads"
 """The name of the setting."""
 ONE: Threads = 1
 ALL: Threads = "all"
-"""The values of the setting: a library takes one thread, or as many threads as it may."""
+"""The values of the setting. With ONE a library takes one thread; with ALL it takes all threads
+that it may take."""
 
 _SERIAL = 2**18
 """The most multiply-adds of a product for which OpenBLAS takes only one thread, even where it may
@@ -84,6 +85,6 @@ def number_of(threads: Threads) -> int:
 
 @functools.cache
 def _has_too_many() -> bool:
-    """Returns whether BLAS takes more threads than there are processors for this process. BLAS does
-    not know the limit of a container."""
+    """Returns whether BLAS takes more threads than this process has processors. BLAS does not know
+    the limit of a container."""
     return blas.threads() > processors()

@@ -1,8 +1,8 @@
 """How kernels of a network's first layers read images.
 
-The network's input may be the image itself. Or it is another tensor, such as bytes in NHWC or
-floats that are to be rounded, from which kernels compute the image's numbers. This arithmetic is
-then the first part of a fusion.
+The network's input may be the image itself. Otherwise the input is another tensor, such as bytes in
+NHWC or floats before rounding, and kernels compute the image's numbers from this tensor. This
+arithmetic is then the first part of a fusion.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def makes_image(part: Problem) -> bool:
 
 
 def image_macros(image: TensorSpec, given: ElementwiseProblem | None) -> dict[str, object]:
-    """Returns the macros that image.h takes.
+    """Returns the macros that image.h needs.
 
     image: spec of the tensor that the kernel reads.
     given: the arithmetic that computes the image's numbers from that tensor; None where the tensor

@@ -20,8 +20,8 @@ from gossamer.expression import Expression, ExpressionStep
 
 _MOST_DIVISOR = 2.0**100
 """The largest magnitude of divisors that are replaced by their reciprocals; the smallest magnitude
-is the inverse of this number. Reciprocals of divisors between both are as precise as other
-floats."""
+is the inverse of this number. Reciprocals of divisors between these two magnitudes are as precise
+as other floats."""
 _MOST_ROUNDED = 2.0**22
 """The largest magnitude of numbers that are rounded by additions."""
 _INTEGERS = 1.5 * 2.0**23

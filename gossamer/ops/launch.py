@@ -61,7 +61,7 @@ class Launch:
 
 
 def input_buffer(index: int) -> Callable[..., Argument]:
-    """Return the argument of a Launch that stands for one run-time input.
+    """Return a function that a Launch accepts in place of the argument for one run-time input.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def input_buffer(index: int) -> Callable[..., Argument]:
 
 
 def output_buffer(index: int) -> Callable[..., Argument]:
-    """Return the argument of a Launch that stands for one output.
+    """Return a function that a Launch accepts in place of the argument for one output.
 
     Parameters
     ----------

@@ -29,8 +29,9 @@ class LruCache(Generic[T]):
         self._lock = threading.Lock()
 
     def of(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Returns the result of a key, which make() returns where it is not in the cache. Threads
-        that ask for a key at the same time may each call make()."""
+        """Returns the cached result of a key. Where the cache has no result for the key, calls
+        make() and adds the result that make() returns. Threads that ask for a key at the same time
+        may each call make()."""
         with self._lock:
             result = self._results.get(key)
         if result is None:

@@ -19,8 +19,8 @@ _MOST_VALUES = 16
 
 
 def can_hold(format_: Format, facts: ValueFacts) -> bool:
-    """Returns whether a format can hold all values that the facts allow. Formats of floats always
-    can, because they may round values."""
+    """Returns whether a format can hold all values that the facts allow. Formats of floats can hold
+    any values, because they may round them."""
     if not format_.is_packed:
         return True
     if facts.count is None or not facts.few_values:

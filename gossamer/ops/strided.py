@@ -111,8 +111,8 @@ def cannot_compile(problem: Problem, device: Device) -> str | None:
 
 
 def cannot_index(specs: Iterable[TensorSpec], device: Device) -> str | None:
-    """Returns the reason why kernels with 32-bit indices, of elements or of 32-bit parts of packed
-    words, cannot work on tensors of a device; None where they can."""
+    """Returns the reason why kernels of a device cannot work on tensors; None where they can. The
+    kernels count elements, or 32-bit parts of packed words, by 32-bit indices."""
     if not device.compiles:
         return "needs a device that compiles kernels"
     for spec in specs:

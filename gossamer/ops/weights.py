@@ -26,13 +26,14 @@ class WeightsInfo:
     Attributes
     ----------
     density : float
-        Nonzero weights as a share of all, from 0 to 1.
+        Number of nonzero weights divided by the number of all weights, from 0 to 1.
     mask_hash : str
         Hash of the positions of the nonzero weights; empty when no weight is zero.
     facts : ValueFacts
         The value facts of the weights where they have few different values; else REAL.
     scaled_signs : bool
-        Whether all weights of an output channel are c or -c, for a number c > 0 of each channel.
+        Whether each output channel has a number c > 0 such that all weights of the channel are c or
+        -c.
     """
 
     density: float = 1.0

@@ -7,15 +7,19 @@ part read only these channels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
-from gossamer.ops.algorithm import PART_BYTES, Algorithm, Epilogue, Problem, Variant
+from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Variant
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.plan.program import Place, Program, Step
 from gossamer.tensor import Format, TensorSpec
+
+_WIDEST_ACCESS = 16
+"""The most bytes of a tensor that a kernel loads, copies or stores at once."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,7 @@ class _Part:
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
     """Returns the channel of a concatenation's output at which each input begins, or the channel
     of a copy's input at which its output begins. Returns None where the problem neither joins nor
-    takes channels in NHWC, or where a part does not begin at a multiple of PART_BYTES in every
-    pixel."""
+    takes channels in NHWC, or where aligned_channels() says that a part cannot lie there."""
     if isinstance(problem, ConcatProblem):
         (whole,), parts = variant.outputs, variant.inputs
         if problem.axis != 1:
@@ -63,11 +66,22 @@ def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
     else:
         return None
     fits = all(_is_plain(spec) and spec.dtype == whole.dtype for spec in (whole, *parts))
-    itemsize = whole.stored_dtype.itemsize
     if not fits or whole.size >= 2**31 or any(
-            channel * itemsize % PART_BYTES for channel in (*firsts, whole.shape[1])):
+            place % aligned_channels(part) for first, part in zip(firsts, parts, strict=True)
+            for place in (first, whole.shape[1])):
         return None
     return firsts
+
+
+def aligned_channels(part: TensorSpec) -> int:
+    """Returns the number of channels that has to divide the first channel of a part and the
+    channels of the whole.
+
+    Kernels choose by the channels of a tensor how many of them they load, copy or store at once.
+    With this alignment their choice fits a part as it fits a tensor of its own. It also holds for
+    parts of parts: what divides the channels of the inner whole divides its place in the outer one.
+    """
+    return math.gcd(_WIDEST_ACCESS // part.stored_dtype.itemsize, part.shape[1])
 
 
 def _takes_channels(problem: CopyProblem) -> bool:

@@ -27,8 +27,9 @@ def test_it_computes_the_convolution(emulate: Emulate, mode: str, name: str,
     check_variants(ALGORITHM, PROBLEMS[name], device, [variants[0], variants[-1]])
 
 
-def test_it_reads_and_writes_parts_of_larger_tensors(emulate: Emulate) -> None:
-    device, problem = emulate("bounds", schedule=1), OF_PARTS["depthwise"]
+@pytest.mark.parametrize("name", ["depthwise", "depthwise of fours", "depthwise of pairs"])
+def test_it_reads_and_writes_parts_of_larger_tensors(emulate: Emulate, name: str) -> None:
+    device, problem = emulate("bounds", schedule=1), OF_PARTS[name]
     assert isinstance(problem, Conv2dProblem)
     for precision in ("fp32", "fp16"):
         variant = next(iter(ALGORITHM.variants_in(problem, device, (precision,))))

@@ -26,6 +26,9 @@ from tests.ops.conv2d.dense.test_mma import (
     algorithm_of,
     check,
 )
+from tests.ops.harness import check_variants
+from tests.ops.test_channel_parts import PROBLEMS as OF_PARTS
+from tests.ops.test_channel_parts import with_parts
 
 
 @pytest.mark.parametrize("mode, problem, precision, config", [
@@ -69,3 +72,15 @@ def test_work_groups_take_several_tiles(emulate: Emulate, monkeypatch: pytest.Mo
         variant for variant in algorithm_of(problem, device).variants(problem, device)
         if variant.precision == "fp16" and variant["cluster"] == 1 and (
             variant["keeps_weights"] or variant["tile_m"] == 64 or variant["warps_k"] > 1)])
+
+
+@pytest.mark.parametrize("name", ["1x1 of fours", "1x1 of pairs", "odd channels"])
+@pytest.mark.parametrize("precision", ["tf32", "fp16"])
+def test_it_reads_and_writes_parts_of_larger_tensors(emulate: Emulate, name: str,
+                                                     precision: str) -> None:
+    device, problem = emulate("bounds", schedule=1), OF_PARTS[name]
+    assert isinstance(problem, Conv2dProblem)
+    algorithm = algorithm_of(problem, device)
+    variant = next(variant for variant in algorithm.variants_in(problem, device, (precision,))
+                   if variant.inputs[0].layout == "NHWC")
+    check_variants(algorithm, problem, device, list(with_parts(algorithm, problem, variant)))

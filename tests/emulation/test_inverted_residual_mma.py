@@ -14,6 +14,7 @@ from tests.ops.fused.test_inverted_residual_mma import (
     WARPGROUP_TILES,
     check,
     check_nan,
+    into_parts,
     variants_of,
 )
 
@@ -69,6 +70,16 @@ def test_it_computes_the_block(emulate: Emulate, mode: str, name: str, precision
     device = emulate(mode, schedule=2)
     problem = PROBLEMS[name]
     check(problem, device, variants_of(problem, device, tile, [precision]))
+
+
+@pytest.mark.parametrize(("name", "precision", "tile"), [
+    ("residual", "fp16", BlockTile(5, 4, 16, 3, 4)),
+    ("separable residual", "tf32", BlockTile(3, 5, 16, 1, 2)),
+    ("excited", "fp16", BlockTile(7, 6, 16, 3, 4))])
+def test_it_writes_parts_of_larger_tensors(emulate: Emulate, name: str, precision: str,
+                                           tile: BlockTile) -> None:
+    device, problem = emulate("bounds", schedule=2), PROBLEMS[name]
+    check(problem, device, into_parts(variants_of(problem, device, tile, [precision])))
 
 
 @pytest.mark.parametrize(("mode", "name", "precision"), [

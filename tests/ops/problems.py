@@ -84,7 +84,9 @@ PROBLEMS = {
     "layer_norm": [LayerNormProblem(default_spec((70, 40)), (1,)), LayerNormProblem(_IMAGE, (1,)),
                    LayerNormProblem(default_spec((2, 9001)), (1,), centred=False),
                    LayerNormProblem(default_spec((2, 36)), (1,))],
-    "matmul": [MatmulProblem(default_spec((2, 20, 18)), default_spec((18, 17)))],
+    "matmul": [MatmulProblem(default_spec((2, 20, 18)), default_spec((18, 17))),
+               MatmulProblem(default_spec((2, 18, 20)), default_spec((17, 18)),
+                             transposed=(0, 1))],
     "conv_transpose2d": [ConvTranspose2dProblem(_IMAGE, 4, (3, 3), (2, 2), bias=True)],
     "elementwise": [
         ElementwiseProblem((_IMAGE, default_spec((16, 1, 1)), default_spec(())), _EVERY_FUNCTION,

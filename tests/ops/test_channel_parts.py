@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from gossamer.device.base import Device
@@ -14,12 +15,13 @@ from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import convert, slice_
 from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.resize.problem import ResizeProblem
-from gossamer.plan.channel_parts import may_be_part
+from gossamer.plan.channel_parts import aligned_channels, first_channels, may_be_part
 from gossamer.tensor import Format, TensorSpec, default_spec
 from tests.conftest import is_slow
-from tests.ops.harness import check_variants, op_of, quick
+from tests.ops.harness import check_variants, op_of, quick, random_weights
 
 BIAS = Epilogue(apply("add").then(apply("relu")), ("channel",))
 SUM = Epilogue(apply("add"), ("tensor",))
@@ -28,9 +30,13 @@ NHWC = TensorSpec(IMAGES.shape, Format("NHWC"))
 PROBLEMS: dict[str, Problem] = {
     "convolution": Conv2dProblem(2, 8, 5, 6, 16, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS),
     "1x1 convolution": Conv2dProblem(2, 16, 3, 3, 8, (1, 1), epilogue=BIAS),
+    "1x1 of fours": Conv2dProblem(1, 12, 3, 3, 20, (1, 1), epilogue=BIAS),
+    "1x1 of pairs": Conv2dProblem(1, 58, 3, 3, 10, (1, 1), epilogue=BIAS),
     "odd channels": Conv2dProblem(1, 9, 5, 4, 11, (3, 3), (2, 2), epilogue=BIAS),
     "groups": Conv2dProblem(2, 16, 3, 4, 16, (1, 1), groups=2),
     "depthwise": Conv2dProblem(2, 8, 5, 6, 8, (3, 3), pads=(1, 1, 1, 1), groups=8, epilogue=BIAS),
+    "depthwise of fours": Conv2dProblem(2, 12, 5, 6, 12, (3, 3), (2, 2), groups=12),
+    "depthwise of pairs": Conv2dProblem(1, 6, 4, 4, 6, (5, 5), pads=(2, 2, 2, 2), groups=6),
     "several channels for one": Conv2dProblem(2, 8, 5, 4, 16, (3, 3), groups=8, epilogue=BIAS),
     "residual sum": Conv2dProblem(2, 8, 3, 3, 8, (1, 1), epilogue=SUM),
     "long sum": Conv2dProblem(1, 264, 2, 2, 8, (3, 3), pads=(1, 1, 1, 1), epilogue=BIAS),
@@ -46,20 +52,38 @@ PROBLEMS: dict[str, Problem] = {
                                             "nearest"),
     "one number": ElementwiseProblem((default_spec((1, 1, 1, 1)),), apply("relu")),
     "repeated operand": ElementwiseProblem((IMAGES, default_spec((2, 8, 1, 1))), apply("mul")),
+    "order of channels": GatherProblem(IMAGES, default_spec((6,), "int32"), 1, (1,)),
+    "odd number of channels": GatherProblem(IMAGES, default_spec((5,), "int32"), 1, (1,)),
+    "order of columns": GatherProblem(IMAGES, default_spec((4,), "int32"), 3, (1,)),
     "sum": ElementwiseProblem((IMAGES, IMAGES), apply("add")),
 }
-OTHERS = (8, 16)
-"""Channels of other tensors before and after a part."""
+
+
+def _weights(problem: Problem) -> dict[str, np.ndarray]:
+    if isinstance(problem, GatherProblem):
+        taken = np.random.default_rng(1).permutation(problem.data.shape[problem.axis])
+        return {"operand1": taken[:problem.indices.size].astype(problem.indices.dtype)}
+    return random_weights(problem)
+
+
+def as_part(spec: TensorSpec, before: int, after: int) -> TensorSpec:
+    """Returns the spec as a part of a larger tensor.
+
+    before, after: channels of other tensors before and after the part in each pixel, as multiples
+    of the fewest channels that keep it aligned.
+    """
+    fewest = aligned_channels(spec)
+    return spec.with_format(other_channels=(before * fewest, after * fewest))
 
 
 def with_parts(algorithm: Algorithm, problem: Problem, variant: Variant) -> Iterator[Variant]:
     """Yields the variant with parts as inputs, as output and as both, where these are possible."""
     inputs = tuple(
-        spec.with_format(other_channels=OTHERS)
+        as_part(spec, 1, 2)
         if may_be_part(algorithm, problem, variant, index, is_output=False) else spec
         for index, spec in enumerate(variant.inputs))
     outputs = tuple(
-        spec.with_format(other_channels=OTHERS[::-1])
+        as_part(spec, 3, 1)
         if may_be_part(algorithm, problem, variant, index, is_output=True) else spec
         for index, spec in enumerate(variant.outputs))
     found = dict.fromkeys(replace(variant, inputs=taken, outputs=given) for taken, given in (
@@ -84,7 +108,7 @@ def test_parts_of_larger_tensors(compiled_device: Device, case: str) -> None:
         if is_slow(compiled_device):
             placed = placed[-1:]
         if placed:
-            check_variants(algorithm, problem, compiled_device, placed)
+            check_variants(algorithm, problem, compiled_device, placed, _weights(problem))
             ran.append(algorithm.name)
     assert ran
 
@@ -96,3 +120,15 @@ def test_tensor_operands_lie_as_the_output_does(compiled_device: Device) -> None
             for variant in algorithm.variants(problem, compiled_device):
                 assert not may_be_part(algorithm, problem, variant, 1, is_output=False)
                 assert not may_be_part(algorithm, problem, variant, 0, is_output=True)
+
+
+@pytest.mark.parametrize(("channels", "dtype", "firsts"), [
+    ((8, 8), "float16", [0, 8]), ((12, 12), "float16", [0, 12]), ((58, 58), "float16", [0, 58]),
+    ((4, 12), "float16", [0, 4]), ((8, 12), "float16", None), ((8, 12), "float32", [0, 8]),
+    ((12, 8), "float16", None), ((3, 5, 1), "float16", [0, 3, 8]), ((5, 6), "float32", None)])
+def test_a_part_is_as_aligned_as_a_tensor_of_its_own(
+        channels: tuple[int, ...], dtype: str, firsts: list[int] | None) -> None:
+    problem = ConcatProblem(tuple(default_spec((2, count, 3, 3)) for count in channels), 1)
+    inputs, outputs = (tuple(spec.with_format(layout="NHWC", dtype=dtype) for spec in specs)
+                       for specs in (problem.inputs, problem.outputs))
+    assert first_channels(problem, Variant((), inputs, outputs)) == firsts

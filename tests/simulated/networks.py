@@ -135,6 +135,21 @@ def residual(net: Network, x: str) -> str:
     return net.add("Relu", [net.add("Add", [y, x], net.shapes[x])], net.shapes[x])
 
 
+def parallel(net: Network, x: str) -> str:
+    """RepVGG and MobileOne, as they are trained: branches of the same input, which are added."""
+    c = net.shapes[x][0]
+    stride, groups = net.pick(1, 1, 2), net.pick(1, c)
+    channels = net.pick(8, c) if groups == 1 else c
+    values = [net.conv(x, channels, kernel, stride, groups, activated=False)
+              for kernel in [1, 3, 3, 5][:net.pick(2, 3, 4)]]
+    if net.shapes[values[0]] == net.shapes[x]:
+        values.append(x)
+    y = values.pop(int(net.rng.integers(len(values))))
+    for value in values:
+        y = net.add("Add", [y, value], net.shapes[y])
+    return net.activated(y)
+
+
 def shuffled(net: Network, x: str) -> str:
     """ShuffleNetV2: half of the channels pass, and all are shuffled."""
     c, h, w = net.shapes[x]
@@ -224,8 +239,8 @@ def attention(net: Network, x: str) -> str:
 
 
 BLOCKS: tuple[Callable[[Network, str], str], ...] = (
-    plain, separable, inverted_residual, squeeze_excite, residual, shuffled, ghost, dense,
-    inception, u_net, cross_stage, attention)
+    plain, separable, inverted_residual, squeeze_excite, residual, parallel, shuffled, ghost,
+    dense, inception, u_net, cross_stage, attention)
 
 
 def random_network(seed: int) -> onnx.ModelProto:

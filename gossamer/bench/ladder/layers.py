@@ -1,5 +1,5 @@
-"""The layers that the published program has, read from a graph: convolutions with bias and bounds,
-sums, means over the image and matrix products."""
+"""Reads the layers of the published program from a graph: convolutions with bias and bounds, sums,
+means over the image, and matrix products."""
 
 from __future__ import annotations
 

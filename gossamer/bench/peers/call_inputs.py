@@ -13,6 +13,6 @@ KINDS = (TENSORS, ARRAYS, BYTES)
 
 
 def normalised(x: np.ndarray) -> np.ndarray:
-    """Returns arrays of uint8 as the network takes them: divided by 255, in float32 and NCHW."""
+    """Returns arrays of uint8 as the network reads them: divided by 255, in float32 and NCHW."""
     values = x.transpose(0, 3, 1, 2) if x.ndim == 4 else x
     return np.ascontiguousarray(values) * np.float32(BYTE_SCALE)

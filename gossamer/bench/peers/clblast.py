@@ -1,5 +1,5 @@
-"""CLBlast, a BLAS in OpenCL, for layers that are a product alone. Debian's package of CLBlast is
-libclblast1."""
+"""CLBlast, a BLAS in OpenCL, as a peer for layers that are only a matrix product. Debian's package
+of CLBlast is libclblast1."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AGAIN = "remove the file, or run clblast_tuner_xgemm again"
 def clblast(network: PeerNetwork, x: np.ndarray, device: Device,
             precisions: Sequence[str]) -> list[Alternative]:
     """Returns CLBlast's product on an OpenCL device. Where the current directory has results of
-    CLBlast's tuner for this device, the product has the tuner's settings, else CLBlast's default
+    CLBlast's tuner for this device, the product uses the tuner's settings, else CLBlast's default
     settings. Raises AbsentError where CLBlast cannot be measured."""
     if not runs_opencl(device):
         raise AbsentError("runs through OpenCL: --device opencl:N")
@@ -96,11 +96,11 @@ def _library() -> ctypes.CDLL:
 
 @cache
 def _tuned(device: OpenCLDevice, folder: Path) -> str:
-    """Gives CLBlast the fastest settings that its tuner found for the device, and returns them; ""
-    where the folder has no results of the tuner.
+    """Passes to CLBlast the fastest settings that its tuner found for the device. Returns these
+    settings as text; "" where the folder has no results of the tuner for the device.
 
-    Raises AbsentError for a file that is no result of the tuner, and where CLBlast does not take
-    the settings.
+    Raises AbsentError for a file that is no result of the tuner, and where CLBlast rejects the
+    settings.
     """
     handle = device.queue(None).device
     results = [result for path in sorted(folder.glob(_TUNED))

@@ -74,8 +74,8 @@ class GraphFunction:
         return tuple(run.values[info.name] for info in graph.outputs)
 
     def stored(self, array: np.ndarray) -> np.ndarray:
-        """Returns an array of the graph as the function takes it: in the layout and the precision's
-        dtype."""
+        """Returns an array of the graph as the function expects it: in the layout and the
+        precision's dtype."""
         return self._in_memory(array, self.order(range(array.ndim)))
 
     def filter_order(self, name: str) -> str:

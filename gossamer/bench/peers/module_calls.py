@@ -1,5 +1,5 @@
-"""Modules of PyTorch called as their users call them: optimised by gossamer, eagerly, compiled in
-each mode of torch.compile, and captured in one CUDA graph."""
+"""Calls modules of PyTorch as their users do. A module is optimised by gossamer, runs eagerly, is
+compiled in one of the modes of torch.compile, or is captured in one CUDA graph."""
 
 from __future__ import annotations
 

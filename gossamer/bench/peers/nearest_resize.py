@@ -23,7 +23,7 @@ def nearest_positions(static: StaticGraph, node: Node) -> tuple[np.ndarray, np.n
 
 
 def repetitions(positions: np.ndarray, size: int) -> int | None:
-    """Returns how often the positions repeat each of `size` pixels, where all pixels are repeated
-    equally often and in order; else None."""
+    """Returns how often the positions repeat each of `size` pixels. Returns None where the pixels
+    are not in order, or are not repeated equally often."""
     times = len(positions) // size
     return times if np.array_equal(positions, np.arange(size).repeat(times)) else None

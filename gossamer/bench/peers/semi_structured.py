@@ -16,7 +16,7 @@ _ROWS, _COLUMNS = 32, 64
 
 def semi_structured(module: nn.Module) -> nn.Module:
     """Turns the weights of 1x1 convolutions and fully connected layers into torch's semi-structured
-    tensors, where two of every four weights are zero. Returns the module.
+    tensors, for each layer in which two of every four weights are zero. Returns the module.
 
     Raises AbsentError where the module has no weights in this pattern, and torch's own error where
     torch has no semi-structured tensors on the weights' device.

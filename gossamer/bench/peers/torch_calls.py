@@ -1,4 +1,4 @@
-"""PyTorch as its users call it: eagerly, compiled, and compiled in a CUDA graph."""
+"""Calls PyTorch as its users do: eagerly, compiled, or compiled and captured in a CUDA graph."""
 
 from __future__ import annotations
 

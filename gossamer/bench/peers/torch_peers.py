@@ -260,8 +260,8 @@ class CapturedRun:
 
     graph: the graph.
     result: the output, which each execution fills.
-    run: function that executes the module. The function keeps the weights alive, which the graph
-    reads without owning them.
+    run: function that executes the module. The function keeps the weights alive, because the graph
+    reads the weights without owning them.
 
     A call takes the arguments of `run`, but reads only the memory that was captured.
     """

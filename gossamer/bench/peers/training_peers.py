@@ -23,7 +23,7 @@ _LOOKS = 3
 
 
 def _c(name: str, task: EpochWork, device: Device) -> list[Alternative]:
-    """Returns the program in C. Raises AbsentError where the program cannot be built."""
+    """Returns the way to run a peer in C. Raises AbsentError where the program cannot be built."""
     backprop_c.library()
     return [Alternative("cc", partial(_c_contender, name, task))]
 
@@ -64,12 +64,13 @@ def _thread_counts(most: int) -> list[int]:
 
 
 def _shortest(run: TrainingRun, host: Device) -> float:
-    """Returns the shortest of several times of a run, in microseconds."""
+    """Runs the training several times, and returns the shortest time in microseconds."""
     return float(np.min([host.time(run.work) for _ in range(_LOOKS)]))
 
 
 def _torch(name: str, task: EpochWork, device: Device) -> list[Alternative]:
-    """Returns a peer by PyTorch. PyTorch is imported when a peer first needs it."""
+    """Returns the ways to run a peer that trains with PyTorch. PyTorch is imported when a peer
+    first needs it."""
     if importlib.util.find_spec("torch") is None:
         raise AbsentError("torch is not installed: pip install torch")
     from gossamer.bench.peers import training_torch
@@ -78,7 +79,8 @@ def _torch(name: str, task: EpochWork, device: Device) -> list[Alternative]:
 
 
 def _jax(name: str, task: EpochWork, device: Device) -> list[Alternative]:
-    """Returns a peer by JAX. JAX is imported when a peer first needs it."""
+    """Returns the ways to run a peer that trains with JAX. JAX is imported when a peer first needs
+    it."""
     if name == "jax-scan-gpu" and not device.runs_cuda_libraries:
         raise AbsentError("compared on CUDA only")
     if importlib.util.find_spec("jax") is None:

@@ -1,5 +1,5 @@
-"""Training by PyTorch. The steps are written by hand, in place and without autograd. On CUDA one
-graph may have many steps."""
+"""Training by PyTorch. The steps are written by hand, in place and without autograd. On CUDA, one
+CUDA graph may contain many steps."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _contender(name: str, task: EpochWork, device: Device) -> ReadyContender:
 
 
 def _eager(networks: _TorchNetworks, x: torch.Tensor, targets: torch.Tensor) -> Callable[[], None]:
-    """Returns an epoch over the samples that launches every kernel from Python."""
+    """Returns a function that trains once on all samples and launches every kernel from Python."""
     samples = list(zip(x.unbind(), targets.unbind(), strict=True))
 
     def run() -> None:
@@ -128,9 +128,9 @@ def _eager(networks: _TorchNetworks, x: torch.Tensor, targets: torch.Tensor) -> 
 
 @torch.inference_mode()
 def _graph(networks: _TorchNetworks, x: torch.Tensor, targets: torch.Tensor) -> Callable[[], None]:
-    """Returns an epoch over the samples by replays of a CUDA graph of several steps. Each replay
-    first gathers its samples by their numbers. These numbers are on the device, where the graph
-    advances them to the next samples."""
+    """Returns a function that trains once on all samples by replays of a CUDA graph, which contains
+    several steps. Each replay first gathers its samples by their indices. These indices are on the
+    device, where the graph advances them to the next samples."""
     FLAGS.use("fp32")
     steps = next(count for count in range(min(_MOST_STEPS, len(x)), 0, -1) if len(x) % count == 0)
     first = torch.arange(steps, device=x.device)

@@ -1,6 +1,6 @@
-"""The statistics of each channel with which batch norm normalises its input in training. The kernel
-that computes these statistics was published with a convolution in OpenCL: a work-group of 512
-work-items computes a channel over the whole batch."""
+"""Computes for each channel the statistics by which batch norm normalises its input in training.
+The kernel that computes these statistics was published with a convolution in OpenCL: a work-group
+of 512 work-items computes a channel over the whole batch."""
 
 from __future__ import annotations
 

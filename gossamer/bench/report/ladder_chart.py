@@ -15,7 +15,7 @@ from gossamer.bench.rows import ResultRow
 from gossamer.io.charts import new_figure
 
 _BARS = {rung.contender: f"{rung.value}. {rung.label}" for rung in Rung} | {OWN: f"{OWN}'s plan"}
-"""Labels of the chart's lines by contender, from the top."""
+"""Labels of the chart's groups of bars, by contender, from the top."""
 _COLOURS = {"fp64": "C0", "fp32": "C1", "tf32": "C2", "fp16": "C3"}
 _WIDTH, _BAR, _MARGINS, _DOTS = 7.5, 0.17, 1.2, 110
 """Width of the chart, height of a bar and height of the chart's margins in inches; dots per
@@ -49,8 +49,8 @@ def ladders(rows: Sequence[ResultRow]) -> list[Ladder]:
 
 
 def ladder_figure(ladder: Ladder) -> Any:
-    """Returns the chart of a run: a line for each rung from the first to the last, and below them a
-    line for gossamer's plan. Each line has a bar for each precision."""
+    """Returns the chart of a run: a group of bars for each rung from the first to the last, and
+    below them a group for gossamer's plan. Each group has a bar for each precision."""
     from matplotlib.patches import Patch
     from matplotlib.ticker import LogLocator, NullFormatter
 

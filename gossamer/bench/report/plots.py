@@ -84,8 +84,8 @@ def _network(view: View) -> str:
 
 
 def _grid(panels: Panels, many: bool) -> list[tuple[list[tuple[Any, ...]], float]]:
-    """Returns the lines of panels. For each line there are the keys of its panels, and its height
-    in inches. Where there are many cases, a line has all batch sizes of a network; otherwise a line
+    """Returns the rows of the grid of panels: for each row the keys of its panels, and its height
+    in inches. Where there are many cases, a row has all batch sizes of a network; otherwise a row
     has a single panel."""
     lines: dict[Hashable, list[tuple[Any, ...]]] = {}
     for key in panels:

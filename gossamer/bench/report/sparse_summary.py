@@ -20,13 +20,14 @@ UNTILED, TILED, TABLE, COMPILED = (f"{OWN}:{name}" for name in (
     "direct_sparse/untiled", "direct_sparse/tiled", "direct_sparse_table",
     "direct_sparse_compiled"))
 IM2COL_PEERS = ("cublas-lowering", "cusparse-lowering")
-"""Vendors' products of the im2col matrix, by their names in rows."""
+"""The names, in rows, of the contenders that multiply the im2col matrix by a library of a
+vendor."""
 PEERS = (*IM2COL_PEERS, "cudnn")
 _DENSE = f"{OWN}:im2col_gemm"
 
 _SPARSE, _SPARSEST = 0.85, 0.95
-"""The least sparsity of the layers in the first table that compares gossamer with other contenders,
-and in the second table."""
+"""Two tables compare gossamer with other contenders. These numbers are the least sparsity of a
+layer in the first and in the second table."""
 _ALL, _SKIMCAFFE = "all", ("caffenet", "googlenet", "resnet50")
 _PUBLISHED = tuple(f"{network}/conv{number}" for network in ("alexnet", "caffenet")
                    for number in range(2, 6))
@@ -125,7 +126,8 @@ def _section(title: str, lines: list[str]) -> list[str]:
 
 
 def _over_others(layers: Sequence[MeasuredCase]) -> list[str]:
-    """A table with a line for each group of layers, batch and precision that gossamer may use."""
+    """A table with a line for each combination of a group of layers, a batch size and a precision
+    that gossamer may use."""
     columns = _columns(layers)
     lines = []
     for name, batch, group in _groups(layers):
@@ -155,7 +157,8 @@ def _heading(contender: str, precision: str) -> str:
 
 def _over(contender: str, precision: str, allowed: str) -> SpeedUp:
     """The speed-up of gossamer over a contender. gossamer runs in its fastest precision that
-    `allowed` allows; the contender runs in `precision`, or in its fastest one where this is ""."""
+    `allowed` allows; the contender runs in `precision`, or in its fastest precision where
+    `precision` is ""."""
     if precision:
         return methodcaller("speed_up", contender, precision, allowed=allowed)
     return lambda case: _ratio(case.best(contender), case.time(OWN, allowed))
@@ -179,8 +182,8 @@ def _forms(layers: Sequence[MeasuredCase]) -> list[str]:
 
 
 def _whole(networks: Sequence[MeasuredCase]) -> list[str]:
-    """A table of whole networks, with a column for the plan by gossamer's dense algorithm where
-    this plan was measured."""
+    """A table of whole networks. There is a column for the plan that forces gossamer's
+    dense algorithm im2col_gemm, if this plan was measured."""
     columns = _columns(networks)
     if any(network.time(_DENSE) for network in networks):
         columns.append((_DENSE, "fp32"))
@@ -216,8 +219,8 @@ def _precisions(measured: Sequence[MeasuredCase]) -> list[str]:
 
 
 def _mean_cell(group: Sequence[MeasuredCase], speed_up: SpeedUp) -> str:
-    """The mean speed-up as text, and the number of cases that have a speed-up if other cases have
-    none."""
+    """The mean speed-up as text. Where only some cases have a speed-up, the text also has their
+    number."""
     result = mean(group, speed_up)
     if result is None:
         return ""

@@ -1,4 +1,4 @@
-"""Result rows as Markdown tables, complete or summed up, and the files that hold these tables."""
+"""Makes Markdown tables of result rows, complete or summed up, and writes them into files."""
 
 from __future__ import annotations
 
@@ -83,9 +83,10 @@ def markdown(rows: Sequence[ResultRow], suite: str | None = None) -> str:
 
 
 def summary_lines(rows: Sequence[ResultRow], suite: str | None = None) -> list[str]:
-    """Returns a line with gossamer's speed against each peer, and against its other plans, for
-    each suite, batch, precision and machine that has several cases. The suite POINTWISE has another
-    line: the speed of the algorithm pointwise_mma against the fastest of the vendors' libraries."""
+    """Returns lines on gossamer's speed against each peer and against gossamer's other plans. There
+    is a line for each combination of suite, batch size, precision and machine that has several
+    cases. The suite POINTWISE has another line: the speed of the algorithm pointwise_mma against
+    the fastest of the vendors' libraries."""
     shown = [view for view in views(rows) if view.own and suite in (None, view.own.suite)]
     groups = _grouped(shown, lambda view: (view.first.suite, view.first.batch,
                                            rank(view.precision), view.precision, *_where(view)))

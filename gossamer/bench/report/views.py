@@ -118,8 +118,8 @@ def _view(run: Sequence[ResultRow], precision: str) -> View:
 
 
 def rank(precision: str) -> int:
-    """Returns the place of a precision in the order in which each precision allows all precisions
-    before it; exact precisions come first."""
+    """Returns the position of a precision in the order from the most to the least precise; the
+    precisions of _ALLOWED_BY_ALL come first, at -1."""
     return -1 if precision in _ALLOWED_BY_ALL else PRECISIONS.index(precision)
 
 

@@ -1,5 +1,5 @@
-"""The case of a convolution of signs, with packed bits as input and output, against peers that
-compute the same signs with floats or 8-bit integers."""
+"""Makes the case of a convolution of signs, with packed bits as input and output. The peers compute
+the same signs with floats or 8-bit integers."""
 
 from __future__ import annotations
 

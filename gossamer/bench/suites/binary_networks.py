@@ -1,4 +1,5 @@
-"""Whole binary networks with the shapes of the literature, and the memory that their plans take.
+"""Makes cases of whole binary networks with the shapes of the literature. The rows of plans also
+show the memory that the plans take.
 
 The weights of a binary layer are drawn from 1 and -1. Scales are positive or negative powers of 2,
 and biases and inputs are multiples of powers of 2. All sums before the classifier are therefore
@@ -201,9 +202,9 @@ class _Builder:
 
 
 def described(context: Context) -> str:
-    """Returns the text that a plan's row shows after the names of the algorithms: the shares of the
-    time before, in and behind the layers that compute on packed bits, and the memory of weights and
-    activations."""
+    """Returns the text that a plan's row shows after the names of the algorithms. The text has the
+    memory of weights and activations, and three shares of the time: of the layers before the layers
+    that compute on packed bits, of these layers, and of the layers behind them."""
     use = memory_use(context.program, context.builds)
     if use is None:
         return "no layer on bits"

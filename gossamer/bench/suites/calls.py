@@ -56,7 +56,7 @@ NetworkMaker = Callable[[int], PeerNetwork]
 
 
 def latency_items(name: str, network: NetworkMaker, batch: int, files: Files) -> list[Item]:
-    """Returns the cases of calls of one network: from each kind of input, under each load."""
+    """Returns the cases of calls of one network: a case for each kind of input under each load."""
     return [Item(LATENCY, _case_name(name, kind, load), batch,
                  partial(latency_case, network, batch, kind, load), is_called=True)
             for kind in KINDS for load in files.loads]

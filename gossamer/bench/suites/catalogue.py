@@ -86,8 +86,8 @@ def mobilenet_blocks(batch: int, files: Files) -> list[Item]:
 
 
 def ladder(batch: int, files: Files) -> list[Item]:
-    """Returns MobileNetV2 by the rungs of the published ladder, which compute one image at a
-    time."""
+    """Returns the case in which the rungs of the published ladder compute MobileNetV2, one image at
+    a time."""
     return [Item(LADDER, "mobilenetv2", 1, lambda setting: ladder_case(
         _mobilenet("mobilenetv2"), 1, setting), is_ladder=True)]
 

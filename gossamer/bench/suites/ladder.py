@@ -1,4 +1,5 @@
-"""The published ladder as a case: MobileNetV2 by its six programs, and by gossamer's plan."""
+"""Makes the case of the published ladder: MobileNetV2, computed by the ladder's six programs and by
+gossamer's plan."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ and float32."""
 
 
 def ladder_case(network: PeerNetwork, batch: int, setting: Setting) -> Case:
-    """Makes the case of a network by every rung of the ladder in every precision of DTYPES, by
-    gossamer's plan in the precisions of the setting, and by the peers that the setting names.
+    """Makes the case of a network. Its contenders are every rung of the ladder in every precision
+    of DTYPES, gossamer's plan in the precisions of the setting, and the peers that the setting
+    names.
 
     Kernels of the rungs are launched one by one, as published. Block sizes are measured once for
     all rungs that tune them.

@@ -1,4 +1,5 @@
-"""A single layer as a case, for gossamer's choice, each of its algorithms, and the peers."""
+"""Makes cases of single layers. The contenders are gossamer's choice, each of gossamer's
+algorithms, and the peers."""
 
 from __future__ import annotations
 

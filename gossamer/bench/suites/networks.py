@@ -1,5 +1,5 @@
-"""A whole network as a case of a benchmark: its best plan, plans that force one algorithm or have
-no fusions, and the peers."""
+"""Makes cases of whole networks. The contenders are gossamer's best plan, plans that force one
+algorithm or have no fusions, and the peers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ _OVER_LAYERS = 2e-2
 one layer, because the errors of the layers add up. Over the 53 layers of MobileNetV2 the error was
 3e-3 in TF32 and 4e-3 in float16."""
 _ANY_ERROR = 10.0
-"""A limit that the error of no result exceeds, for networks whose errors cannot be judged."""
+"""The error limit of networks whose errors cannot be judged. No error of a result exceeds this
+limit."""
 _JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
 """Functions that are not continuous. Such a function may turn the smallest difference into a large
 one, so that the errors of the layers behind the function have no bound."""
@@ -172,8 +173,9 @@ def _most_error(graph: Graph) -> dict[str, float]:
 
 def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
            between_layers: bool = False) -> list[Plan]:
-    """Plans the network once for each allowed precision. Returns the plans, the most precise first:
-    one plan for each precision in which a plan's least precise layer computes.
+    """Plans the network once for each allowed precision. The precision of a plan is the precision
+    of its least precise layer. Returns one plan for each precision that a plan has, the most
+    precise plan first.
 
     policy: restrictions of gossamer's choice.
     Raises AbsentError where the algorithm that the policy forces computes no layer.

@@ -107,8 +107,8 @@ def training_case(suite: str, training: TrainingCase, setting: Setting) -> Case:
 
 
 def _gossamer(contender: str, task: EpochWork, choice: AlgorithmChoice) -> Alternative:
-    """Returns training by gossamer in the way of MLP.fit, which also fetches the mean loss of each
-    epoch."""
+    """Returns the way to train with gossamer as MLP.fit does, which also fetches the mean loss of
+    each epoch."""
     def make() -> ReadyContender:
         samples = Samples(task.x, task.targets)
         settings = task.settings()

@@ -1,5 +1,5 @@
-"""The time that planning takes: from a network in memory to the end of its first run, with empty
-caches."""
+"""Measures the time that planning takes: from a network in memory to the end of its first run, with
+empty caches."""
 
 from __future__ import annotations
 

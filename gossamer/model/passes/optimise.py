@@ -26,6 +26,7 @@ from gossamer.model.passes.concatenations import (
 from gossamer.model.passes.dead_channels import drop_dead_channels
 from gossamer.model.passes.expansions import drop_expansions
 from gossamer.model.passes.fusion import fuse_chains, fuse_epilogues
+from gossamer.model.passes.parallel_convolutions import merge_parallel_convolutions
 from gossamer.model.passes.pixels import keep_pixels
 from gossamer.model.passes.scaled_signs import move_scales_into_weights, round_scaled_signs
 from gossamer.model.passes.straight_through import drop_straight_through
@@ -69,6 +70,8 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     round_scaled_signs(graph)
     fold_batch_norms(graph, shapes)
     expand_batch_norms(graph, shapes)
+    merge_parallel_convolutions(graph, shapes)
+    drop_dead(graph)
     fuse_chains(graph, shapes)
     drop_straight_through(graph, shapes)
     # nodes whose results are not read any more would count as readers, and prevent fusions into

@@ -121,7 +121,8 @@ class BatchUpdate:
 
     def _output_errors(self, z: np.ndarray, targets: np.ndarray, error: np.ndarray,
                        spare: np.ndarray, losses: np.ndarray) -> None:
-        """Computes the errors and losses of the outputs from their sums z, which it overwrites."""
+        """Computes the errors and losses of the outputs from the outputs' sums z, and overwrites
+        z."""
         if self._problem.loss == "cross_entropy":
             z -= z.max(axis=1, keepdims=True)
             np.exp(z, out=error)

@@ -36,6 +36,8 @@ class BackpropProblem(Problem):
     sizes: number of units of each layer, inputs first.
     rows: number of samples in the data.
     samples: number of samples that are trained on, in the given order.
+    activation: activation of the hidden layers, one of ACTIVATIONS.
+    loss: one of LOSSES; with "cross_entropy" the outputs are a softmax.
     batch: number of samples of an update (1: online); the last update takes the remaining samples.
     velocity: True where momentum is used.
     adam: True where Adam makes the changes; excludes momentum.
@@ -64,9 +66,10 @@ class BackpropProblem(Problem):
     1. losses, (networks, samples) float32: the loss of each sample before its update.
 
     Forward, from a = x: z = W a + b, a = activation(z). The activation of the last layer is a
-    softmax for cross_entropy; for squared_error `output` says which. The loss is 0.5 sum (t - a)^2,
-    or -sum t log a. Let g be the gradient of the loss with respect to a parameter, averaged over
-    the update's samples, plus weight decay times the parameter for weights (not for biases):
+    softmax with the loss cross_entropy; with squared_error the field `output` states the
+    activation. The loss is 0.5 sum (t - a)^2, or -sum t log a. Let g be the gradient of the loss
+    with respect to a parameter, averaged over the update's samples, plus weight decay times the
+    parameter for weights (not for biases):
     velocity = momentum * velocity + g, parameter -= learning rate * velocity. The published update
     for one sample is w += rate * err * input. With Adam, m and v are the running means of g
     and g^2: each update keeps b of m and c of v, where BETAS = (b, c). At update t

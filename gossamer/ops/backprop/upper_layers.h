@@ -2,9 +2,9 @@
  * the outputs of the units for a sample, their errors, and the changes of weights and biases.
  *
  * Layer l has sizes[l] inputs and sizes[l + 1] units. The weights of layers from 1 on are stored
- * input by input in rows of odd length, so that work-items read along and across rows without bank
- * conflicts. A sample's outputs, its errors and the rows are padded with zeros to multiples of
- * 4. */
+ * input by input. A sample's outputs, its errors and the weights of an input are padded with zeros
+ * to multiples of 4. One more float makes the length of a row of weights odd, so that work-items
+ * read along and across rows without bank conflicts. */
 
 #pragma once
 

@@ -42,7 +42,7 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void mean_variance(
     SHARED float partial[WORK_GROUP_SIZE];
     int item = LOCAL_ID(0), channel = GROUP_ID(0);
     const GLOBAL float *row = x + channel * inner;
-    int apart = channels * inner;
+    int apart = channels * inner; /* elements from an image to the next image */
 
     float sum = 0.0f;
     for (int index = item; index < count; index += WORK_GROUP_SIZE) {

@@ -3,7 +3,7 @@
  * Kernels read and write parts of 32 bits. A word of 64 bits is two parts, the lower one first, as
  * it lies in the memory of a little-endian device. A part has one bit for each of 32 channels; the
  * first channel is the lowest bit. A position of the target is an image, a step along the channels,
- * a row and a column; positions in paddings count, too. A kernel writes all positions. */
+ * a row and a column. A kernel writes all positions, also the positions in paddings. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define SOURCE_PLANES 0 /* planes of the source: 1 for bits, 2 for trits, 0 for floats */

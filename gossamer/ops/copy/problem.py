@@ -19,8 +19,8 @@ class CopyProblem(Problem):
 
     input, output: specs of the tensors. Where input or output is not in the default format, the
     copy changes the format, and sets the paddings of the output to zero.
-    dims: for each output dimension, the input dimension along which it walks; None where the output
-    dimension repeats the input.
+    dims: for each output dimension, the input dimension along which the output dimension walks;
+    None where the output dimension repeats the input.
     steps: for each output dimension, the number of input positions from one output to the next,
     which may be negative.
     starts: for each input dimension, the input position that output index 0 copies.

@@ -100,8 +100,8 @@ class _Loop:
 
 def _move_tiles_last(loops: list[_Loop]) -> bool:
     """Returns whether the copy uses tiles, because source and target have different contiguous
-    dimensions. If so, moves the loop along the source's contiguous dimension to the last place but
-    one."""
+    dimensions. If so, moves the loop along the source's contiguous dimension to the position before
+    the last."""
     if len(loops) < 2 or loops[-1].target != 1 or loops[-1].source in (0, 1):
         return False
     for index, loop in enumerate(loops[:-1]):
@@ -113,8 +113,9 @@ def _move_tiles_last(loops: list[_Loop]) -> bool:
 
 def _widen(itemsize: int, offsets: tuple[int, int],
            loops: list[_Loop]) -> tuple[int, tuple[int, int], list[_Loop]]:
-    """Returns itemsize, offsets and loops with several contiguous elements merged into one of up to
-    16 bytes, where all sizes, strides and offsets allow it."""
+    """Merges several contiguous elements into one element of up to 16 bytes, where all sizes,
+    strides and offsets allow this. Returns the itemsize, the offsets and the loops for the merged
+    elements."""
     if not loops or loops[-1].source != 1 or loops[-1].target != 1:
         return itemsize, offsets, loops
     strides = [stride for loop in loops[:-1] for stride in (loop.source, loop.target)]
@@ -127,7 +128,8 @@ def _widen(itemsize: int, offsets: tuple[int, int],
 
 
 def widest_element(itemsize: int, counts: Iterable[int]) -> int:
-    """Returns the bytes of the widest element in which all counts are still whole numbers.
+    """Returns the number of bytes of the widest C type of ELEMENTS by which kernels can copy
+    several elements at once. Each count is a whole number of elements of this type.
 
     itemsize: bytes of an element of the tensors.
     counts: sizes, strides and offsets in elements of the tensors.

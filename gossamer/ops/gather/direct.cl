@@ -1,8 +1,13 @@
 /* Computes output[outer, i, inner] = data[outer, indices[i], inner]. Negative indices count from
- * the end; out-of-range indices take the nearest slice.
+ * the end; out-of-range indices take the nearest slice. `length` is the size of the axis of `data`,
+ * and `taken` is the number of indices.
+ *
+ * The output is rows of `row` elements, which begin at `first` and then every `pitch` elements: more
+ * than one row where it is a part of the channels of a larger tensor.
  *
  * PAIRED: defined for elements of 16 bits with inner == 1 and an even number of indices. Each
- *     work-item then copies two neighbouring elements of the output, and `count` counts the pairs. */
+ *     work-item then copies two neighbouring elements of the output, and `count`, `row`, `first` and
+ *     `pitch` count pairs. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ELEMENT float /* type of the elements */
@@ -12,6 +17,12 @@
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
+#define ROW_PARAMETERS DIVISOR(row), int first, int pitch
+
+/* Returns where the element of an index lies in the output. */
+#define TARGET(index) ((uint)first + QUOTIENT(index, row) * (uint)(pitch - row) + (index))
+
+/* Returns an index that counts from 0 and is in range. */
 INLINE int place_of(INDEX place, int length)
 {
     place = place < 0 ? place + length : place;
@@ -21,7 +32,7 @@ INLINE int place_of(INDEX place, int length)
 #ifdef PAIRED
 KERNEL void gather(const GLOBAL ELEMENT *RESTRICT data, const GLOBAL INDEX *RESTRICT indices,
                    GLOBAL uint *RESTRICT target, int count, int length,
-                   DIVISOR(taken), DIVISOR(inner))
+                   DIVISOR(taken), DIVISOR(inner), ROW_PARAMETERS)
 {
     pdl_trigger_and_wait();
     uint index = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
@@ -29,14 +40,14 @@ KERNEL void gather(const GLOBAL ELEMENT *RESTRICT data, const GLOBAL INDEX *REST
         int outer = (int)QUOTIENT(2 * index, taken);
         const GLOBAL INDEX *pair = indices + (2 * index - (uint)(outer * taken));
         const GLOBAL ELEMENT *source = data + outer * length;
-        target[index] = (uint)source[place_of(pair[0], length)]
-                        | (uint)source[place_of(pair[1], length)] << 16;
+        target[TARGET(index)] = (uint)source[place_of(pair[0], length)]
+                                | (uint)source[place_of(pair[1], length)] << 16;
     }
 }
 #else
 KERNEL void gather(const GLOBAL ELEMENT *RESTRICT data, const GLOBAL INDEX *RESTRICT indices,
                    GLOBAL ELEMENT *RESTRICT target, int count, int length,
-                   DIVISOR(taken), DIVISOR(inner))
+                   DIVISOR(taken), DIVISOR(inner), ROW_PARAMETERS)
 {
     pdl_trigger_and_wait();
     uint index = (uint)GROUP_ID(0) * (uint)LOCAL_SIZE(0) + (uint)LOCAL_ID(0);
@@ -45,7 +56,7 @@ KERNEL void gather(const GLOBAL ELEMENT *RESTRICT data, const GLOBAL INDEX *REST
         int i = (int)(index - slice * (uint)inner);
         int outer = (int)QUOTIENT(slice, taken);
         int place = place_of(indices[slice - (uint)(outer * taken)], length);
-        target[index] = data[(outer * length + place) * inner + i];
+        target[TARGET(index)] = data[(outer * length + place) * inner + i];
     }
 }
 #endif

@@ -11,6 +11,7 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.concat.join import Rows
 from gossamer.ops.copy.strided import ELEMENTS, widest_element
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -34,6 +35,7 @@ class DirectGather(Algorithm):
 
     op = "gather"
     name = "direct"
+    writes_parts = True
 
     def supports(self, problem: GatherProblem, device: Device) -> str | None:
         if problem.data.stored_dtype.itemsize not in ELEMENTS:
@@ -60,15 +62,19 @@ class DirectGather(Algorithm):
         order = AXES.get(data.layout, tuple(range(len(data.shape))))
         inner = math.prod(data.shape[dim] for dim in order[order.index(problem.axis) + 1:])
         itemsize = data.stored_dtype.itemsize
-        width = widest_element(itemsize, (inner,))
+        (target,) = variant.outputs
+        # the channels of a pixel, or else the whole tensor
+        rows = Rows.of(target, 3 if any(target.format.other_channels) else 0)
+        width = widest_element(itemsize, (inner, rows.size, rows.first, rows.pitch))
         defines: dict[str, object] = {
             "ELEMENT": ELEMENTS[width],
             "INDEX": "int" if problem.indices.dtype == "int32" else "INT64"}
         inner = inner * itemsize // width
-        count = count * itemsize // width
-        if inner == 1 and width == 2 and problem.indices.size % 2 == 0:
+        count, rows = count * itemsize // width, rows.in_units(width // itemsize)
+        if inner == 1 and width == 2 and math.gcd(
+                2, problem.indices.size, rows.size, rows.first, rows.pitch) == 2:
             defines["PAIRED"] = 1
-            count //= 2
+            count, rows = count // 2, rows.in_units(2)
         kernel = device.compile(KernelSource.of(_SOURCE, "gather", defines))
         run_time = iter(range(len(problem.inputs)))
         operands = [
@@ -78,5 +84,6 @@ class DirectGather(Algorithm):
             for i, spec in enumerate((problem.data, problem.indices))]
         state.launches.append(Launch(kernel, groups_for(count), (WORK_GROUP_SIZE,), (
             *operands, output_buffer(0), count, data.shape[problem.axis],
-            *divisor(problem.indices.size), *divisor(inner))))
+            *divisor(problem.indices.size), *divisor(inner), *divisor(rows.size), rows.first,
+            rows.pitch)))
         return state

@@ -1,5 +1,5 @@
-"""Matrix products of signs, computed as convolutions. The algorithm popcount takes the rows as the
-pixels of one image; all other algorithms take each row as an image of one pixel."""
+"""Matrix products of signs, computed as convolutions. The algorithm popcount treats the rows as the
+pixels of one image; all other algorithms treat each row as an image of one pixel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Matrix products with constant weights by cuBLAS, with epilogues that cuBLAS can fuse."""
+"""Matrix products with constant weights by cuBLAS, which also applies the epilogues that it can
+fuse."""
 
 from __future__ import annotations
 

@@ -33,8 +33,9 @@ from gossamer.tensor import ROW_MAJOR
 
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
 _USUAL_ROWS = 16
-"""The number of rows that is assumed when the numbers of threads of a product on the host are
-listed: configs do not depend on the actual number of rows, which is the batch size."""
+"""The number of rows that is assumed when the configs of a product on the host (numbers of threads)
+are listed. The actual number of rows is the batch size, and configs must not depend on the batch
+size."""
 
 
 class _PointwiseGemm(Algorithm):
@@ -96,8 +97,8 @@ class MmaGemm(_PointwiseGemm):
 
 
 class FewRows(Algorithm):
-    """A product of at most four rows, in which one work-group computes each column. The product
-    takes the time of reading its weights."""
+    """A product of at most four rows, in which one work-group computes each column. The kernel is
+    memory-bound: its time is the time of reading the weights."""
 
     op = "gemm"
     name = "few_rows"

@@ -61,6 +61,7 @@
 
 #define SWIZZLE(k) ((k) / TOGETHER * (32 / (TILE_K / TOGETHER)) & 31)
 #define LANE_BITS (4 * LANES_M - 1)
+/* The offset, in a tile, of the number of x for index k and row i of this work-item. */
 #define X_AT(k, i)                                                      \
     ((k) * TILE_M + warp_row + (lane_row ^ (SWIZZLE(k) & LANE_BITS))    \
      + (((i) * LANES_M) ^ (SWIZZLE(k) & ~LANE_BITS)))
@@ -135,6 +136,8 @@
     }
 #endif
 
+/* Reads the operands of this work-item for index k of the current tile into registers. There are
+ * two sets of registers, `fragment` 0 and 1. */
 #define READ(fragment, k)                                                                     \
     UNROLL for (int i = 0; i < WORK_M; i += 4) {                                              \
         float4 four = SHARED_LOAD4(tile + X_AT(k, i));                                        \
@@ -154,6 +157,7 @@
 
 #define OUTER (COLUMNS ? WORK_N : WORK_M)
 #define INNER (COLUMNS ? WORK_M : WORK_N)
+/* Adds the products of one set of registers to the work-item's results. */
 #define MULTIPLY(fragment)                                                                    \
     UNROLL for (int outer = 0; outer < OUTER; outer++)                                        \
         UNROLL for (int n = 0; n < INNER; n++) {                                              \

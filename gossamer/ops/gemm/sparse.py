@@ -1,7 +1,7 @@
 """Products with pruned weights in CSR, by a kernel for few rows and by SciPy on the host.
 
-A product of few rows takes the time of reading its weights: a nonzero with its column index
-takes 6 bytes where indices fit 16 bits, and a dense weight takes 4 bytes.
+A product of few rows is memory-bound: its time is the time of reading its weights. A nonzero and
+its column index have 6 bytes where indices fit 16 bits, and a dense weight has 4 bytes.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ INLINE float4 normalised4(float4 v, float mean, float factor, float4 scale, floa
                FMA((REAL_VALUE(piece) - mean) * factor, scale[i], bias[i]))
 #endif
 
-/* Executes the statement for each of the work-item's pieces, with `i` as the index of the piece's
- * first element in its row. */
+/* Executes the statement for each of the work-item's pieces. `i` is the index, in the row, of the
+ * piece's first element. */
 #if HELD
 #define EACH_PIECE(statement)                \
     UNROLL for (int h = 0; h < HELD; h++) {  \

@@ -26,10 +26,10 @@ _MOST_PIECES = 16
 _MOST_ELEMENTS = 32
 """The most pieces that a work-item keeps in registers where a piece has one element."""
 _GROUPS_OF_A_UNIT = 16
-"""The most work-groups of a launch for each compute unit, by a rule of thumb: this many keep all
-compute units busy until the launch ends. Where there are more blocks of rows than work-groups, a
-work-group normalises several blocks, and finds scale and bias in the cache after its first
-block."""
+"""The most work-groups of a launch for each compute unit. The number is a rule of thumb, with which
+all compute units stay busy until the launch ends. Where there are more blocks of rows than
+work-groups, a work-group normalises several blocks, and finds scale and bias in the cache after its
+first block."""
 
 
 class OnePassLayerNorm(KernelAlgorithm):

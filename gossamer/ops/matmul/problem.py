@@ -20,17 +20,24 @@ class MatmulProblem(Problem):
 
     constants: indices of the operands that are constants, 0 for a and 1 for b; the weights hold
     these operands as `operand0` and `operand1`.
-    Raises ValueError for shapes that have no product.
+    transposed: indices of the operands whose last two dimensions are swapped before they are
+    multiplied; the specs a and b are those before the swap.
+    Raises ValueError for shapes that have no product, and for a vector that is to be transposed.
     """
 
     op: ClassVar[str] = "matmul"
     a: TensorSpec
     b: TensorSpec
     constants: tuple[int, ...] = ()
+    transposed: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.a.shape or not self.b.shape:
             raise ValueError(f"a matrix product of a scalar: {self.a} and {self.b}")
+        for index in self.transposed:
+            if len((self.a, self.b)[index].shape) < 2:
+                raise ValueError(f"operand {index} of {self.a} and {self.b} is a vector, which "
+                                 "cannot be transposed")
         if self.matrix_a[-1] != self.matrix_b[-2]:
             raise ValueError(f"{self.a} and {self.b} have no matrix product: "
                              f"{self.matrix_a[-1]} columns against {self.matrix_b[-2]} rows")
@@ -38,13 +45,15 @@ class MatmulProblem(Problem):
 
     @property
     def matrix_a(self) -> tuple[int, ...]:
-        """The shape of a, where a vector is one row."""
-        return self.a.shape if len(self.a.shape) > 1 else (1, *self.a.shape)
+        """The shape of a as it is multiplied, where a vector is one row."""
+        return _swapped(self.a.shape if len(self.a.shape) > 1 else (1, *self.a.shape),
+                        0 in self.transposed)
 
     @property
     def matrix_b(self) -> tuple[int, ...]:
-        """The shape of b, where a vector is one column."""
-        return self.b.shape if len(self.b.shape) > 1 else (*self.b.shape, 1)
+        """The shape of b as it is multiplied, where a vector is one column."""
+        return _swapped(self.b.shape if len(self.b.shape) > 1 else (*self.b.shape, 1),
+                        1 in self.transposed)
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -57,8 +66,8 @@ class MatmulProblem(Problem):
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        rows = self.a.shape[-2:-1]
-        columns = self.b.shape[-1:] if len(self.b.shape) > 1 else ()
+        rows = self.matrix_a[-2:-1] if len(self.a.shape) > 1 else ()
+        columns = self.matrix_b[-1:] if len(self.b.shape) > 1 else ()
         return (default_spec((*self.batch, *rows, *columns), self.a.dtype),)
 
     @property
@@ -71,4 +80,11 @@ class MatmulProblem(Problem):
         return 2 * math.prod(self.batch) * rows * inner * self.matrix_b[-1]
 
     def describe(self) -> str:
-        return f"{self.a} @ {self.b}"
+        a, b = (f"{spec} transposed" if index in self.transposed else str(spec)
+                for index, spec in enumerate((self.a, self.b)))
+        return f"{a} @ {b}"
+
+
+def _swapped(shape: tuple[int, ...], swaps: bool) -> tuple[int, ...]:
+    """Returns the shape, with its last two dimensions swapped where `swaps` is true."""
+    return (*shape[:-2], shape[-1], shape[-2]) if swaps else shape

@@ -17,8 +17,9 @@ def reference(problem: MatmulProblem, inputs: Sequence[np.ndarray],
 
 def operands(problem: MatmulProblem, inputs: Sequence[np.ndarray],
              weights: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns both operands, from the weights or the inputs."""
+    """Returns both operands as they are multiplied, from the weights or the inputs."""
     remaining = iter(inputs)
     a, b = (np.asarray(weights[f"operand{i}"]) if i in problem.constants else next(remaining)
             for i in range(2))
-    return a, b
+    return (a.swapaxes(-1, -2) if 0 in problem.transposed else a,
+            b.swapaxes(-1, -2) if 1 in problem.transposed else b)

@@ -1,10 +1,12 @@
-/* Batched row-major matrix products, c = a @ b, by tiles in shared memory.
+/* Batched matrix products, c = a @ b, by tiles in shared memory. c is row-major.
  * A work-group of 256 work-items computes TILE x TILE results, and a work-item EACH x EACH results,
  * where EACH = TILE / 16. The results of a work-item are 16 rows or 16 columns apart, so that
  * neighbouring work-items read neighbouring words. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE 64 /* rows and columns of a tile of results, a multiple of 16 */
+#define A_BY_K 1 /* 1: the numbers of a row of a lie side by side; 0: those of a column */
+#define B_BY_K 0 /* 1: the numbers of a column of b lie side by side; 0: those of a row */
 #endif
 
 #include "dialect/common.h"
@@ -13,14 +15,19 @@
 
 #define DEPTH 16
 #define EACH (TILE / 16)
+/* The place along K, and along the rows or columns, of the number of a tile that a work-item loads, so
+ * that neighbouring work-items load neighbours in memory. */
+#define PLACE_OF_K(number, by_k) ((by_k) ? (number) % DEPTH : (number) / TILE)
+#define PLACE_ACROSS(number, by_k) ((by_k) ? (number) / DEPTH : (number) % TILE)
 
 KERNEL LAUNCH_BOUNDS(256, 2)
 void matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
-            GLOBAL float *RESTRICT c, int rows, int columns, int inner, BATCH_PARAMETERS)
+            GLOBAL float *RESTRICT c, int rows, int columns, int inner, int a_row, int a_k, int b_k,
+            int b_column, BATCH_PARAMETERS)
 {
     pdl_trigger_and_wait();
-    SHARED float tile_a[DEPTH][TILE + 1];
-    SHARED float tile_b[DEPTH][TILE];
+    SHARED float tile_a[DEPTH][TILE + A_BY_K];
+    SHARED float tile_b[DEPTH][TILE + B_BY_K];
     uint down = (uint)CEIL_DIV(rows, TILE), across = (uint)CEIL_DIV(columns, TILE);
     uint rest = (uint)GROUP_ID(0);
     int column0 = (int)(rest % across) * TILE;
@@ -39,15 +46,15 @@ void matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
     for (int k0 = 0; k0 < inner; k0 += DEPTH) {
         UNROLL
         for (int part = 0; part < TILE * DEPTH; part += 256) {
-            int k = (part + item) % DEPTH, row = (part + item) / DEPTH;
+            int k = PLACE_OF_K(part + item, A_BY_K), row = PLACE_ACROSS(part + item, A_BY_K);
             tile_a[k][row] = row0 + row < rows && k0 + k < inner
-                ? a[(size_t)(row0 + row) * inner + k0 + k] : 0.0f;
+                ? a[(size_t)(row0 + row) * a_row + (size_t)(k0 + k) * a_k] : 0.0f;
         }
         UNROLL
         for (int part = 0; part < TILE * DEPTH; part += 256) {
-            int column = (part + item) % TILE, k = (part + item) / TILE;
+            int k = PLACE_OF_K(part + item, B_BY_K), column = PLACE_ACROSS(part + item, B_BY_K);
             tile_b[k][column] = column0 + column < columns && k0 + k < inner
-                ? b[(size_t)(k0 + k) * columns + column0 + column] : 0.0f;
+                ? b[(size_t)(k0 + k) * b_k + (size_t)(column0 + column) * b_column] : 0.0f;
         }
         BARRIER();
         UNROLL

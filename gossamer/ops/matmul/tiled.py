@@ -41,8 +41,10 @@ class DeviceMatmul(Algorithm):
         return cannot_compile(problem, device)
 
     def _prepared(self, weights: Weights, problem: MatmulProblem, variant: Variant, device: Device,
-                  source: KernelSource, tile: tuple[int, int], work_group: int) -> State:
-        """Returns the state of one launch of a kernel. tile: rows and columns of a tile."""
+                  source: KernelSource, tile: tuple[int, int], work_group: int,
+                  strides: tuple[int, ...], shared_bytes: int = 0) -> State:
+        """Returns the state of one launch of a kernel. tile: rows and columns of a tile. strides:
+        the arguments that say how a and b lie in memory."""
         state = State(problem, variant, device)
         if problem.outputs[0].size == 0:
             return state
@@ -50,14 +52,15 @@ class DeviceMatmul(Algorithm):
         columns = problem.matrix_b[-1]
         groups = math.prod(problem.batch) * -(-rows // tile[0]) * -(-columns // tile[1])
         run_time = iter(range(len(problem.inputs)))
+        dtype = "float16" if variant.precision == "fp16" else "float32"
         operands = [
-            weights.packed(f"operand{i}", lambda arrays, i=i: np.asarray(  # type: ignore[misc]
-                arrays[f"operand{i}"], np.float32))
+            weights.packed(f"operand{i} {dtype}", lambda arrays, i=i: _rounded(  # type: ignore[misc]
+                arrays[f"operand{i}"], dtype))
             if i in problem.constants else input_buffer(next(run_time)) for i in range(2)]
         batch = _batch(problem)
         numbers = [n for dim in [(1, 0, 0)] * (3 - len(batch)) + batch for n in dim]
         state.launches.append(Launch(device.compile(source), (groups,), (work_group,), (
-            *operands, output_buffer(0), rows, columns, inner, *numbers)))
+            *operands, output_buffer(0), rows, columns, inner, *strides, *numbers), shared_bytes))
         return state
 
 
@@ -74,8 +77,13 @@ class TiledMatmul(DeviceMatmul):
     def prepare(self, weights: Weights, problem: MatmulProblem, variant: Variant,
                 device: Device) -> State:
         tile = variant["tile"]
-        source = KernelSource.of(_SOURCE, "matmul", {"TILE": tile})
-        return self._prepared(weights, problem, variant, device, source, (tile, tile), 256)
+        source = KernelSource.of(_SOURCE, "matmul", {
+            "TILE": tile,
+            "A_BY_K": int(0 not in problem.transposed),
+            "B_BY_K": int(1 in problem.transposed),
+        })
+        return self._prepared(weights, problem, variant, device, source, (tile, tile), 256,
+                              _strides(problem))
 
 
 class WideMatmul(DeviceMatmul):
@@ -98,11 +106,27 @@ class WideMatmul(DeviceMatmul):
                 device: Device) -> State:
         vectors = variant["vectors"]
         source = KernelSource.of(_WIDE, "wide_matmul", {"ROWS": _ROWS, "VECTORS": vectors})
-        return self._prepared(weights, problem, variant, device, source, (_ROWS, 16 * vectors), 1)
+        return self._prepared(weights, problem, variant, device, source, (_ROWS, 16 * vectors), 1,
+                              _strides(problem))
+
+
+def _strides(problem: MatmulProblem) -> tuple[int, int, int, int]:
+    """Returns the strides of a from a row and from a column to the next, and those of b."""
+    a = (1, problem.matrix_a[-2]) if 0 in problem.transposed else (problem.matrix_a[-1], 1)
+    b = (1, problem.matrix_b[-2]) if 1 in problem.transposed else (problem.matrix_b[-1], 1)
+    return *a, *b
+
+
+def _rounded(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Returns a constant in the dtype of a kernel's operands; float16 has infinity in place of
+    numbers that are too large for it."""
+    with np.errstate(over="ignore"):
+        return np.asarray(array, dtype)
 
 
 def _batch(problem: MatmulProblem) -> Batch:
     walks = []
+    # each matrix has the same place in memory, transposed or not
     for shape in (problem.matrix_a, problem.matrix_b):
         strides = broadcast_strides(TensorSpec(shape), (*problem.batch, *shape[-2:]))
         walks.append(strides[:-2])

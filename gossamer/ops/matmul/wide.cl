@@ -1,4 +1,4 @@
-/* Batched row-major matrix products, c = a @ b, on processors. A work-group has one work-item,
+/* Batched matrix products, c = a @ b, on processors; c is row-major. A work-group has one work-item,
  * which holds the sums of ROWS rows by 16 * VECTORS columns in vector registers. Shared memory is
  * not used: rows of b are read in order, and one number of a at a time is broadcast to a vector. */
 
@@ -15,7 +15,8 @@
 
 KERNEL LAUNCH_BOUNDS(1, 1)
 void wide_matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
-                 GLOBAL float *RESTRICT c, int rows, int columns, int inner, BATCH_PARAMETERS)
+                 GLOBAL float *RESTRICT c, int rows, int columns, int inner, int a_row, int a_k,
+                 int b_k, int b_column, BATCH_PARAMETERS)
 {
     pdl_trigger_and_wait();
     uint down = (uint)CEIL_DIV(rows, ROWS), across = (uint)CEIL_DIV(columns, LANES);
@@ -29,27 +30,28 @@ void wide_matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
     const GLOBAL float *from[ROWS];
     UNROLL for (int i = 0; i < ROWS; i++) {
         /* in place of rows behind the last one, the last row is computed again and not stored */
-        from[i] = a + (size_t)(row0 + i < rows ? row0 + i : rows - 1) * inner;
+        from[i] = a + (size_t)(row0 + i < rows ? row0 + i : rows - 1) * a_row;
         UNROLL for (int j = 0; j < VECTORS; j++)
             sum[i][j] = ZERO16;
     }
-    b += column0;
+    b += (size_t)column0 * b_column;
     int there = columns - column0;
     for (int k = 0; k < inner; k++) {
         FLOAT16 right[VECTORS];
-        if (there >= LANES)
+        if (there >= LANES && b_column == 1)
             UNROLL for (int j = 0; j < VECTORS; j++)
                 right[j] = LOAD16(b + 16 * j);
         else
             UNROLL for (int j = 0; j < VECTORS; j++) {
                 float lanes[16];
                 UNROLL for (int lane = 0; lane < 16; lane++)
-                    lanes[lane] = 16 * j + lane < there ? b[16 * j + lane] : 0.0f;
+                    lanes[lane] = 16 * j + lane < there
+                        ? b[(size_t)(16 * j + lane) * b_column] : 0.0f;
                 right[j] = LOAD16(lanes);
             }
-        b += columns;
+        b += b_k;
         UNROLL for (int i = 0; i < ROWS; i++) {
-            float value = from[i][k];
+            float value = from[i][(size_t)k * a_k];
             UNROLL for (int j = 0; j < VECTORS; j++)
                 sum[i][j] = FMA16(value, right[j], sum[i][j]);
         }

@@ -59,7 +59,7 @@ class Session:
     threads: number of threads of an operator; with 0 ONNX Runtime chooses the number.
     optimised: whether ONNX Runtime may rewrite the model.
     spinning: whether threads spin while they wait for work, also between runs.
-    profiled: whether the times of nodes are taken.
+    profiled: whether the times of nodes are measured.
     inputs, outputs: how many values a run takes, and how many it returns.
     Where ONNX Runtime cannot run the model, raises UnsupportedError that says why.
     """

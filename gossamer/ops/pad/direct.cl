@@ -15,6 +15,7 @@
 
 #define DIMENSION(d) , DIVISOR(n##d), int m##d, int s##d, int before##d
 
+/* Turns the output index i along a dimension into the index of the input element that is copied. */
 #if defined(CONSTANT)
 #define LOOK(i, m) inside = inside && i >= 0 && i < m;
 #elif defined(REFLECT)
@@ -23,6 +24,7 @@
 #define LOOK(i, m) i = i < 0 ? 0 : i >= m ? m - 1 : i;
 #endif
 
+/* Takes the index along one dimension out of `rest`, and moves `from` to the input element. */
 #define WALK(d) { \
     uint next = QUOTIENT(rest, n##d); \
     int i = (int)(rest - next * (uint)n##d) - before##d; \

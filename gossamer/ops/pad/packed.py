@@ -30,8 +30,8 @@ _SOURCE = Path(__file__).with_name("packed.cl")
 
 
 class PackedPad(Algorithm):
-    """Puts words of the constant around the rows and columns; negative pads crop. By the problem's
-    value facts, all values and the constant have to fit bits (-1, 1) or trits (-1, 0, 1)."""
+    """Puts words of the constant around the rows and columns; negative pads crop. The constant and
+    all values that the problem's value facts allow have to fit bits (-1, 1) or trits (-1, 0, 1)."""
 
     op = "pad"
     name = "packed"
@@ -86,7 +86,8 @@ def _formats(problem: PadProblem) -> list[Format]:
 
 
 def _pad(problem: PadProblem, x: np.ndarray, y: np.ndarray, spec: TensorSpec) -> None:
-    """Writes the words of the output y for the words of the input x, whose spec is `spec`."""
+    """Pads the words of the input x, and writes the result to the words of the output y. spec: spec
+    of x."""
     words = constant_words(problem.value, spec)
     y.reshape(*y.shape[:4], words.shape[1])[...] = words[:, None, None, :]
     of_x, of_y = zip(*map(
@@ -95,8 +96,8 @@ def _pad(problem: PadProblem, x: np.ndarray, y: np.ndarray, spec: TensorSpec) ->
 
 
 def _common(size: int, low: int, high: int) -> tuple[slice, slice]:
-    """Returns the part of an input dimension that is not cropped, and the place of this part in the
-    output.
+    """Returns the part of an input dimension that is not cropped, and the slice of the output that
+    this part fills.
 
     size: size of the input dimension.
     low, high: numbers of elements that are added before and after the input; negative numbers crop.

@@ -1,4 +1,4 @@
-"""Element-wise arithmetic as ONNX nodes."""
+"""Writes element-wise arithmetic as ONNX nodes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SAME = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "
          "tanh": "Tanh", "sin": "Sin", "cos": "Cos", "tan": "Tan", "atan": "Atan", "erf": "Erf",
          "floor": "Floor", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "relu": "Relu",
          "clip": "Clip"}
-"""The ONNX operator of each function that ONNX has. The function's constants are the last inputs of
-the node."""
+"""The ONNX operator of each function that ONNX has, too. The function's constants are the last
+inputs of the node."""
 _WITH_ATTRIBUTES = {"leaky_relu": ("LeakyRelu", ("alpha",)),
                     "hard_sigmoid": ("HardSigmoid", ("alpha", "beta"))}
 _COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",

@@ -1,5 +1,5 @@
-"""Parts of a network as ONNX models. A model is written from the problems of a part, without the
-part's weights.
+"""Writes the parts of a network as ONNX models. A model is written from the problems of a part,
+without the part's weights.
 
 The inputs of a model are the inputs of the part, then the constants of the part's problems in the
 order of `constants_of`. The model is therefore the same for all weights.
@@ -52,7 +52,8 @@ def model_of(problem: PartProblem) -> bytes:
 
 
 def constants_of(problem: PartProblem, weights: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-    """Returns the constants of a part, by the indices of the model's inputs that take them."""
+    """Returns the constants of a part. The key of a constant is the index, among the model's
+    inputs, of the input that the constant is passed to."""
     arrays = [weights_of_part(weights, index)[name] for index, part in enumerate(problem.parts)
               for name in part.weight_shapes]
     return dict(enumerate(arrays, len(problem.entries)))

@@ -1,4 +1,4 @@
-"""The problems of a part as ONNX nodes: one function for each op, in the table OPERATORS.
+"""Writes the problems of a part as ONNX nodes. Each op has one function, in the table OPERATORS.
 
 Each function takes the writer, the problem, the ONNX names of the problem's inputs, and a mapping
 from the names of the problem's constants to the ONNX names of these constants. The function returns
@@ -269,7 +269,12 @@ def _matmul(writer: ModelWriter, problem: MatmulProblem, inputs: Sequence[str],
             weights: Names) -> list[str]:
     if problem.a.dtype != "float32":
         raise UnsupportedError(f"a product of {problem.a.dtype}: has no ONNX form")
-    return [writer.node("MatMul", _operands(problem, inputs, weights))]
+    operands = _operands(problem, inputs, weights)
+    for index in problem.transposed:
+        rank = len((problem.a, problem.b)[index].shape)
+        operands[index] = writer.node("Transpose", [operands[index]],
+                                      perm=[*range(rank - 2), rank - 1, rank - 2])
+    return [writer.node("MatMul", operands)]
 
 
 def _operands(problem: GatherProblem | MatmulProblem, inputs: Sequence[str],

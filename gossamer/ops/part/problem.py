@@ -64,8 +64,8 @@ class PartProblem(FusionProblem):
     whole: bool = False
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Returns inputs of the part. Where the problem that reads an input has its own
-        `example_inputs`, this problem draws the input."""
+        """Returns inputs of the part. An input that is read by a problem with its own
+        `example_inputs` is drawn by that method."""
         arrays = super().example_inputs(rng)
         drawn = {part: part.example_inputs(rng) for part, _ in map(self.reader, self.entries)
                  if type(part).example_inputs is not Problem.example_inputs}

@@ -1,4 +1,5 @@
-"""The time that ONNX Runtime takes for each problem of a part, by ONNX Runtime's own profile."""
+"""Measures the time that ONNX Runtime takes for each problem of a part, by ONNX Runtime's
+profile."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from gossamer.ops.part.model import part_of_node
 from gossamer.ops.part.problem import PartProblem
 
 _RUNS, _FIRST = 9, 2
-"""The number of runs of a profile, and how many of these runs, the first ones, only warm up and are
-not counted."""
+"""The number of runs of a profile, and the number of its first runs that only warm up and are not
+counted."""
 
 
 def problem_times(problem: PartProblem, weights: Mapping[str, np.ndarray], variant: Variant,

@@ -6,7 +6,8 @@
  * out_width % 4 == 0. A tensor may be a part of the channels of a larger tensor. Then source_inner
  * or target_inner is the `inner` of the larger tensor, and the part begins at element source_first
  * or target_first. An average divides by the number of window positions that lie in the input or in
- * the counted padding: `counted_top` to `counted_right` rows and columns around the input.
+ * the counted padding. The counted padding has counted_top and counted_bottom rows, and
+ * counted_left and counted_right columns.
  * MAX: defined for the maximum, undefined for the average. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
@@ -20,6 +21,7 @@
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
+/* TAKE combines a value of the window with the result so far, which begins as START. */
 #ifdef MAX
 #define START (-INFINITY)
 #define TAKE(total, value) total = MAXIMUM(total, value)

@@ -12,7 +12,7 @@ from gossamer.ops.strided import HostAlgorithm
 
 
 class NumpyPool(HostAlgorithm):
-    """Pools by one NumPy operation on whole tensors for each position in the window."""
+    """Pools whole tensors. Each position in the window takes one NumPy operation."""
 
     op = "pool"
 

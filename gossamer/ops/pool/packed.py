@@ -89,8 +89,8 @@ def _known(problem: PoolProblem) -> ValueFacts:
 
 
 def _pool(problem: PoolProblem, x: np.ndarray, y: np.ndarray, planes: int) -> None:
-    """Writes the words of the output y for the words of the input x by the kernel's bit operations,
-    one position in the window after another."""
+    """Computes the words of the output y from the words of the input x by the same bit operations
+    as the kernel, one position in the window after another."""
     x, y = (words.reshape(*words.shape[:4], planes) for words in (x, y))
     positive, source = y[..., -1], x[..., -1]
     positive[...] = 0

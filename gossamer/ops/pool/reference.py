@@ -38,8 +38,8 @@ def pool(problem: PoolProblem, x: np.ndarray) -> np.ndarray:
 
 
 def taps_along(problem: PoolProblem, axis: int, tap: int) -> tuple[slice, slice]:
-    """Returns the outputs along an axis for which a tap of the window lies in the input, and the
-    inputs at which the tap lies for these outputs.
+    """Returns two slices along an axis: the outputs for which a tap of the window lies in the
+    input, and the inputs that the tap reads for these outputs.
 
     axis: 0 for height, 1 for width.
     tap: position in the window along the axis.

@@ -37,6 +37,7 @@
 #define WRITE(place, value) target[place] = value
 #endif
 
+/* JOIN combines two values; NEUTRAL changes no value that it is combined with. */
 #ifdef MAX
 #define NEUTRAL ((VALUE)LEAST)
 #define JOIN(a, b) MAXIMUM(a, b)
@@ -47,6 +48,7 @@
 
 #define KEPT(d) , DIVISOR(k##d), int p##d, int q##d
 #define REDUCED(d) , DIVISOR(r##d), int e##d
+/* Takes the index along a kept dimension out of `rest`, and moves both offsets to this index. */
 #define WALK_KEPT(d) { \
     uint next = QUOTIENT(rest, k##d); \
     int i = (int)(rest - next * (uint)k##d); \
@@ -54,6 +56,7 @@
     from += i * p##d; \
     to += i * q##d; \
 }
+/* Takes the index along a reduced dimension out of `left`, and moves `place` to this index. */
 #define WALK_REDUCED(d) { \
     uint next = QUOTIENT(left, r##d); \
     place += (int)(left - next * (uint)r##d) * e##d; \
@@ -66,6 +69,7 @@ void reduce(const GLOBAL SOURCE *RESTRICT source, GLOBAL TARGET *RESTRICT target
 {
     pdl_trigger_and_wait();
     SHARED VALUE partial[256];
+    /* `apart` is the distance in shared memory between neighbouring work-items of one result */
 #ifdef ACROSS
     int column = LOCAL_ID(0) % COLUMNS, lane = LOCAL_ID(0) / COLUMNS, apart = COLUMNS;
 #else

@@ -15,6 +15,8 @@
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
+/* Combines a variable over the LANES work-items of a sum. Each of these work-items gets the result.
+ * Neighbouring work-items of a sum are `apart` entries of `partial` apart. */
 #define JOIN_ALL(variable, JOIN) { \
     partial[LOCAL_ID(0)] = variable; \
     for (int reach = LANES / 2; reach > 0; reach /= 2) { \

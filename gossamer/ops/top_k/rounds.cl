@@ -37,6 +37,7 @@ void top_k(const GLOBAL VALUE *RESTRICT source,
     pdl_trigger_and_wait();
     SHARED VALUE values[256];
     SHARED int places[256];
+    /* `apart` is the distance in shared memory between neighbouring work-items of one row */
 #ifdef ACROSS
     int column = LOCAL_ID(0) % COLUMNS, lane = LOCAL_ID(0) / COLUMNS, apart = COLUMNS;
 #else

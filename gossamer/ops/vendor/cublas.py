@@ -228,6 +228,7 @@ def _padded(workspace: int) -> int:
 
 def _put(call: Callable[..., None], dtype_of: Callable[[int], Any], described: int,
          attribute: int, value: int) -> None:
-    """Sets an attribute of a cuBLAS operation, layout or preference with the handle `described`."""
+    """Sets an attribute of the cuBLAS operation, layout or preference whose handle is
+    `described`."""
     array = np.array([value], dtype_of(attribute))
     call(described, attribute, array.ctypes.data, array.nbytes)

@@ -10,9 +10,9 @@ Library = TypeVar("Library")
 
 
 class Loaded(Generic[Library]):
-    """For each key, such as a device, a library or the reason why the library cannot be used. Only
-    one thread at a time loads a library; other threads that ask for the library wait until it is
-    loaded."""
+    """Maps each key, such as a device, to a library, or to the reason why the library cannot be
+    used. Only one thread at a time loads a library; other threads that ask for the library wait
+    until it is loaded."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Library | str] = {}

@@ -48,12 +48,12 @@ def conv_transpose2d(state: LowerState, node: Node) -> None:
 def gemm(state: LowerState, node: Node) -> None:
     a, b = node.inputs[:2]
     attributes = node.attributes
-    if attributes.get("trans_a"):
-        a = state.transposed(node, a)
     weight = state.weight(b)
     if weight is None:
         _gemm_of_values(state, node, a, b)
         return
+    if attributes.get("trans_a"):
+        a = state.transposed(node, a)
     _gemm_of_weight(state, node, a, weight if attributes.get("trans_b") else weight.T)
 
 
@@ -79,9 +79,9 @@ def _gemm_of_weight(state: LowerState, node: Node, a: str, weight: np.ndarray) -
 
 def _gemm_of_values(state: LowerState, node: Node, a: str, b: str) -> None:
     """Adds a product of two run-time matrices, and its epilogue as a layer of its own."""
-    if node.attributes.get("trans_b"):
-        b = state.transposed(node, b)
-    problem = MatmulProblem(state.spec(a), state.spec(b))
+    swapped = tuple(index for index, name in enumerate(("trans_a", "trans_b"))
+                    if node.attributes.get(name))
+    problem = MatmulProblem(state.spec(a), state.spec(b), transposed=swapped)
     expression = node.attributes.get("epilogue") or identity()
     if expression.is_identity:
         state.add(node, problem, [a, b])
@@ -99,4 +99,12 @@ def matmul(state: LowerState, node: Node) -> None:
     if weight is not None and weight.ndim == 2 and len(left.shape) >= 2:
         _gemm_of_weight(state, node, a, weight.T)
         return
-    state.add(node, MatmulProblem(left, state.spec(b)), [a, b])
+    swapped = tuple(index for index, name in enumerate(node.inputs) if name in state.swapped)
+    a, b = (state.swapped.get(name, name) for name in node.inputs)
+    state.add(node, MatmulProblem(state.spec(a), state.spec(b), transposed=swapped), [a, b])
+
+
+def swaps_matrices(permutation: tuple[int, ...]) -> bool:
+    """Returns whether a permutation of dimensions swaps the last two and no others."""
+    rank = len(permutation)
+    return rank >= 2 and permutation == (*range(rank - 2), rank - 1, rank - 2)

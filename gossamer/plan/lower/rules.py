@@ -29,7 +29,13 @@ from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.ops.top_k.problem import TopKProblem
 from gossamer.ops.weights import WeightsStore
-from gossamer.plan.lower.products import conv2d, conv_transpose2d, gemm, matmul
+from gossamer.plan.lower.products import (
+    conv2d,
+    conv_transpose2d,
+    gemm,
+    matmul,
+    swaps_matrices,
+)
 from gossamer.plan.lower.state import LowerState
 from gossamer.plan.program import Layer
 from gossamer.tensor import default_spec
@@ -52,12 +58,14 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
 
 
 def _needed(state: LowerState) -> list[Layer]:
-    """Returns the layers without needless reshapes. A reshape is needless where all its readers
-    read the value before the reshape instead. An example is a matrix product that reads the matrix
-    that another product computes, before this matrix is reshaped to more dimensions."""
+    """Returns the layers without needless reshapes and transpositions. Such a layer is needless
+    where all its readers read the value before it instead. Examples are a matrix product that reads
+    the matrix that another product computes, before this matrix is reshaped to more dimensions, and
+    a product that transposes a matrix itself."""
     by_layers = {name for layer in state.layers for name in layer.inputs}
     by_layers |= {info.name for info in state.static.graph.outputs}
-    return [layer for layer in state.layers if layer.problem is not None
+    return [layer for layer in state.layers
+            if (layer.problem is not None and layer.outputs[0] not in state.swapped)
             or layer.outputs[0] in by_layers or layer.outputs[0] not in state.read]
 
 
@@ -151,8 +159,10 @@ def _reshape(state: LowerState, node: Node) -> None:
 
 
 def _transpose(state: LowerState, node: Node) -> None:
-    state.copy(node, copy_problem.transpose(state.spec(node.inputs[0]),
-                                            node.attributes["permutation"]))
+    (source,), permutation = node.inputs, tuple(node.attributes["permutation"])
+    if swaps_matrices(permutation) and state.constant(source) is None:
+        state.swapped[node.outputs[0]] = source
+    state.copy(node, copy_problem.transpose(state.spec(source), permutation))
 
 
 def _expand(state: LowerState, node: Node) -> None:

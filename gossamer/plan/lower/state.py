@@ -29,6 +29,7 @@ class LowerState:
 
     store: facts and packed forms of the layers' weights; facts that are missing are added.
     facts: value facts of values and constants, by name.
+    swapped: by the name of a transposition's result, the value whose matrices it transposes.
     """
 
     def __init__(self, static: StaticGraph, store: WeightsStore,
@@ -37,6 +38,7 @@ class LowerState:
         self._store = store
         self._facts = dict(facts)
         self._matrices: dict[str, str] = {}
+        self.swapped: dict[str, str] = {}
         self.layers: list[Layer] = []
         self.constants: dict[str, np.ndarray] = {}
         self.read = {name for node in static.nodes for name in node.inputs}

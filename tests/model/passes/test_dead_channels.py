@@ -149,6 +149,7 @@ def test_channels_that_something_else_reads_stay() -> None:
             network.nodes.append(helper.make_node("GlobalAveragePool", [first], ["p"]))
             network.add("Add", "p")
         else:
+            network.add("Relu")
             network.add("Add", first)
         result = optimised(network.graph())
         assert channels(result) == [CHANNELS, CHANNELS], other

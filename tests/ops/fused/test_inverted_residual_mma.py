@@ -4,6 +4,7 @@ tests/emulation/test_inverted_residual_mma.py runs the kernel."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from tests.ops.fused.blocks import (
 )
 from tests.ops.harness import check_variants, random_weights, run_variant
 from tests.ops.recording import RecordingDevice
+from tests.ops.test_channel_parts import as_part
 
 RESIDUAL = block(2, 24, 40, 24, (9, 10))
 STRIDED = block(1, 16, 48, 40, (11, 9), stride=(2, 2), activation=BIAS_SILU)
@@ -130,6 +132,18 @@ def variants_of(problem: FusionProblem, device: Device, tile: BlockTile,
 def test_it_computes_the_block_on_cuda(cuda: Device, name: str) -> None:
     problem = PROBLEMS[name]
     check(problem, cuda, list(algorithm_of(problem).variants(problem, cuda)))
+
+
+def into_parts(variants: Sequence[Variant]) -> list[Variant]:
+    """Returns the variants with results that are parts of the channels of larger tensors."""
+    return [replace(variant, outputs=(as_part(variant.outputs[0], 3, 1),)) for variant in variants]
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("name", ["residual", "separable residual", "stem", "excited"])
+def test_it_writes_parts_of_larger_tensors_on_cuda(cuda: Device, name: str) -> None:
+    problem = PROBLEMS[name]
+    check(problem, cuda, into_parts(list(algorithm_of(problem).variants(problem, cuda))))
 
 
 @pytest.mark.sanitize

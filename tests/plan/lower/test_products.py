@@ -216,3 +216,36 @@ def test_other_products_are_what_they_were(constant: str, tmp_path: Path) -> Non
                   {"c": weights(6, 6)} if left == "c" else {})
     layers, _ = lower(resolve(optimise(gossamer.load(str(save(proto, tmp_path)))), 2))
     assert [layer.op for layer in layers] == ["matmul"]
+
+
+@pytest.mark.parametrize("end, copied", [
+    ([helper.make_node("MatMul", ["p", "scores"], ["y"])], []),
+    ([helper.make_node("Add", ["p", "t"], ["y"])], ["t"]),
+    ([helper.make_node("Transpose", ["p"], ["q"], perm=[0, 2, 1, 3]),
+      helper.make_node("MatMul", ["q", "q"], ["y"])], ["q"])], ids=("products", "a sum", "heads"))
+def test_a_product_transposes_matrices_itself(end: list[NodeProto], copied: list[str],
+                                              device: Device, tmp_path: Path) -> None:
+    """The attention between channels multiplies by a transposed matrix. A transposition that
+    another layer reads, too, stays a layer, and so does one of other dimensions."""
+    node = helper.make_node
+    proto = model([node("Abs", ["x"], ["k"]), node("Transpose", ["k"], ["t"], perm=[0, 1, 3, 2]),
+                   node("MatMul", ["x", "t"], ["scores"]),
+                   node("Transpose", ["x"], ["u"], perm=[0, 1, 3, 2]),
+                   node("MatMul", ["u", "scores"], ["p"]), *end],
+                  {"x": ["N", 5, 5, DEPTH]}, {"y": 4}, {})
+    layers, _ = lower(resolve(optimise(gossamer.load(str(save(proto, tmp_path)))), 2))
+    problems = [layer.problem for layer in layers if layer.op == "matmul"]
+    assert [getattr(problem, "transposed", None) for problem in problems[:2]] == [(1,), (0,)]
+    assert [layer.outputs[0] for layer in layers if layer.op == "copy"] == copied
+    assert_right(compiled(proto, device, tmp_path), proto, (5, 5))
+
+
+@pytest.mark.parametrize("transposed", [(), (0,), (1,), (0, 1)], ids=str)
+def test_a_product_of_two_values_transposes_them(transposed: tuple[int, ...],
+                                                 tmp_path: Path) -> None:
+    proto = model([helper.make_node("Gemm", ["x", "z"], ["y"], transA=int(0 in transposed),
+                                    transB=int(1 in transposed))],
+                  {"x": [6, 6], "z": [6, 6]}, {"y": 2}, {})
+    layers, _ = lower(resolve(optimise(gossamer.load(str(save(proto, tmp_path)))), 6))
+    assert [layer.op for layer in layers] == ["matmul"]
+    assert getattr(layers[0].problem, "transposed", None) == transposed

@@ -13,8 +13,8 @@
 #include "dialect/common.h"
 
 #define WARPS (THREADS / 32)
-#define AT_ONCE 4
-#define SUMS (AT_ONCE * UNITS_TILE)
+#define AT_ONCE 4 /* samples that a warp multiplies at once */
+#define SUMS (AT_ONCE * UNITS_TILE) /* sums that a warp computes at once */
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
 
 KERNEL WORK_GROUP_OF(THREADS) void advance(

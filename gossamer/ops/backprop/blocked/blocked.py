@@ -22,8 +22,9 @@ _FORMS: dict[tuple[tuple[str, int | str], ...], PipelineMma | Pipeline | InTurn]
 
 
 class Blocked(KernelBackprop):
-    """Trains online, with the same results up to rounding, but changes and multiplies the weights
-    of the first layer for a block of samples at a time.
+    """Trains online. The weights of the first layer are changed and multiplied for a block of
+    samples at a time. Up to rounding, the results are the results of changing all weights after
+    each sample.
 
     Let W_s be the first layer's weights before sample s, and let g_s have, for each hidden unit,
     the amount by which the update after sample s changes a weight whose input is 1. Then

@@ -19,7 +19,7 @@
 /* Number of samples that the products of a tile involve, rounded up to a multiple of the number of
  * warps. */
 #define SEEN (CEIL_DIV(TILE + REACH, THREADS / 32) * (THREADS / 32))
-#define PAIRS (TILE * REACH / THREADS)
+#define PAIRS (TILE * REACH / THREADS) /* inner products that a work-item computes */
 /* Length of a sample's row in shared memory: 32 words of bits, or 32 inputs, and padding so that
  * neighbouring samples start in different banks. */
 #define ROW 36

@@ -1,5 +1,5 @@
-"""Inner products of the samples, which do not depend on the weights. The samples are divided into
-parts, so that the inner products of one part fit into little memory."""
+"""Computes inner products of samples. The products do not depend on the weights. The samples are
+divided into parts, so that the inner products of one part fit into little memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class RunPart:
-    """A part of the samples, whose inner products are in memory at the same time.
+    """Consecutive samples with their inner products, which are in memory at the same time.
 
     first: the first sample.
     count: number of samples.
@@ -53,8 +53,8 @@ class SampleRun:
 
     samples: largest number of samples of a part.
     products: the kernel argument for the inner products.
-    same: the kernel argument for a flag of each network and tile: whether the tile's samples are
-    the samples of the first network.
+    same: the kernel argument for the flags. The flag of a network and a tile says whether the
+    network has the same samples in the tile as the first network.
     nbytes: bytes that the products and the flags take at the start of the workspace.
     """
 

@@ -26,7 +26,7 @@
 #include "dialect/common.h"
 #include "ops/backprop/upper_layers.h"
 
-/* How many inner products and targets of a sample a work-item fetches. */
+/* Number of inner products and targets of a sample that a work-item fetches. */
 #define VALUES_PER_FETCHER CEIL_DIV(BLOCK + OUTPUTS, FETCHERS)
 
 KERNEL WORK_GROUP_OF(THREADS) void in_turn(
@@ -52,6 +52,8 @@ KERNEL WORK_GROUP_OF(THREADS) void in_turn(
     products += network * BLOCK * UNITS;
     deltas += network * BLOCK * UNITS;
 
+/* FETCH loads the inner products and targets of a sample into registers. STAGE multiplies the inner
+ * products by powers of the decay factor, and writes them and the targets to shared memory. */
 #define FETCH(sample)                                                      \
     if ((sample) < count && IS_FETCHER)                                    \
         UNROLL for (int k = 0; k < VALUES_PER_FETCHER; k++) {              \

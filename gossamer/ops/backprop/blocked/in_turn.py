@@ -116,8 +116,8 @@ FORMS = (InTurn(32, 256), InTurn(64, 256), InTurn(32, 512), InTurn(64, 512), InT
 
 
 class _Memory:
-    """The places of three arrays in the workspace: the inner products of samples, and for one block
-    the sums of the first layer's units and the changes of weights whose input is 1."""
+    """The offsets of three arrays in the workspace: the inner products of samples, and for one
+    block the sums of the first layer's units and the changes of weights whose input is 1."""
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
         self.run = SampleRun(problem, form.reach)

@@ -41,9 +41,9 @@
 #endif
 #define MATMUL_ITEMS (MATMUL_WARPS * 32)
 #define ROWS (32 / LANES)
-#define STEP (ROWS * AHEAD)
+#define STEP (ROWS * AHEAD) /* rows of weights that a warp handles in a step */
 #define GROUP_SAMPLES (BLOCK / ROWS)
-#define QUADS CEIL_DIV(CAPACITY, 128)
+#define QUADS CEIL_DIV(CAPACITY, 128) /* groups of four inputs of a work-item */
 #define DATA_ROWS BLOCK
 
 /* The index of the n-th input of a matmul warp. Sectors are dealt to the warps in rounds, and the

@@ -47,16 +47,16 @@
 #define RECORDER 0
 #endif
 #define MATMUL_ITEMS (MATMUL_WARPS * 32)
-#define TILES CEIL_DIV(HIDDEN, 16)
-#define PAIRS CEIL_DIV(GROUPS, 2)
-#define PAIRS_AT_ONCE CEIL_DIV(PAIRS, 2)
-#define ROWS_FLOATS (PAIRS * 128)
-#define SUMS (TILES * 128)
+#define TILES CEIL_DIV(HIDDEN, 16) /* tiles of 16 hidden units */
+#define PAIRS CEIL_DIV(GROUPS, 2) /* pairs of groups of inputs */
+#define PAIRS_AT_ONCE CEIL_DIV(PAIRS, 2) /* pairs whose inputs are fetched at once */
+#define ROWS_FLOATS (PAIRS * 128) /* inputs of a warp in a block */
+#define SUMS (TILES * 128) /* partial sums of a warp */
 #define DATA_ROWS (2 * BLOCK)
 #define SAMPLE_OF(row) ((row) % 4 * 2 + (row) / 4)
 #define GROUP_OF(n) ((n) * MATMUL_WARPS + matmul_warp)
 #define LINE 32 /* floats in a line of the L2 cache */
-#define INEXACT 0x80000000u
+#define INEXACT 0x80000000u /* see Inputs */
 #define TF32_LOST_BITS 0x1fffu
 /* Hides the value of a number from the compiler. Otherwise the compiler would compute values from
  * the number once, and keep them in registers that the weights need. Where several offsets differ

@@ -55,6 +55,7 @@
 #define LESSER(a, b) ((a) < (b) ? (a) : (b))
 #define UNITS_PER_ITEM CEIL_DIV(HIDDEN, 32)
 
+/* The offsets of the parts of a record, and the size of a record, in floats. */
 #define RECORD_COEFFICIENT 0
 #define RECORD_TARGET REACH
 #define RECORD_BASE (RECORD_TARGET + PADDED(OUTPUTS))

@@ -1,11 +1,11 @@
-/* Back-propagation with one launch per step and all data on the device: for each update the outputs
- * of every layer (9, 10), the errors of every hidden layer (11), and the changes of every layer's
- * weights and biases (12, 13). The numbers in parentheses are the numbers of the kernels in the
- * publication.
+/* Back-propagation with one launch per step and all data on the device. The steps of an update
+ * compute the outputs of every layer (9, 10) and the errors of every hidden layer (11), and change
+ * every layer's weights and biases (12, 13). The numbers in parentheses are the numbers of the
+ * kernels in the publication.
  *
  * `units` holds the outputs of all units but the inputs, [network][sample of the batch][unit],
  * layer after layer. The units' errors follow at the offset `errors`. The ids of a work-group are
- * (unit or chunk, sample of the batch, network).
+ * (unit or block of THREADS units, sample of the batch, network).
  *
  * `source` is the offset of a layer's inputs among the units of a sample; where `source` is
  * negative, the inputs are in the data. `target` is the offset of the layer's units.
@@ -151,7 +151,7 @@ KERNEL WORK_GROUP_OF(THREADS) void hidden_errors(
 }
 #endif
 
-/* A work-item changes one weight; the ids of its work-group are (unit, chunk of the inputs,
+/* A work-item changes one weight; the ids of its work-group are (unit, block of THREADS inputs,
  * network). A bias is the weight of an additional input, which is always 1. `velocities` is the
  * offset from a parameter to its velocity, or 0 where the update has no velocities. With Adam,
  * `velocities` is the offset from a parameter to the mean of its gradients, and twice this offset

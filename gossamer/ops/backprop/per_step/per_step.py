@@ -43,9 +43,9 @@ class PerStep(KernelBackprop):
     """Computes the outputs, the errors and the changes of each layer in separate launches, update
     after update.
 
-    Source: training by back-propagation on a GPU with everything resident (2013), kernels 9 to
-    13. Unlike the published tree of sums, the tree here takes layers of any width. Adam is Kingma
-    and Ba (2015).
+    Source: training by back-propagation on a GPU with everything resident (2013), kernels 9 to 13.
+    Unlike the published tree of sums, the tree here can sum the inputs of a layer of any width.
+    Adam follows Kingma and Ba (2015).
     """
 
     name = "per_step"

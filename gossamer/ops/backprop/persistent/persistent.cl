@@ -107,6 +107,8 @@ KERNEL WORK_GROUP_OF(THREADS) void persistent(
     order += network * samples;
     losses += network * samples;
 
+/* FETCH loads the inputs and targets of a sample into registers. STAGE writes these registers to
+ * one of two buffers in shared memory; STAGE_INPUTS writes the inputs alone. */
 #define FETCH(sample)                                                                              \
     if ((sample) < samples && IS_FETCHER) {                                                        \
         int row = order[sample];                                                                   \

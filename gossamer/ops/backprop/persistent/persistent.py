@@ -31,8 +31,8 @@ _OTHER_REGISTERS = 56
 class PersistentForm:
     """The distribution of a network over a work-group.
 
-    weights: place of the weights of the first layer: "registers", "local" (shared memory), or
-    "sparse" (shared memory, and zeros of a sample are skipped).
+    weights: memory that holds the weights of the first layer: "registers", "local" (shared memory),
+    or "sparse" (shared memory, and zeros of a sample are skipped).
     threads: work-items of the work-group.
     units: units of the first layer that a work-item computes.
     """

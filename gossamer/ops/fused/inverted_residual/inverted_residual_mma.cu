@@ -8,7 +8,9 @@
  * shared memory, with zeros in place of pixels outside of the image. The work-group convolves the
  * expanded pixels, and adds their projection to sums in registers while it expands the next chunk.
  * Weights are copied to shared memory one chunk ahead. At the end, each work-group of a cluster
- * receives the sums of all work-groups for its part of the results. Tensors are NHWC.
+ * receives the sums of all work-groups for its part of the results. Tensors are NHWC. y begins at
+ * y_first, and a pixel of y has y_channels channels in memory: where y is a part of a larger tensor,
+ * y_channels includes the channels of other tensors.
  *
  * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
  * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and 2 (lane % 4) + 1.
@@ -40,8 +42,8 @@
 
 KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverted_residual_mma(
     const INPUT *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
-    REAL *RESTRICT y, int hidden, int height, int width, int out_height, int out_width,
-    int pad_top, int pad_left EXCITE_PARAMETERS GATHER_PARAMETERS)
+    REAL *RESTRICT y, int y_first, int y_channels, int hidden, int height, int width,
+    int out_height, int out_width, int pad_top, int pad_left EXCITE_PARAMETERS GATHER_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, memory)
     [[maybe_unused]] REAL *inputs = (REAL *)memory;
@@ -225,17 +227,16 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
                 [&](int pixel, int channel, float first, float second) {
         int row = tile.first_row + pixel / TILE_W, column = tile.first_column + pixel % TILE_W;
         if (pixel < TILE_H * TILE_W && row < out_height && column < out_width) {
-            int index = ((GROUP_ID(2) * out_height + row) * out_width + column) * OUT_CHANNELS
-                        + channel;
+            int place = (GROUP_ID(2) * out_height + row) * out_width + column;
             /* index of the same pixel and channel in x; the value there is added to the result */
             [[maybe_unused]] int operand =
                 EXPANDS && !EXCITES
                     ? ((row - tile.above - tile.top) * tile.columns + column - tile.left
                        - tile.start) * X_ROW + channel
-                    : index;
+                    : place * OUT_CHANNELS + channel;
             PROJECT_EPILOGUE(first, channel, operand)
             PROJECT_EPILOGUE(second, channel + 1, operand + 1)
-            store_two(y + index, first, second);
+            store_two(y + y_first + place * y_channels + channel, first, second);
         }
     });
 }

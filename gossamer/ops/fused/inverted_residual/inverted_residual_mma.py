@@ -12,6 +12,7 @@ from gossamer.device.base import Argument, Device
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import PRECISIONS, State, Variant
+from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory
 from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.inverted_residual.block import (
@@ -54,6 +55,8 @@ holds channels of one pixel only."""
 
 class _FusedBlockMma(FusionAlgorithm, abc.ABC):
     """A block as one kernel of clusters of work-groups."""
+
+    writes_parts = True
 
     @abc.abstractmethod
     def block_of(self, problem: FusionProblem) -> Block | None:
@@ -156,8 +159,10 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         if block.expand is not None and block.gathers:
             image = (block.expand.height, block.expand.width, *block.expand.pads[:2],
                      *given_arguments(weights, block.given))
-        arguments = (input_buffer(0), chunks, constants, output_buffer(0), block.hidden, p.height,
-                     p.width, p.out_height, p.out_width, *p.pads[:2], *small, *image)
+        (y,) = variant.outputs
+        arguments = (input_buffer(0), chunks, constants, output_buffer(0), y.offset,
+                     channels_in_memory(y), block.hidden, p.height, p.width, p.out_height,
+                     p.out_width, *p.pads[:2], *small, *image)
         return State(problem, variant, device, [
             Launch(kernel, groups, (32 * tile.warps, 1, 1), arguments, divided.shared_bytes)])
 

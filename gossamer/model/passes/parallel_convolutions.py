@@ -1,0 +1,256 @@
+"""Merges parallel convolutions of one value, whose results are added, into one convolution.
+
+Networks such as RepVGG and MobileOne have such branches while they are trained, and often in files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gossamer.expression import apply
+from gossamer.model.compose import Composer
+from gossamer.model.graph import Graph, Node, add_constant, names_of
+from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+from gossamer.model.opset.signs import are_scaled_signs
+from gossamer.model.passes.batch_norm import feeds_sign, output_rows, readers
+from gossamer.model.passes.fusion import MOST_STEPS
+from gossamer.model.passes.weighted_sums import WeightedSum, evaluated, weighted_sums
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A convolution with a bias that gives some addends of a sum.
+
+    addends: names of these addends.
+    layer: the largest convolution of the graph that gives one of them; None where the only addend
+    is the source itself.
+    source: name of the value that is convolved.
+    weight: (M, C / groups, R, S) in float64.
+    bias: a number, or one for each channel as (M, 1, 1), in float64.
+    pads: top, left, bottom, right.
+    """
+
+    addends: tuple[str, ...]
+    layer: Node | None
+    source: str
+    weight: np.ndarray
+    bias: np.ndarray
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    dilations: tuple[int, ...]
+    groups: int
+
+    @property
+    def products(self) -> int:
+        """The number of multiplications for a pixel of the result; 0 where all weights are 0."""
+        return self.weight.size if self.weight.any() else 0
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the weights and biases are finite numbers in float32."""
+        return all(bool(np.isfinite(array.astype(np.float32)).all())
+                   for array in (self.weight, self.bias))
+
+    def growth(self, axis: int) -> int:
+        """Returns how much higher (axis 0) or wider (1) the results for windows at every pixel are
+        than the source."""
+        reach = self.dilations[axis] * (self.weight.shape[2 + axis] - 1)
+        return self.pads[axis] + self.pads[axis + 2] - reach
+
+
+# NumPy need not warn of numbers that are too large: sums with such numbers stay as they are
+@np.errstate(all="ignore")
+def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
+    """Merges the addends of a sum that are convolutions of one value, and this value itself, into
+    one convolution where this takes no more multiplications. The nodes that nothing reads any more
+    stay in the graph.
+
+    Weights are added in float64 and then rounded, as where batch norms are folded. So a sum on
+    which a sign depends stays, and so do products of integers and products with scaled signs.
+    """
+    users, names = readers(graph), names_of(graph)
+    producers = {name: node for node in graph.nodes for name in node.outputs}
+    replaced: dict[int, list[Node]] = {}
+    for node, total in weighted_sums(graph, shapes, users):
+        merged = [branch for branches in _by_source(graph, shapes, node, total, producers, users)
+                  for branch in _merged(branches) if len(branch.addends) > 1]
+        if not merged or feeds_sign(node.outputs[0], users):
+            continue
+        merged[0] = replace(merged[0], bias=merged[0].bias + total.constant)
+        gone = {name for branch in merged for name in branch.addends}
+        others = {name: factor for name, factor in total.factors.items() if name not in gone}
+        if len(merged) + 2 * len(others) > MOST_STEPS or not all(
+                branch.is_finite for branch in merged):
+            continue
+        layers = []
+        for branch in merged:
+            assert branch.layer is not None
+            layers.append(_convolution(graph, names, branch, branch.layer))
+            replaced[id(branch.layer)] = []
+        if len(merged) + len(others) > 1:
+            results = [layer.outputs[0] for layer in layers]
+            layers.append(_addition(graph, names, node, results, others))
+        layers[-1].outputs = node.outputs
+        replaced[id(node)] = layers
+    graph.nodes = [new for node in graph.nodes for new in replaced.get(id(node), [node])]
+
+
+def _by_source(graph: Graph, shapes: ShapesByBatch, node: Node, total: WeightedSum,
+               producers: dict[str, Node], users: dict[str, list[Node]]) -> list[list[_Branch]]:
+    """Returns lists of several branches that convolve the same value, of the addends of a sum.
+
+    An addend is a convolution of another value where a convolution computes it that only the sum
+    reads; else it is a convolution of itself, with a window of one pixel. node: computes the sum.
+    """
+    result = node.outputs[0]
+    channels = shapes.shapes(result)[0][1]
+    by_source: dict[str, list[tuple[str, Node | None]]] = {}
+    for name in total.factors:
+        if shapes.equal(name, result):
+            layer = producers.get(name)
+            if layer is None or layer.op != "conv2d" or len(users[name]) > 1:
+                layer = None
+            by_source.setdefault(layer.inputs[0] if layer else name, []).append((name, layer))
+    return [[branch for name, layer in addends for branch in [
+                _branch(graph, source, name, layer, total.factors[name], channels)] if branch]
+            for source, addends in by_source.items() if len(addends) > 1]
+
+
+def _branch(graph: Graph, source: str, name: str, layer: Node | None, factor: np.ndarray,
+            channels: int) -> _Branch | None:
+    """Returns an addend of a sum, times its factor, as a branch; None where its convolution cannot
+    be merged with others."""
+    if layer is None:
+        return _Branch((name,), None, source, _filters(factor, channels), np.zeros(()), (1, 1),
+                       (0,) * 4, (1, 1), channels)
+    product = _product(graph, layer)
+    if product is None:
+        return None
+    weight = graph.constants[layer.inputs[1]] * _filters(product.factors[name] * factor, channels)
+    strides, pads, dilations = (tuple(layer.attributes[key])
+                                for key in ("strides", "pads", "dilations"))
+    return _Branch((name,), layer, source, weight, product.constant * factor, strides, pads,
+                   dilations, layer.attributes["groups"])
+
+
+def _filters(factor: np.ndarray, channels: int) -> np.ndarray:
+    """Returns a factor as filters (C, 1, 1, 1) of one weight."""
+    return np.broadcast_to(factor, (channels, 1, 1))[..., None]
+
+
+def _product(graph: Graph, layer: Node) -> WeightedSum | None:
+    """Returns the result of a convolution as its products times a factor, plus a bias. Returns None
+    where its epilogue computes something else, and for products of integers or with scaled signs,
+    which have algorithms of their own."""
+    rows = output_rows(graph, layer)
+    if rows is None or "auto_pad" in layer.attributes:
+        return None
+    if rows.any() and (rows == np.rint(rows)).all():
+        return None
+    if rows[0].size > 1 and are_scaled_signs(rows):
+        return None
+    biases = [graph.constants.get(name) for name in layer.inputs[2:]]
+    known = [WeightedSum.of_constant(bias.reshape(-1, 1, 1)) for bias in biases if bias is not None]
+    if len(known) < len(biases):
+        return None
+    return evaluated(layer.attributes["epilogue"],
+                     [WeightedSum.of_value(layer.outputs[0]), *known])
+
+
+def _merged(branches: Iterable[_Branch]) -> list[_Branch]:
+    """Returns the branches, with those merged that take no more multiplications together."""
+    merged: list[_Branch] = []
+    for branch in sorted(branches, key=lambda branch: branch.products, reverse=True):
+        for index, larger in enumerate(merged):
+            both = _together(larger, branch)
+            if both is not None:
+                merged[index] = both
+                break
+        else:
+            merged.append(branch)
+    return merged
+
+
+def _together(larger: _Branch, smaller: _Branch) -> _Branch | None:
+    """Returns two branches of one value as one; None where their windows do not move alike over the
+    value, or where the one branch would take more multiplications."""
+    both = larger, smaller
+    if larger.strides != smaller.strides or any(
+            larger.growth(axis) != smaller.growth(axis) for axis in range(2)):
+        return None
+    pads = tuple(map(max, larger.pads, smaller.pads))
+    dilations, window = [], []
+    for axis in range(2):
+        # the largest step from the first pixel of the window that leads to all pixels of both
+        steps = [branch.dilations[axis] for branch in both if branch.weight.shape[2 + axis] > 1]
+        dilation = math.gcd(larger.pads[axis] - smaller.pads[axis], *steps) or 1
+        reach = pads[axis] + pads[axis + 2] - larger.growth(axis)
+        dilations.append(dilation)
+        window.append(reach // dilation + 1)
+    groups = math.gcd(larger.groups, smaller.groups)
+    outputs, inputs = larger.weight.shape[0], larger.weight.shape[1] * larger.groups
+    shape = outputs, inputs // groups, *window
+    if math.prod(shape) > larger.products + smaller.products:
+        return None
+    weight = np.zeros(shape)
+    for branch in both:
+        _add_weights(weight, branch, groups, pads, dilations)
+    return replace(larger, addends=larger.addends + smaller.addends, weight=weight,
+                   layer=larger.layer or smaller.layer, bias=larger.bias + smaller.bias, pads=pads,
+                   dilations=tuple(dilations), groups=groups)
+
+
+def _add_weights(weight: np.ndarray, branch: _Branch, groups: int, pads: Sequence[int],
+                 dilations: Sequence[int]) -> None:
+    """Adds a branch's weights to the weights of a convolution with larger windows and groups, which
+    has these groups, pads and dilations."""
+    outputs, inputs, *size = branch.weight.shape
+    window = []
+    for axis in range(2):
+        first = (pads[axis] - branch.pads[axis]) // dilations[axis]
+        step = max(1, branch.dilations[axis] // dilations[axis])
+        window.append(slice(first, first + step * (size[axis] - 1) + 1, step))
+    # each group consists of several groups of the branch, which have outputs and inputs of their
+    # own
+    within = branch.groups // groups
+    split = weight.reshape(groups, within, outputs // branch.groups, within, inputs,
+                           *weight.shape[2:])
+    part = branch.weight.reshape(groups, within, outputs // branch.groups, inputs, *size)
+    for index in range(within):
+        split[:, index, :, index, :, window[0], window[1]] += part[:, index]
+
+
+def _convolution(graph: Graph, names: set[str], branch: _Branch, layer: Node) -> Node:
+    """Returns a node that computes a branch in place of its layer."""
+    result, = layer.outputs
+    bias = np.broadcast_to(branch.bias, (len(branch.weight), 1, 1)).reshape(-1)
+    inputs = [branch.source,
+              add_constant(graph, names, f"{result}.weight", branch.weight.astype(np.float32)),
+              add_constant(graph, names, f"{result}.bias", bias.astype(np.float32))]
+    return replace(layer, inputs=inputs, attributes={
+        "strides": branch.strides, "pads": branch.pads, "dilations": branch.dilations,
+        "groups": branch.groups, "epilogue": apply("add")})
+
+
+def _addition(graph: Graph, names: set[str], node: Node, addends: Sequence[str],
+              others: dict[str, np.ndarray]) -> Node:
+    """Returns a node that adds values, and other values times factors, in place of a node."""
+    composer = Composer()
+    values = [composer.operand(name) for name in addends]
+    for name, factor in others.items():
+        value = composer.operand(name)
+        if (factor != 1).any():
+            array = factor.astype(np.float32)
+            scale = composer.constant(array.item()) if array.size == 1 else composer.operand(
+                add_constant(graph, names, f"{name}.factor", array))
+            value = composer.apply("mul", value, scale)
+        values.append(value)
+    total = values[0]
+    for value in values[1:]:
+        total = composer.apply("add", total, value)
+    inputs, expression = composer.build(total)
+    return replace(node, inputs=inputs, attributes={"expression": expression})

@@ -1,0 +1,231 @@
+"""Matrix products of two tensors on tensor cores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from gossamer.device.base import Device
+from gossamer.device.limits import Limits
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import PRECISIONS, State, Variant
+from gossamer.ops.conv2d.dense.mma.tiling import CYCLES_PER_MICROSECOND
+from gossamer.ops.matmul.problem import MatmulProblem
+from gossamer.ops.matmul.tiled import DeviceMatmul
+from gossamer.ops.weights import Weights
+
+_SOURCE = Path(__file__).with_name("mma.cu")
+_PIECE = 16
+"""Bytes of the widest copy."""
+_STEP = 32
+"""Bytes of K that one instruction multiplies."""
+_RESERVED_BYTES = 1024
+"""Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
+
+# The rates below were fitted to implicit_gemm_mma on an H200, whose warps copy and multiply in the
+# same way. The tuner corrects the scale of the estimates by its measurements.
+_START_US = 1.9
+"""Microseconds before the first copy and after the last store."""
+_COPY, _NARROW_COPIES, _LOADS = 51.4, 8, 8
+"""Bytes that a multiprocessor copies to shared memory in a cycle, copies of less than 16 bytes that
+it starts in a cycle, and numbers that it loads one by one in a cycle. The last two were not
+measured."""
+_MMA = 0.001
+"""Cycles in which a multiprocessor adds the products of one byte of K to one sum."""
+_STORE = 0.14
+"""Cycles of moving one sum through shared memory and storing it as one of several neighbours."""
+_STAGE, _AHEAD, _TILE = 384, 919, 245
+"""Cycles that a work-group waits: for each stage; for a stage's copy, divided by the stages that
+copies are ahead; and for each tile."""
+_BYTES_PER_MICROSECOND = 3.9e6
+"""Bytes that device memory moves in a microsecond."""
+
+
+@dataclass(frozen=True)
+class MatmulTile:
+    """The sizes of a work-group's tile.
+
+    tile_m, tile_n: rows and columns of results of a work-group.
+    warps_m, warps_n: warps that share the rows and the columns.
+    warps_k: warps that share K.
+    steps: steps of a stage, each of 32 bytes of K.
+    slots: stages that shared memory holds.
+    blocks_per_unit: work-groups that a multiprocessor is to hold at once.
+    """
+
+    tile_m: int
+    tile_n: int
+    warps_m: int
+    warps_n: int
+    warps_k: int = 1
+    steps: int = 4
+    slots: int = 3
+    blocks_per_unit: int = 2
+
+    @property
+    def work_group(self) -> int:
+        """Work-items of a work-group."""
+        return 32 * self.warps_m * self.warps_n * self.warps_k
+
+
+TILES = (
+    MatmulTile(16, 16, 1, 1, 8, steps=8, slots=6, blocks_per_unit=2),
+    MatmulTile(16, 16, 1, 1, 4, blocks_per_unit=8),
+    MatmulTile(32, 32, 1, 1, 8, steps=8, slots=6, blocks_per_unit=2),
+    MatmulTile(32, 32, 1, 1, 4, blocks_per_unit=5),
+    MatmulTile(48, 48, 1, 1, 4, slots=4, blocks_per_unit=3),
+    MatmulTile(64, 64, 2, 2, 2, steps=8, blocks_per_unit=2),
+    MatmulTile(16, 128, 1, 4, blocks_per_unit=6),
+    MatmulTile(32, 32, 2, 2, blocks_per_unit=8),
+    MatmulTile(32, 128, 1, 4, blocks_per_unit=4),
+    MatmulTile(48, 64, 1, 4, blocks_per_unit=5),
+    MatmulTile(64, 32, 4, 1, blocks_per_unit=6),
+    MatmulTile(64, 64, 2, 2, blocks_per_unit=4),
+    MatmulTile(128, 64, 4, 2, blocks_per_unit=2),
+    MatmulTile(128, 128, 4, 2, blocks_per_unit=1),
+)
+"""The tiles that are offered; in the first ones several warps share K."""
+
+
+class MmaMatmul(DeviceMatmul):
+    """Multiplies on tensor cores in TF32 or float16 with float32 sums. In TF32 the operands are
+    truncated."""
+
+    name = "matmul_mma"
+
+    def supports(self, problem: MatmulProblem, device: Device) -> str | None:
+        if not device.limits.mma:
+            return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
+        return super().supports(problem, device)
+
+    def variants(self, problem: MatmulProblem, device: Device) -> Iterator[Variant]:
+        return self.variants_in(problem, device, PRECISIONS)
+
+    def variants_in(self, problem: MatmulProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        def in_fp16(tile: MatmulTile) -> float:
+            # tiles are ordered by their time in the fastest precision
+            return _expected_us(problem, tile, 2, 2, device.limits)
+
+        fitting = (tile for tile in TILES
+                   if _shared_bytes(problem, tile, 4) <= device.limits.shared_bytes_opt_in)
+        for tile in sorted(fitting, key=in_fp16):
+            tf32 = Variant(tuple(asdict(tile).items()), problem.inputs, problem.outputs, "tf32")
+            for variant in (tf32, tf32.as_fp16, replace(tf32.as_fp16, outputs=problem.outputs)):
+                if variant.precision in precisions:
+                    yield variant
+
+    def expected_us(self, problem: MatmulProblem, variant: Variant, device: Device) -> float:
+        return _expected_us(problem, _tile_of(variant), _itemsize(variant),
+                            variant.outputs[0].stored_dtype.itemsize, device.limits)
+
+    def kernel_sources(self, problem: MatmulProblem, variant: Variant,
+                       device: Device) -> tuple[KernelSource, ...]:
+        return (_source(problem, variant),) if problem.outputs[0].size else ()
+
+    def prepare(self, weights: Weights, problem: MatmulProblem, variant: Variant,
+                device: Device) -> State:
+        tile = _tile_of(variant)
+        return self._prepared(
+            weights, problem, variant, device, _source(problem, variant),
+            (tile.tile_m, tile.tile_n), tile.work_group, _line_lengths(problem),
+            _shared_bytes(problem, tile, _itemsize(variant)))
+
+
+def _tile_of(variant: Variant) -> MatmulTile:
+    return MatmulTile(**dict(variant.config))  # type: ignore[arg-type]
+
+
+def _itemsize(variant: Variant) -> int:
+    """Returns the bytes of a number of an operand."""
+    return 2 if variant.precision == "fp16" else 4
+
+
+def _along_k(problem: MatmulProblem) -> tuple[bool, bool]:
+    """Returns for a and for b whether numbers along K lie side by side. A matrix of one row or
+    column can be read in either way."""
+    return (0 not in problem.transposed or problem.matrix_a[-2] == 1,
+            1 in problem.transposed or problem.matrix_b[-1] == 1)
+
+
+def _line_lengths(problem: MatmulProblem) -> tuple[int, int]:
+    """Returns how many numbers of a and of b lie side by side."""
+    rows, inner = problem.matrix_a[-2:]
+    a_by_k, b_by_k = _along_k(problem)
+    return inner if a_by_k else rows, inner if b_by_k else problem.matrix_b[-1]
+
+
+def _at_once(length: int, itemsize: int) -> int:
+    """Returns how many numbers of a line of some length can be copied at once, such that each line
+    begins at a multiple of their bytes."""
+    return math.gcd(length, _PIECE // itemsize)
+
+
+def _source(problem: MatmulProblem, variant: Variant) -> KernelSource:
+    itemsize = _itemsize(variant)
+    a_length, b_length = _line_lengths(problem)
+    a_by_k, b_by_k = _along_k(problem)
+    return KernelSource.of(_SOURCE, "matmul_mma", {
+        **{key.upper(): value for key, value in variant.config},
+        "HALVES": int(variant.precision == "fp16"),
+        "TF32": 1,
+        "A_BY_K": int(a_by_k),
+        "B_BY_K": int(b_by_k),
+        "A_AT_ONCE": _at_once(a_length, itemsize),
+        "B_AT_ONCE": _at_once(b_length, itemsize),
+        "C_AT_ONCE": _at_once(problem.matrix_b[-1], variant.outputs[0].stored_dtype.itemsize),
+        "ROUNDS": int(variant.outputs[0].dtype == "float16"),
+    }, architectures=("sm_80", "sm_100"), dynamic_shared=True)
+
+
+def _stages(problem: MatmulProblem, tile: MatmulTile, itemsize: int) -> int:
+    """Returns the number of stages of the product of two matrices."""
+    return -(-problem.matrix_a[-1] * itemsize // (tile.steps * _STEP))
+
+
+def _shared_bytes(problem: MatmulProblem, tile: MatmulTile, itemsize: int) -> int:
+    """Returns the bytes of shared memory of a work-group: the lines of the stages that it holds, in
+    whose place come the sums of all warps."""
+    depth = tile.steps * _STEP // itemsize
+    slot = 0
+    for by_k, across in zip(_along_k(problem), (tile.tile_m, tile.tile_n), strict=True):
+        lines, length = (across, depth) if by_k else (depth, across)
+        # bytes between lines keep apart in banks what a warp reads at once
+        slot += lines * (length * itemsize + (16 if by_k or itemsize == 2 else 32))
+    sums = 4 * tile.warps_k * tile.tile_m * (tile.tile_n + 8)
+    return max(min(tile.slots, _stages(problem, tile, itemsize)) * slot, sums)
+
+
+def _expected_us(problem: MatmulProblem, tile: MatmulTile, itemsize: int, out_itemsize: int,
+                 limits: Limits) -> float:
+    """Returns the estimated time in microseconds: a start, and then the time in which the busiest
+    multiprocessor computes, in which its work-groups wait, or in which device memory moves the
+    operands and the result, whichever is longest."""
+    rows, inner = problem.matrix_a[-2:]
+    columns = problem.matrix_b[-1]
+    k_bytes = -(-inner * itemsize // _STEP) * _STEP
+    stages = _stages(problem, tile, itemsize)
+    area = tile.tile_m * tile.tile_n
+    copied = 0.0
+    for length, across, extent in zip(_line_lengths(problem), (tile.tile_m, tile.tile_n),
+                                      (rows, columns), strict=True):
+        copy = _at_once(length, itemsize) * itemsize
+        rate = (_COPY if copy == _PIECE else
+                min(_COPY, _NARROW_COPIES * copy) if copy >= 4 else _LOADS * itemsize)
+        copied += min(across, extent) * k_bytes / rate
+    multiplied = area * k_bytes * _MMA
+    stored = area * _STORE * (1 if _at_once(columns, out_itemsize) > 1 else 1.5) * (
+        1 + (tile.warps_k - 1) / 4)
+    ahead = max(1, min(tile.slots - 1, stages))
+    waited = stages * (_STAGE * tile.steps / 8 + _AHEAD / ahead) + _TILE + stored
+    groups = math.prod(problem.batch) * -(-rows // tile.tile_m) * -(-columns // tile.tile_n)
+    units = max(1, limits.compute_units)
+    each = min(tile.blocks_per_unit, (limits.shared_bytes_opt_in + _RESERVED_BYTES) // (
+        _shared_bytes(problem, tile, itemsize) + _RESERVED_BYTES))
+    cycles = max(-(-groups // units) * (max(copied, multiplied) + stored),
+                 -(-groups // (units * max(1, each))) * waited)
+    nbytes = (itemsize * (problem.a.size + problem.b.size)
+              + out_itemsize * problem.outputs[0].size)
+    return _START_US + max(cycles / CYCLES_PER_MICROSECOND, nbytes / _BYTES_PER_MICROSECOND)
