@@ -9,8 +9,8 @@
  * expanded pixels, and adds their projection to sums in registers while it expands the next chunk.
  * Weights are copied to shared memory one chunk ahead. At the end, each work-group of a cluster
  * receives the sums of all work-groups for its part of the results. Tensors are NHWC. y begins at
- * y_first, and a pixel of y has y_channels channels in memory: where y is a part of a larger tensor,
- * y_channels includes the channels of other tensors.
+ * y_first, and a pixel of y has y_channels channels in memory: where y is a part of a larger
+ * tensor, y_channels includes the channels of other tensors.
  *
  * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
  * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and 2 (lane % 4) + 1.
