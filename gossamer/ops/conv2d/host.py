@@ -1,4 +1,4 @@
-"""Convolutions on the host: im2col with BLAS, and depthwise convolution by shifted planes."""
+"""Convolutions on the host: im2col with BLAS, and depthwise convolution by shifted channels."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gossamer.ops.host_threads import thread_configs, threads_of
 from gossamer.ops.weights import Weights
 
 _CACHED_FLOATS = 48 * 1024
-"""Number of floats of one block of padded input planes. The number is a rule of thumb: a block, its
-sums and its scratch array should fit the L2 cache of a core. On a core with a smaller cache, blocks
-only take longer."""
+"""Number of floats of one block of padded input channels. The number is a rule of thumb: a block,
+its sums and its scratch array should fit the L2 cache of a core. On a core with a smaller cache,
+blocks only take longer."""
 
 
 class HostIm2col(Algorithm):
@@ -79,12 +79,12 @@ class HostIm2col(Algorithm):
 
 class HostDepthwise(Algorithm):
     """Computes a depthwise convolution as a sum over taps: the weight of each tap is multiplied
-    with the whole padded plane, shifted by the tap. Channels are computed in blocks that fit a
-    cache.
+    with a whole padded channel of an image, shifted by the tap. Channels are computed in blocks
+    that fit a cache.
 
     Rows of sums are as long as padded rows, so that the shift by a tap is one offset and NumPy's
-    inner loop runs over the whole plane. The few sums that straddle two rows are dropped at the
-    end. With stride 2 the plane is first split by the parity of its rows and columns."""
+    inner loop runs over the whole channel. The few sums that straddle two rows are dropped at the
+    end. With stride 2 a channel is first split by the parity of its rows and columns."""
 
     op = "conv2d"
     name = "host_depthwise"
@@ -179,8 +179,8 @@ def _shifted_sums(x: np.ndarray, taps: np.ndarray, problem: Conv2dProblem,
 
 def _phase(padded: np.ndarray, phase: tuple[int, int], stride: tuple[int, int],
            row_length: int) -> np.ndarray:
-    """Returns every stride-th row and column of each plane, beginning with the row and the column
-    of `phase`, as one sequence of rows of row_length numbers."""
+    """Returns every stride-th row and column of each channel, beginning with the row and the column
+    that `phase` states, as one sequence of rows of row_length numbers."""
     part = padded[:, phase[0] :: stride[0], phase[1] :: stride[1]]
     if part.shape[2] < row_length:
         part = np.pad(part, ((0, 0), (0, 0), (0, row_length - part.shape[2])))

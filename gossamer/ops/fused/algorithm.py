@@ -13,9 +13,9 @@ class FusionAlgorithm(Algorithm, abc.ABC):
     """An algorithm that computes several layers in one step.
 
     patterns: the kinds of fusion that the algorithm may compute. Each pattern lists the ops of the
-    layers, ordered so that each layer reads a result of the layer before it. A fusion that matches
-    a pattern and that the algorithm recognises is offered to supports(), which also sees the values
-    that other layers read (the exits of the problem).
+    layers, ordered so that each layer reads a result of the layer before it. A fusion is
+    passed to supports() if it matches a pattern and the algorithm recognises it. The exits of the
+    fusion say which of its values other layers read.
     """
 
     op: ClassVar[str] = "fused"

@@ -1,8 +1,8 @@
-"""Convolutions of signs, each in one step with the padding before it and the signs after it.
+"""Computes a convolution of signs in one step with the padding before it and the signs after it.
 
-A padding of -1, 0 or 1 costs nothing where the convolution's kernel reads pixels outside of a
-packed image as this constant. In residual blocks the signs of a sum are the next layer's input, and
-a later layer reads the sum: there the convolution writes both the sum and its signs.
+A padding of -1, 0 or 1 costs nothing, because the convolution's kernel reads this constant in place
+of pixels outside of a packed image. In residual blocks the signs of a sum are the next layer's
+input, and a later layer reads the sum: there the convolution writes both the sum and its signs.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _DeviceFusion(BinaryFusion):
 
 
 class PopcountFusion(_DeviceFusion):
-    """The kernel popcount of convolutions of signs."""
+    """Computes the convolution by the kernel popcount."""
 
     name = "popcount"
 
@@ -121,7 +121,7 @@ class PopcountFusion(_DeviceFusion):
 
 
 class WidePopcountFusion(_DeviceFusion):
-    """The kernel wide_popcount of convolutions of signs, for processors."""
+    """Computes the convolution on processors by the kernel wide_popcount."""
 
     name = "wide_popcount"
 
@@ -142,8 +142,8 @@ class WidePopcountFusion(_DeviceFusion):
 
 
 class BitTensorCoreFusion(_DeviceFusion):
-    """The kernels of convolutions of signs on tensor cores, which add the contribution of a
-    constant outside of the image to the sums."""
+    """Computes the convolution on tensor cores. The kernels add the contribution of a constant
+    outside of the image to the sums."""
 
     name = "bit_tensor_core"
 
@@ -172,7 +172,7 @@ class BitTensorCoreFusion(_DeviceFusion):
 
 
 class HostPopcountFusion(BinaryFusion):
-    """The convolution of signs on the host, with a constant around the image and a second
+    """Computes the convolution on the host, with a constant around the image and a second
     result."""
 
     name = "host_popcount"
@@ -281,9 +281,9 @@ def _both(first: Expression, second: Expression, places: dict[int, int]) -> Expr
     """Returns the expression with two outputs: the first expression's result, and the second
     expression of that result.
 
-    places: the number in the returned expression of each input of the second expression, by the
-    input's number in the second expression; without the inputs that are the first expression's
-    result.
+    places: the numbers that inputs of the second expression have in the returned expression, by
+    the numbers that they have in the second expression. Inputs that are the first expression's
+    result are left out.
     """
     inputs = first.inputs + len(places)
 

@@ -1,4 +1,4 @@
-"""Kinds of parts that occur in several fusions."""
+"""Recognises kinds of parts that occur in several fusions."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ class FusionProblem(Problem):
         return part.inputs[index]
 
     def reader(self, source: Source) -> tuple[Problem, int]:
-        """Returns the first part that reads an entry, and the number of the input as which the part
-        reads the entry."""
+        """Returns the first part that reads an entry, and the number that the entry has among the
+        inputs of this part."""
         return next((part, sources.index(source)) for part, sources
                     in zip(self.parts, self.sources, strict=True) if source in sources)
 
@@ -107,8 +107,8 @@ class FusionProblem(Problem):
 
     @cached_property
     def facts(self) -> tuple[ValueFacts, ...]:  # type: ignore[override]
-        """The value facts of the entries, from the first part that reads each entry; empty where no
-        entry has few values."""
+        """The value facts of the entries, from the first part that reads each entry; empty where
+        every entry may have many different values."""
         known = tuple(part.facts[index] if index < len(part.facts) else REAL
                       for part, index in map(self.reader, self.entries))
         return known if any(facts.few_values for facts in known) else ()

@@ -1,4 +1,4 @@
-"""Fusions in float64: their parts one after another."""
+"""Computes fusions in float64, one part after another."""
 
 from __future__ import annotations
 

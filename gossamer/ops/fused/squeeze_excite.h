@@ -17,8 +17,8 @@
 #include "ptx/cluster.h"
 #include "ptx/shfl.h"
 
-/* Adds up the sums of a warp's lanes, and gives the result to all work-groups of the cluster as the
- * partial sum of work-group `rank` for a number of the first product. */
+/* Adds up the sums of a warp's lanes. The result is the partial sum of work-group `rank` for a
+ * number of the first product, and is stored in `parts` of all work-groups of the cluster. */
 [[maybe_unused]] INLINE void give_part(float *parts, float sum, int number, int rank, uint lane)
 {
     sum = warp_sum(sum, lane);
@@ -26,7 +26,8 @@
         *map_cluster(parts + rank * SQUEEZED + number, (int)lane) = sum;
 }
 
-/* Returns a number of the first product, once all work-groups have given their partial sums. */
+/* Returns a number of the first product. Before the call, all work-groups must have given their
+ * partial sums, and a barrier of the cluster must have been passed. */
 [[maybe_unused]] INLINE float sum_of_parts(const float *parts, int number)
 {
     float sum = 0.0f;

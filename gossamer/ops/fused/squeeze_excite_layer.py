@@ -1,4 +1,5 @@
-"""Finds the parts of squeeze-and-excite layers that stand alone or within a block.
+"""Recognises a squeeze-and-excite layer in the parts of a fusion, whether the layer is the whole
+fusion or lies within a larger block.
 
 Source: J. Hu, L. Shen, G. Sun, "Squeeze-and-excitation networks", CVPR 2018.
 """
@@ -25,7 +26,7 @@ class SqueezeExciteLayer:
     squeeze: the product that computes a few numbers from the means.
     excite: the product that computes the gates from these numbers.
     scale: the expression that scales an element of the image. Its first operand is the gate of the
-    element's channel; its further operands are the elements at the same place in other tensors.
+    element's channel; its further operands are the elements with the same index in other tensors.
     tensors: the sources of the other tensors.
     """
 

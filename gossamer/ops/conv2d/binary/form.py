@@ -1,6 +1,6 @@
-"""Products of signs: which convolutions can be computed on bits, and with which packed dtypes. All
-weights of an output channel must have the same magnitude, which is not 0, and all inputs must be
--1, 0 or 1.
+"""Decides which convolutions can be computed on bits, as products of signs, and with which packed
+dtypes. All weights of an output channel must have the same magnitude, which is not 0, and all
+inputs must be -1, 0 or 1.
 
 The inner product of signs is an integer, the accumulator. The epilogue gets the accumulator times
 the magnitude of the output channel's weights (`alphas`). Inputs of -1 and 1 take one bit each
@@ -62,7 +62,8 @@ def inputs_are_signs(problem: Conv2dProblem) -> bool:
 
 
 def binary_form(problem: Conv2dProblem) -> BinaryForm:
-    """Returns the packed dtypes of the input and the output of a problem that bits can compute."""
+    """Returns the packed dtypes of the input and the output of a problem that reason_not_binary()
+    allows."""
     dtype = _dtype_of(problem.facts[0])
     assert dtype is not None
     written = [result_dtype(problem.epilogue.expression), _dtype_of(problem.result)]

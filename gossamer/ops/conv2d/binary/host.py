@@ -34,13 +34,13 @@ _WORDS_AT_ONCE = 32 * 1024
 core's L2 cache. The number was chosen on two cores of an AMD EPYC; on another processor another
 number may be faster."""
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
-"""The most 64-bit words whose numbers of ones can be added up in one byte."""
+"""The most 64-bit words whose ones can be counted in one byte."""
 _PIXELS_AT_ONCE = 1024
 """Small images are computed together, up to this number of output pixels. A larger image is
 computed alone."""
 _FEW_PIXELS = 16
-"""Number of output pixels below which NumPy's inner loop runs over the words of one pixel, instead
-of over pixels or channels. The number is a rule of thumb."""
+"""With fewer output pixels than this number, NumPy's inner loop runs over the words of one pixel;
+else the loop runs over pixels or channels. The number is a rule of thumb."""
 
 
 class HostPopcount(Algorithm):
@@ -149,9 +149,9 @@ class Constants:
 def _base(arrays: Mapping[str, np.ndarray], layer: BinaryLayer) -> np.ndarray:
     """Returns the initial accumulators. With one-bit inputs an accumulator begins with the number
     of products, which is the sum of the products if all signs agree. Zeros outside of the image are
-    then stored as bits of 0, which stand for -1; the initial accumulators take back the terms that
-    these bits add. With two-bit inputs accumulators begin with 0, because _accumulators() counts
-    the products whose inputs are not 0."""
+    then stored as bits of 0, which stand for -1; the terms that these bits add are subtracted from
+    the initial accumulators. With two-bit inputs accumulators begin with 0, because
+    _accumulators() counts the products whose inputs are not 0."""
     problem = layer.convolution
     shape = (problem.out_channels, problem.out_height, problem.out_width)
     if layer.form.planes == 2:
@@ -188,7 +188,8 @@ def _windows(planes: np.ndarray, problem: Conv2dProblem,
     (P * taps, N * output pixels).
 
     planes: P planes of values of the input, of shape (P, N, H, W).
-    outside: value of the planes outside of the image: one value for all planes, or an array (P,).
+    outside: the value of pixels outside of the image, either one value for all planes or an array
+    (P,) with a value for each plane.
     """
     top, left, bottom, right = problem.pads
     height, width = planes.shape[2:]
@@ -229,7 +230,7 @@ def _accumulators(planes: np.ndarray, layer: BinaryLayer, constants: Constants) 
         outside = constants.outside[first:first + count] & masks[group, :part.shape[1], None]
         columns = [_windows(plane & mask, problem, outside[:, number])
                    for number, plane in enumerate(part)]
-        # for the last groups fewer than `count` words are left in the input
+        # the last groups may find fewer than `count` words left in the input
         words = constants.words[group].reshape(channels, count, -1)[:, :part.shape[1]]
         sums = _differences(columns, words.reshape(channels, -1))
         sums *= -2

@@ -14,8 +14,8 @@ from gossamer.ops.packed import result_dtype
 _BOUNDS: dict[str, Callable[[Sequence[float]], float]] = {
     **dict.fromkeys(("add", "sub"), sum),
     **dict.fromkeys(("neg", "abs", "relu", "min", "max"), max)}
-"""For each function that computes integers from integers: how a bound on the magnitude of the
-function's result follows from bounds on the magnitudes of the arguments."""
+"""The functions that compute integers from integers. Each has a function that computes a bound on
+the magnitude of the result from bounds on the magnitudes of the arguments."""
 _LARGEST_OF_FLOAT16 = 2**11
 """Integers up to this magnitude are exact in float16."""
 
@@ -62,7 +62,7 @@ class BinaryLayer:
     def largest_integer(self) -> float | None:
         """A bound on the magnitude of the first result, where the result is known to be an integer
         because weights and operands are integers and the epilogue computes integers from them. None
-        where the first result may be no integer."""
+        where the first result is not known to be an integer."""
         problem = self.convolution
         weights, operands = problem.weights_info.facts, iter(self.operand_facts)
         bounds = [problem.depth * weights.largest if weights.is_integer else None]
@@ -94,5 +94,5 @@ class BinaryLayer:
 
 
 def words_are_whole(problem: Conv2dProblem, word_bits: int) -> bool:
-    """Returns whether no word of the output has channels of several groups."""
+    """Returns whether each word of the output has channels of one group only."""
     return problem.groups == 1 or problem.out_channels // problem.groups % word_bits == 0

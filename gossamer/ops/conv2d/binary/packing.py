@@ -1,5 +1,5 @@
-"""Signs of a convolution's weights as words, and the places of a group's channels in the words of a
-pixel."""
+"""Packs the signs of a convolution's weights into words, and computes which words and bits of a
+pixel hold a group's channels."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gossamer.tensor import PACKED_DTYPES
 
 
 def first_words(problem: Conv2dProblem, word_bits: int) -> np.ndarray:
-    """Returns, for each group, the number of the first word of an input pixel that has channels of
-    the group."""
+    """Returns, for each group, the index of the first word with channels of the group, among the
+    words of an input pixel."""
     return np.arange(problem.groups) * _group_channels(problem) // word_bits
 
 
 def words_of_a_group(problem: Conv2dProblem, word_bits: int) -> int:
-    """Returns the largest number of words of a pixel that have channels of one group."""
+    """Returns the largest number of words over which the channels of one group extend."""
     first = first_words(problem, word_bits)
     end = -(-np.arange(1, problem.groups + 1) * _group_channels(problem) // word_bits)
     return int((end - first).max())
@@ -63,8 +63,8 @@ def _group_channels(problem: Conv2dProblem) -> int:
 
 def _placed(bits: np.ndarray, groups: np.ndarray, problem: Conv2dProblem,
             word_bits: int) -> np.ndarray:
-    """Returns rows of bits (rows, C/groups, ...) with each bit moved to the place of its channel
-    among the bits of the group's words. groups: the group of each row."""
+    """Returns rows of bits (rows, C/groups, ...) with each bit moved to the position of its
+    channel among the bits of the group's words. groups: the group of each row."""
     channels = _group_channels(problem)
     width = words_of_a_group(problem, word_bits) * word_bits
     placed = np.zeros((len(bits), width, *bits.shape[2:]), bool)

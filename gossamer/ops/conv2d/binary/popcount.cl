@@ -45,14 +45,15 @@
 /* a word whose first `bits` bits are 1 */
 #define WORD_OF(bits) ((bits) >= WORD_BITS ? ~(WORD)0 : ((WORD)1 << (bits)) - 1)
 
-#define HALVES_OF_A_WORD (WORD_BITS / 32)
+#define HALVES_OF_A_WORD (WORD_BITS / 32) /* 32-bit parts of a word */
 #define WORK_GROUP_SIZE (TILE_M * PATCHES_Y * PATCHES_X)
 #define TILE_H (PATCHES_Y * WORK_H)
 #define TILE_W (PATCHES_X * WORK_W)
+/* input pixels in shared memory: their rows, their columns and their number */
 #define STAGED_H ((TILE_H - 1) * STRIDE_Y + (KERNEL_H - 1) * DILATION_Y + 1)
 #define STAGED_W ((TILE_W - 1) * STRIDE_X + (KERNEL_W - 1) * DILATION_X + 1)
 #define STAGED (STAGED_H * STAGED_W)
-#define HALF_WORDS (TILE_M / 32)
+#define HALF_WORDS (TILE_M / 32) /* 32-bit parts of the packed channels of one output pixel */
 #define VOTE_WORDS (HALF_WORDS * TILE_H * TILE_W * OUTPUT_PLANES)
 
 /* With 16 results or more, taps are not unrolled: the inputs of several taps, loaded ahead, would
@@ -106,8 +107,8 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
     int tile_y = tile % tiles_y * TILE_H;
     int image = tile / tiles_y;
     /* tiles_m is the number of tiles of channels in all groups, and each group has the same number
-     * of tiles. Where there is only one group, it may have one more tile, which only writes zeros
-     * to the last word. */
+     * of tiles. A convolution with only one group may have one more tile, which only writes
+     * zeros to the last word. */
     int tiles_of_group = CEIL_DIV(group_channels, TILE_M);
     int group = MINIMUM(tile_m / tiles_of_group, out_channels / group_channels - 1);
     int tile_channel = (tile_m - group * tiles_of_group) * TILE_M;
@@ -207,8 +208,8 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
 #else
             int sum = depth - 2 * different[i][j];
 #if TAKE_BACK
-            /* bits outside of the image are 0 and count as -1: take back the terms that they add,
-             * which are minus the sums of taps */
+            /* bits outside of the image are 0 and count as -1: a tap there has added minus the sum
+             * of its signs, and this sum is added again */
             int top = row * STRIDE_Y - pad_top, left = column * STRIDE_X - pad_left;
             if (top < 0 || left < 0 || top + (KERNEL_H - 1) * DILATION_Y >= height
                 || left + (KERNEL_W - 1) * DILATION_X >= width)

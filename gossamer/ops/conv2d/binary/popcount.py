@@ -42,8 +42,8 @@ from gossamer.tensor import PACKED_DTYPES, TensorSpec
 _SOURCE = Path(__file__).with_name("popcount.cl")
 WORD_BITS = (32, 64)
 _STAGED_BYTES = 8 * 1024
-"""The most bytes of one plane of inputs that are staged in shared memory at once, unless one word
-of each input pixel takes more."""
+"""The most bytes of one plane of inputs that shared memory holds at once. One word of each input
+pixel is always held, even where these words take more bytes."""
 _CYCLES_PER_MICROSECOND = 1750
 """Clock rate in MHz of the multiprocessors of an H200 under load. Estimated times of launches hold
 for an H200; on another GPU they only decide the order in which tiles are tried."""
@@ -51,8 +51,8 @@ _WORDS_PER_MICROSECOND = 600
 """Words of 64 bits that a processor compares in a microsecond, measured at 3.4 GHz with AVX-512
 under PoCL. On another processor the tuner corrects the estimate by its measurements."""
 _COUNT_CYCLES, _LOAD_CYCLES = 2, 4
-"""Cycles in which a multiprocessor of a GPU counts the ones of a word of 32 bits for each work-item
-of a warp, and cycles in which the work-items of a warp load a word of the weights."""
+"""Cycles of a multiprocessor of a GPU for one warp: to count the ones of a word of 32 bits in each
+work-item, and to load one word of the weights in each work-item."""
 
 
 @dataclass(frozen=True)
@@ -251,8 +251,9 @@ def _source(layer: BinaryLayer, variant: Variant, tile: Tile, epilogue: Epilogue
 
 def fitting(problem: Conv2dProblem, device: Device,
             tiles: Iterable[Tile] = TILES) -> list[Tile]:
-    """Returns the tiles that a device has room for, first the tiles with which a launch computes
-    the fewest outputs. Outputs beyond the image and beyond the last channel count, too."""
+    """Returns the tiles that a device has room for, sorted by the number of outputs that a launch
+    computes with a tile, the smallest first. Outputs beyond the image and beyond the last channel
+    count, too."""
     def computed(tile: Tile) -> int:
         return (-(-problem.out_height // tile.rows) * tile.rows
                 * -(-problem.out_width // tile.columns) * tile.columns
@@ -267,8 +268,8 @@ def fitting(problem: Conv2dProblem, device: Device,
 def _gpu_cycles(problem: Conv2dProblem, tile: Tile, word_bits: int, device: Device) -> float:
     """Returns the estimated cycles of a launch on a GPU: its start, and then a busy time or a
     latency, whichever is longer. The busy time is the time in which a multiprocessor counts ones
-    and copies words to shared memory for all its work-groups, which also compute outputs beyond the
-    image and the channels. The latency is the time of one work-item."""
+    and copies words to shared memory for all its work-groups, including the time for outputs beyond
+    the image and beyond the last channel. The latency is the time of one work-item."""
     words = words_of_a_group(problem, word_bits) * word_bits // 32
     taps = words * problem.kernel[0] * problem.kernel[1]
     counts = tile.work_h * tile.work_w

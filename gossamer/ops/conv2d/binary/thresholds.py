@@ -1,4 +1,4 @@
-"""Integer thresholds in place of an epilogue that ends in a sign. The results are exact, and each
+"""Replaces an epilogue that ends in a sign by integer thresholds. The results are exact, and each
 bit takes one comparison.
 
 An accumulator is an integer between known bounds. Let the epilogue's result be -1, 0 or 1 for each

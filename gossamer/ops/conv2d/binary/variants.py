@@ -1,5 +1,5 @@
-"""The formats that kernels on packed words read and write, and the expected times of these kernels
-on processors."""
+"""Lists the variants of kernels that read packed words, with the formats of their tensors, and
+estimates the times of these kernels on processors."""
 
 from __future__ import annotations
 

@@ -3,10 +3,11 @@
  * signs differ. A vector has a 64-bit word of each of eight output channels. One word of the input
  * at a time is broadcast to a vector. Nothing is staged in shared memory.
  *
- * panels: the signs of the weights. Each group has a panel for each LANES output channels; for each
- * tap and each word of input channels a panel has a word of each of the LANES output channels.
- * masks: for each group the words whose bits are 1 for the group's channels. outside: the words
- * that are read in place of pixels outside of the image. */
+ * panels: the signs of the weights. The output channels of a group are divided into blocks of
+ * LANES. Each block has a panel: for each tap and each word of input channels, one word for each
+ * output channel of the block. masks: for each group, words whose bits are 1 for the group's
+ * channels. outside: the words that are read in place of pixels outside of the image. plane: number
+ * of output pixels of an image. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define PIXELS 4 /* output pixels of a work-item */
@@ -38,6 +39,7 @@
     (((pixel) / plane * out_channels + (channel)) * plane + (pixel) % plane)
 #endif
 
+/* the result whose sign becomes a bit of the packed output */
 #if FLOATS
 #define VOTED second
 #else
@@ -70,7 +72,7 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_popcount(
     int block = GROUP_ID(0) / pixel_blocks, group = GROUP_ID(1);
     int first_pixel = (GROUP_ID(0) - block * pixel_blocks) * PIXELS;
     int first_word = first_words[group];
-    /* for the last groups fewer than group_words words are left in the input */
+    /* the last groups may find fewer than group_words words left in the input */
     int words = MINIMUM(group_words, in_words - first_word);
     const GLOBAL ulong *panel = panels
         + (size_t)(group * blocks + block) * kernel_height * kernel_width * group_words * LANES;
@@ -93,6 +95,8 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_popcount(
 
     for (int r = 0; r < kernel_height; r++)
         for (int s = 0; s < kernel_width; s++) {
+            /* for each output pixel the input word to read next, and the distance from one word of
+             * the input pixel to the next */
             const GLOBAL ulong *from[PIXELS];
             int apart[PIXELS];
 #if SKIP_OUTSIDE

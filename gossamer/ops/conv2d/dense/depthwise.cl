@@ -37,6 +37,8 @@
     (sum).z = FMA((a).z, (b).z, (sum).z); \
     (sum).w = FMA((a).w, (b).w, (sum).w);
 
+/* The macros below handle VECTOR channels at once. LANES is the type of their values; FETCH_LANES
+ * loads values of x, and LANES_VALUE converts loaded values to floats. */
 #if VECTOR == 8
 struct Eight {
     float4 lower, upper;

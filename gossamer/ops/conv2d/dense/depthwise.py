@@ -21,8 +21,8 @@ _WORK_GROUP = 64
 _SHAPES = ((4, 1), (4, 2), (4, 4), (2, 2), (1, 1))
 _HALF_SHAPES = {1: ((4, 2), (4, 4), (2, 2), (4, 1), (1, 1)),
                 2: ((4, 1), (2, 2), (4, 2), (4, 4), (1, 1))}
-"""Rows and columns of outputs of a work-item: `_SHAPES`, and for float16 `_HALF_SHAPES` by the
-stride, where a stride above 2 counts as 2. Large problems try shapes in the listed order: the
+"""Rows and columns of outputs of a work-item, in the order in which large problems try them:
+`_HALF_SHAPES` for float16, by the stride (a stride above 2 counts as 2), and else `_SHAPES`. The
 shapes that are fastest on an H200 come first. On every device each shape may be measured."""
 _MAX_TAPS = 49
 _EIGHTFOLD_TAPS = 9
@@ -111,8 +111,8 @@ def _variants(problem: Conv2dProblem, device: Device,
 
 
 def _vector(problem: Conv2dProblem, variant: Variant) -> int:
-    """Returns the number of channels of a work-item: 8 or 4 channels that lie side by side in 16
-    bytes or less, or else 1."""
+    """Returns the number of channels of a work-item: 8 or 4 if these channels lie side by side in
+    memory and take 16 bytes or less, else 1."""
     x = variant.inputs[0]
     if x.layout != "NHWC" or problem.out_channels != problem.channels:
         return 1

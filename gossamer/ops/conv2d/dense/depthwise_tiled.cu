@@ -11,8 +11,10 @@
 #define COLUMNS 7 /* columns of outputs of a work-item */
 #define STRIPS_Y 2 /* work-items over the height of a tile */
 #define STRIPS_X 1 /* work-items over the width of a tile */
-#define PAIRS 32 /* pairs of channels of a tile, whose bytes are a multiple of COPY_BYTES */
-#define COPY_BYTES 16 /* bytes of a copy: 4, 8 or 16, which divides the bytes of a pixel of x */
+/* pairs of channels of a tile; the channels of one pixel of the tile take a multiple of COPY_BYTES
+ * bytes */
+#define PAIRS 32
+#define COPY_BYTES 16 /* bytes of a copy: 4, 8 or 16; a divisor of the bytes of a pixel of x */
 #define KERNEL_H 3 /* rows of the window */
 #define KERNEL_W 3 /* columns of the window */
 #define STRIDE_Y 1 /* rows from a window to the next */
@@ -36,11 +38,13 @@
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + (KERNEL_H - 1) * DILATION_Y + 1)
 #define HALO_W ((TILE_W - 1) * STRIDE_X + (KERNEL_W - 1) * DILATION_X + 1)
 #define TAPS (KERNEL_H * KERNEL_W)
-#define CHUNK (2 * PAIRS)
+#define CHUNK (2 * PAIRS) /* channels of a tile */
 /* copies of a pixel, and channels of a copy */
 #define COPIES (CHUNK * (int)sizeof(REAL) / COPY_BYTES)
 #define COPY_CHANNELS (COPY_BYTES / (int)sizeof(REAL))
 
+/* PAIR: the type of two neighbouring channels in x and y. PAIR_VALUE converts a pair to floats, and
+ * PAIR_OF converts two floats to a pair. */
 #if HALVES
 #define PAIR uint
 #define PAIR_VALUE(pair) \

@@ -40,6 +40,7 @@ _STRIPS_Y, _STRIPS_X = (1, 2, 4, 7, 8, 14), (1, 2, 4, 8)
 # The rates below are estimates for an H100 that no measurement has corrected yet. The rates
 # decide the order in which tilings are tried.
 _SCHEDULERS = 4
+"""Warp schedulers of a multiprocessor."""
 _COPY_INSTRUCTIONS = 14
 """Instructions of a copy to shared memory."""
 _STORE_INSTRUCTIONS = 14
@@ -47,8 +48,8 @@ _STORE_INSTRUCTIONS = 14
 _LATENCY = 2500.0
 """Cycles in which a work-group waits for its inputs and for its barrier."""
 _READ, _STORED = 24.0, 14.0
-"""Bytes that a multiprocessor reads in a cycle, some of them from the L2 cache, and bytes that it
-writes in a cycle."""
+"""Bytes that a multiprocessor reads in a cycle, partly from the L2 cache, and bytes that a
+multiprocessor writes in a cycle."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class _Tiling:
 
     @property
     def pairs(self) -> int:
-        """Pairs of channels of a tile. All tiles have about the same number."""
+        """Pairs of channels of a tile. All tiles have about the same number of pairs."""
         pairs = self.problem.channels // 2
         chunks = -(-pairs // _MAX_PAIRS)
         return rounded_up(-(-pairs // chunks), max(1, self.copy_bytes // (2 * self.itemsize)))
@@ -146,8 +147,8 @@ class _Tiling:
 
 
 class DepthwiseTiled(Algorithm):
-    """Computes a depthwise convolution from inputs and weights in shared memory, so that also with
-    large filters the registers have room for a strip of outputs."""
+    """Computes a depthwise convolution from inputs and weights in shared memory, so that the
+    registers have room for a strip of outputs even with large filters."""
 
     op = "conv2d"
     name = "depthwise_tiled"
@@ -176,8 +177,8 @@ class DepthwiseTiled(Algorithm):
 
     def variants_in(self, problem: Conv2dProblem, device: Device,
                     precisions: Sequence[str]) -> Iterator[Variant]:
-        # float16 comes first: it has other tilings than float32, and only the first few variants
-        # may be tried
+        # variants of float16 come first: float16 and float32 have different tilings, and the tuner
+        # may try only the first few variants
         return _variants(problem, device, [precision for precision in ("fp16", "fp32")
                                            if precision in precisions])
 
@@ -242,8 +243,9 @@ def _tiling(problem: Conv2dProblem, variant: Variant) -> _Tiling:
 
 def _tilings(problem: Conv2dProblem, itemsize: int, device: Device) -> list[_Tiling]:
     """Returns the tilings that are offered, in the order of their expected times: for each size of
-    a work-group the tiling that is expected to be the fastest. There are several sizes because the
-    expected times are least certain about how work-groups share a multiprocessor."""
+    a work-group the tiling that is expected to be the fastest. Several sizes are offered
+    because it is hard to estimate how much the work-groups of a multiprocessor slow one another
+    down."""
     tilings = [_Tiling(problem, itemsize, *sizes)
                for sizes in itertools.product(_ROWS, _COLUMNS, _STRIPS_Y, _STRIPS_X)]
     fastest: dict[int, _Tiling] = {}

@@ -1,6 +1,6 @@
-/* Convolution as a tiled matrix product whose left matrix, output pixels by K, is never stored: it
- * is gathered from the input while tiles are filled (implicit im2col). An index k of the axis K
- * stands for an input channel c of the group and a tap (r, s).
+/* Convolution as a tiled matrix product whose left matrix, output pixels by K, is never stored:
+ * its values are gathered from the input while tiles are filled (implicit im2col). An index k of
+ * the axis K stands for an input channel c of the group and a tap (r, s).
  *
  *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
  *
@@ -27,8 +27,8 @@
 #define SPLIT_K 1 /* work-groups that share the K range of a tile */
 /* work-groups that are to fit a multiprocessor at once, which bounds the registers */
 #define BLOCKS_PER_UNIT 1
-/* 1: k is channel k of the pixel itself; 0: k_table[k / VECTOR] holds the offset of k in x, and
- * its row and column */
+/* 1: k is channel k of the pixel itself; 0: k_table[k / VECTOR] holds the offset of k in x from the
+ * window's corner, and the row and column of k in the window */
 #define POINTWISE 0
 /* 1: x, y and the epilogue's tensor operands are 16-bit floats; the tiles in shared memory are
  * always 32-bit floats */
@@ -49,8 +49,10 @@
 
 #define THREADS_P (TILE_P / WORK_P)
 #define THREADS_M (TILE_M / WORK_M)
-#define SET (THREADS_P * THREADS_M)
+#define SET (THREADS_P * THREADS_M) /* work-items of a k-slice */
 #define WORK_GROUP_SIZE (SET * SLICE_K)
+/* A is a tile of inputs, B a tile of weights. A unit of A is VECTOR values of a pixel; a unit of B
+ * is four output channels of one k. A work-item loads A_LOADS and B_LOADS units of the tiles. */
 #define A_STRIDE (TILE_P + 4)
 #define A_UNITS (TILE_P * TILE_K / VECTOR)
 #define A_LOADS CEIL_DIV(A_UNITS, WORK_GROUP_SIZE)
@@ -97,6 +99,7 @@
     (((pixel) / plane * y_channels + (channel)) * plane + (pixel) % plane)
 #endif
 
+/* Loads the work-item's units of the tiles that begin at fetched_k into registers. */
 #define FETCH(fetched_k)                                                              \
     {                                                                                 \
         UNROLL for (int i = 0; i < A_LOADS; i++) {                                    \
@@ -118,7 +121,7 @@
         }                                                                             \
     }
 
-#define OUTSIDE (-0x7fffffff)
+#define OUTSIDE (-0x7fffffff) /* the base of a pixel after the last one */
 
 #if POINTWISE
 #define FETCH_A(i, k_index) a_next[i] = FETCH_UNIT(x + base[i], (k_index) * x_channel);
@@ -146,6 +149,7 @@
     (tile)[(k_index) * A_STRIDE + (pixel)] = UNIT_VALUE(unit);
 #endif
 
+/* Stores the units in registers to the two tiles in shared memory that begin at `tile`. */
 #define STORE_TILE(tile)                                                         \
     {                                                                            \
         UNROLL for (int i = 0; i < A_LOADS; i++) {                               \
@@ -161,8 +165,8 @@
         }                                                                        \
     }
 
-/* The rows and columns of a work-item are runs of four, spread over the tile so that the four-wide
- * reads of neighbouring work-items fall in different banks. */
+/* A work-item has runs of four rows and runs of four columns. The runs are spread over the tile so
+ * that the four-wide reads of neighbouring work-items fall in different banks. */
 #define ROW(thread, i) ((i) / 4 * (4 * THREADS_P) + (thread) * 4 + (i) % 4)
 #define COLUMN(thread, j) ((j) / 4 * (4 * THREADS_M) + (thread) * 4 + (j) % 4)
 

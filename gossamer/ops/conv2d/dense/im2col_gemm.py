@@ -103,10 +103,10 @@ _PROCESSOR_COST = {
     (16, 32, 32): 4.0, (32, 32, 32): 4.2, (16, 16, 64): 6.2, (256, 128, 8): 9.0,
     (128, 256, 8): 9.0}
 """Relative time of a multiply-add on a processor, by tile_p, tile_m and tile_k. The table was
-fitted to times of SqueezeNet's layers under PoCL on two cores with AVX-512. On these cores the
-faster one of the two tiles with the shortest estimated times takes 11% longer than a layer's best
-tile. On another processor this table and the two numbers below only decide the order in which tiles
-are tried."""
+fitted to times of SqueezeNet's layers under PoCL on two cores with AVX-512. On these cores, if
+the two tiles with the shortest estimated times are tried, the faster one takes 11% longer than a
+layer's best tile. On another processor this table and the two numbers below only decide the order
+in which tiles are tried."""
 _PROCESSOR_STORE = 30
 """Time of storing a result, as a multiple of the time of a multiply-add."""
 _PROCESSOR_SHARE = 0.11
@@ -295,8 +295,8 @@ def _work_groups(problem: Conv2dProblem, tile: Tile) -> int:
 
 
 def _processor_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates) -> float:
-    """Returns the estimated time on processors in microseconds: the time of all multiply-adds and
-    stores of all work-groups, which also compute padding."""
+    """Returns the estimated time on processors in microseconds: the time of the multiply-adds and
+    stores of all work-groups, padding included."""
     rounds = -(-_work_groups(problem, tile) // max(limits.compute_units, 1))
     padded_k = -(-problem.depth // tile.tile_k) * tile.tile_k
     multiply_add = _PROCESSOR_COST[tile.tile_p, tile.tile_m, tile.tile_k]

@@ -1,5 +1,5 @@
-"""Layouts and index tables of the kernels with implicit im2col, which multiply the im2col matrix
-without storing it."""
+"""Lists the layouts and makes the index tables of the kernels with implicit im2col, which multiply
+the im2col matrix without storing it."""
 
 from __future__ import annotations
 

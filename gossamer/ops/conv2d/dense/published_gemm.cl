@@ -1,9 +1,9 @@
 /* The published matrix product: C = A * B of row-major matrices, for each member of a batch.
  *
  * A work-group computes 64 rows by 64 columns. The work-group copies a tile of A (64 rows by
- * TILE_K) and a tile of B (TILE_K by 64 columns) to shared memory, and each of its 16 by 8
- * work-items adds 8 rows by 4 columns of the tiles' product to sums in registers. The tiles advance
- * along the depth.
+ * TILE_K) and a tile of B (TILE_K by 64 columns) to shared memory. Each of the 16 by 8
+ * work-items then adds 8 rows by 4 columns of the tiles' product to sums in registers. The tiles
+ * advance along the depth.
  *
  * The rows of a work-item are 8 apart, and the rows of A's tile are padded, so that neighbouring
  * work-items read from different banks. */
@@ -22,6 +22,7 @@
 #define THREADS (THREADS_X * THREADS_Y)
 #define A_STRIDE (TILE_K + 4)
 
+/* A_UNIT, B_UNIT: the type of the numbers of A or B that are loaded at once. */
 #if A_VECTOR == 4
 #define LOAD_A(row, k) LOAD4(a + (row) * depth + (k))
 #define A_UNIT float4
@@ -52,8 +53,8 @@
     sum[row].z = FMA(factor, (b_row).z, sum[row].z);     \
     sum[row].w = FMA(factor, (b_row).w, sum[row].w);
 
-/* a_members: number of matrices A, which the members of the batch take in turn; each member has a
- * matrix B and a matrix C of its own. first: elements of C before the first result. */
+/* a_members: number of matrices A; member i of the batch reads matrix i % a_members. Each member
+ * has a matrix B and a matrix C of its own. first: elements of C before the first result. */
 KERNEL LAUNCH_BOUNDS(THREADS, 1) void published_gemm(
     const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b, GLOBAL float *RESTRICT c,
     int rows, int columns, int depth, int b_stride, int c_stride, int a_members, int first)

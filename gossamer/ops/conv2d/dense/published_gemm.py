@@ -1,5 +1,6 @@
-"""The matrix product of the published convolution in OpenCL: tiles of 64 x 64 in shared memory, and
-8 x 4 results for each work-item. No tile is loaded while another one is multiplied."""
+"""Launches the matrix product of the published convolution in OpenCL, which has tiles of 64 x 64 in
+shared memory and 8 x 4 results for each work-item. No tile is loaded while another one is
+multiplied."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Product:
     b_stride: elements from a row of B to the next.
     c_stride: elements from a row of C to the next.
     members: number of products; their matrices follow one another in memory.
-    a_members: number of matrices A, which the products take in turn.
+    a_members: number of matrices A; product i reads matrix i % a_members.
     first: elements of C before the first result.
     """
 
@@ -70,8 +71,8 @@ def _shared_bytes(tile_k: int) -> int:
 def multiplication(product: Product, tile_k: int, a: Buffer | Callable[..., Argument],
                    b: Buffer | Callable[..., Argument], c: Callable[..., Argument],
                    device: Device) -> Launch:
-    """Returns the launch of products. a, b, c: the matrices as arguments of a Launch, that is
-    buffers, or functions that return the buffer of the matrix in a step."""
+    """Returns the launch of products. a, b, c: the matrices as arguments of a Launch; each is
+    a buffer, or a function that returns a buffer when the launch runs."""
     aligned = all(size % 4 == 0 for size in (product.columns, product.b_stride, product.c_stride,
                                              product.first))
     kernel = device.compile(KernelSource.of(_SOURCE, "published_gemm", {

@@ -2,9 +2,10 @@
  * sums of PIXELS output pixels by 16 * VECTORS output channels in vector registers. No operand is
  * staged: weights are read in order, and each number of the input is broadcast to a vector.
  *
- * panels: the weights. Each group has a panel for every 16 * VECTORS of its output channels, with
- * the weights of these channels by tap and input channel. zeros: a zero for each input channel of a
- * group, read in place of pixels outside of the image.
+ * panels: the weights. The output channels of a group are divided into blocks of 16 * VECTORS. Each
+ * block has a panel: for each tap and each input channel, one weight for each output channel of the
+ * block. zeros: a zero for each input channel of a group, read in place of pixels outside of the
+ * image. plane: number of output pixels of an image.
  *
  * x and y begin at the elements x_first and y_first of their buffers. In NHWC a pixel of y has
  * y_channels channels in memory; where y is a part of a larger tensor, y_channels includes the
@@ -92,7 +93,7 @@ KERNEL LAUNCH_BOUNDS(1, 1) void wide_gemm(
         for (int s = 0; s < kernel_width; s++) {
             const GLOBAL REAL *from[PIXELS];
 #if !IN_NHWC
-            int apart[PIXELS];
+            int apart[PIXELS]; /* elements from one channel to the next */
 #endif
             UNROLL for (int i = 0; i < PIXELS; i++) {
                 int in_row = row[i] + r * dilation_y, in_column = column[i] + s * dilation_x;

@@ -105,8 +105,8 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 
 def _expected_us(problem: Conv2dProblem, pixels: int, vectors: int, device: Device) -> float:
     """Returns the estimated time of a launch in microseconds: the time in which all work-items
-    multiply, add and store, also for padding, and the time in which they find the input pixels of
-    each tap."""
+    multiply, add and store, padding included, and the time in which they compute the addresses of
+    the input pixels of each tap."""
     per_group = problem.out_channels // problem.groups
     tiles = -(-problem.pixels // pixels) * -(-per_group // (16 * vectors)) * problem.groups
     rounds = -(-tiles // max(device.limits.compute_units, 1))

@@ -1,5 +1,5 @@
 /* The transforms of Winograd's minimal filtering F(OUTPUT x OUTPUT, 3 x 3). The output is cut into
- * tiles of OUTPUT x OUTPUT results. Each tile depends on INPUT x INPUT inputs, INPUT = OUTPUT + 2.
+ * tiles of OUTPUT x OUTPUT results. Each tile depends on INPUT x INPUT inputs; INPUT = OUTPUT + 2.
  * Between the transforms another kernel multiplies channels by weights at each of the POINTS =
  * INPUT * INPUT points.
  *

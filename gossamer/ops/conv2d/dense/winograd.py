@@ -32,10 +32,10 @@ _SOURCE = Path(__file__).with_name("winograd.cl")
 _OUTPUTS = (4, 2)
 """Rows and columns of results of a tile."""
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.625, -0.625, 1.5, -1.5)}
-"""By the number of rows of a tile of results: the points, beside infinity, at which polynomials are
-multiplied. The kernels have the same points. With points other than 1 and 2 the errors are smaller:
-see B. Barabasz, A. Anderson, K. Soodhalter and D. Gregg, "Error analysis and improving the accuracy
-of Winograd convolution for deep neural networks", ACM TOMS 46 (4), 2020."""
+"""For each number of rows of a tile of results, the points at which polynomials are multiplied;
+infinity is a further point. The kernels have the same points. With points other than 1 and 2 the
+errors are smaller: see B. Barabasz, A. Anderson, K. Soodhalter and D. Gregg, "Error analysis and
+improving the accuracy of Winograd convolution for deep neural networks", ACM TOMS 46 (4), 2020."""
 _SHARE_OF_COPIES = {True: 0.75, False: 0.6}
 """Rate at which transforms read and write, as a share of the device's rate of copies, on processors
 (True) and on GPUs (False). These rules of thumb only decide how early winograd is tried among the
@@ -198,7 +198,7 @@ def _product(problem: Conv2dProblem, output: int) -> Conv2dProblem:
 @functools.lru_cache(maxsize=512)
 def _products(product: Conv2dProblem,
               device: Device) -> dict[tuple[tuple[str, int | str], ...], Variant]:
-    """Returns the variants of the product in NHWC and float32 without workspace, by config."""
+    """Returns, by config, the variants of the product in NHWC and float32 without workspace."""
     return {variant.config: variant
             for variant in _product_algorithm(device).variants(product, device)
             if variant.precision == "fp32" and not variant.workspace and {

@@ -28,8 +28,8 @@ class SparseIm2col(Algorithm):
     images are multiplied several at a time, so that the arithmetic of a nonzero weight takes longer
     than its overhead.
 
-    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result for
-    which it would be multiplied by zeros only.
+    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
+    whose weights for this input are all zero.
     """
 
     op = "conv2d"

@@ -1,4 +1,4 @@
-"""Epilogues of convolutions as element-wise nodes of cuDNN's graphs."""
+"""Translates epilogues of convolutions to element-wise nodes of cuDNN's graphs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Pointwise:
 def pointwise(epilogue: Epilogue) -> tuple[Pointwise, ...] | None:
     """Returns an epilogue as nodes of a cuDNN graph; the last node gives the output. Returns None
     where cuDNN has no node for a step, where the output is not the result of the last step alone,
-    or where some value besides the output is unused."""
+    or where a value other than the output is never read."""
     expression = epilogue.expression
     last = expression.inputs + len(expression.steps) - 1
     used = [argument for step in expression.steps for argument in step.arguments]

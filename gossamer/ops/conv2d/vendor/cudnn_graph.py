@@ -60,7 +60,7 @@ _WORKSPACE = re.compile(r"^Plan at index (\d+): .*workspace violation\. Requires
 
 @dataclass(frozen=True)
 class CudnnForm:
-    """How a convolution is described to cuDNN, beside the sizes of the problem.
+    """How a convolution is described to cuDNN, besides the sizes of the problem.
 
     precision: "fp32", "tf32" or "fp16".
     layout: layout of all tensors.
@@ -117,8 +117,8 @@ def offered(device: Device, problem: Conv2dProblem, form: CudnnForm) -> CudnnOff
 
 
 def _plain(problem: Conv2dProblem, form: CudnnForm) -> Conv2dProblem:
-    """Returns a problem without the facts that are not described to cuDNN, and without its epilogue
-    where the epilogue is not fused."""
+    """Returns a problem as it is described to cuDNN: without facts about weights and values, and
+    without its epilogue where the epilogue is not fused."""
     plain = replace(problem, weights_info=WeightsInfo(), facts=(), result=REAL)
     return plain if form.fused else replace(plain, epilogue=Epilogue())
 
@@ -208,7 +208,7 @@ def _no_engine(error: BaseException) -> str:
 
 
 def _refusal(message: str, too_large: int) -> str:
-    """Returns one line that says why none of the plans is usable, from cuDNN's message."""
+    """Returns one line, made from cuDNN's message, that says why none of the plans is usable."""
     if too_large:
         return _TOO_LARGE
     reasons = [line.partition(": ")[2] for line in message.splitlines()
@@ -314,7 +314,7 @@ def _planned(problem: Conv2dProblem, form: CudnnForm, library: CudnnLibrary, han
 def _graph(problem: Conv2dProblem, form: CudnnForm, api: Any, handle: Any) -> Any:
     real = api.data_type.FLOAT
     stored = api.data_type.HALF if form.dtype == "float16" else real
-    # a caller that captures an execution must hold the plan for as long as the captured graph
+    # a caller that captures an execution must hold the plan as long as the captured graph exists
     graph = api.pygraph(io_data_type=stored, intermediate_data_type=real, compute_data_type=real,
                         handle=handle, cuda_graph_retention=api.cuda_graph_retention.NONE)
 

@@ -1,4 +1,5 @@
-"""Gathers the im2col matrix of a convolution, in parts, and packs the weights that multiply it.
+"""Gathers the im2col matrix of a convolution, in parts, and packs the weights that are multiplied
+with this matrix.
 
 Source: the framework Caffe, which computes a convolution as a matrix product by im2col. With sparse
 weights a sparse matrix is multiplied by the im2col matrix.
@@ -104,8 +105,8 @@ def output_offset(problem: Conv2dProblem, layout: str, part: MatrixPart) -> int:
 
 def gather(problem: Conv2dProblem, x: TensorSpec, part: MatrixPart, device: Device,
            matrix: Callable[..., Argument] = workspace_buffer) -> Launch:
-    """Returns the launch that writes the part's im2col matrix, from input 0 with spec x, to the
-    start of the workspace, or of the buffer that `matrix` stands for."""
+    """Returns the launch that gathers the part's im2col matrix from input 0, which has the spec x.
+    The matrix is written to the start of the workspace, or of the buffer that `matrix` returns."""
     itemsize = x.stored_dtype.itemsize
     images, pixels, channels = part.images, part.pixels, problem.channels
     group_channels = channels // problem.groups

@@ -192,11 +192,11 @@ def _products(problem: Conv2dProblem, precision: str, layout: str, device: Devic
 
 def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
           epilogue: Fused) -> _ProductCall:
-    """Returns the product for one part. Output channels are the rows of D in NHWC, where channels
-    are adjacent, and the columns of D in other layouts. In NHWC and CHWN the members of a batched
-    product are the groups. In NCHW the members are the images, and the product is repeated for each
-    group. Where a part has fewer images than the problem has groups, the members are the groups,
-    and the product is repeated for each image."""
+    """Returns the product for one part. Let D be the result of the product. Output channels are the
+    rows of D in NHWC, where channels are adjacent, and the columns of D in other layouts. In NHWC
+    and CHWN the members of a batched product are the groups. In NCHW the members are the images,
+    and the product is repeated for each group. Where a part has fewer images than the problem has
+    groups, the members are the groups, and the product is repeated for each image."""
     channels, depth = problem.out_channels // problem.groups, problem.depth
     pixels, plane = part.pixels, problem.out_height * problem.out_width
     first = output_offset(problem, layout, part)

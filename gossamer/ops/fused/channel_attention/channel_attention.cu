@@ -4,9 +4,10 @@
  *
  * A cluster of work-groups computes an image, and each work-group has SLICE_WORDS words of 16 bytes
  * of each pixel. While the previous kernel still runs, a work-group copies its weights to shared
- * memory. The work-group reads its words for the means, and keeps them in shared memory. Where they
- * do not fit, the work-group reads them again for the results. The first product is a sum over all
- * channels: each work-group gives the other work-groups its partial sums over its own channels.
+ * memory. The work-group reads its words for the means, and keeps the words in shared memory. Where
+ * the words do not fit, the work-group reads them again for the results. The first product is a sum
+ * over all channels: each work-group gives the other work-groups its partial sums over its own
+ * channels.
  *
  * weights: for each work-group the weights of the first product for its channels, as (SQUEEZED
  * numbers, channels), and the weights of the second product in the same shape. */
@@ -21,7 +22,7 @@
 #define CLUSTER 2 /* work-groups of a cluster */
 #define WARPS 8 /* warps of a work-group */
 #define HELD 1 /* 1: the words of an image that a work-group reads fit its shared memory */
-#define HELD_AT 2116 /* place of the words of HELD in shared memory, in floats behind the weights */
+#define HELD_AT 2116 /* floats between the weights and the words of HELD in shared memory */
 #define SQUEEZE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the first product */
 #define SQUEEZE_EPILOGUE(value, channel, index) /* applies the epilogue of the first product */
 #define EXCITE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the second product */

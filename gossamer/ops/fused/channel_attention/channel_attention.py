@@ -225,8 +225,8 @@ def _division(problem: FusionProblem, precision: str, cluster: int, warps: int,
 def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_Division]:
     """Returns the divisions that are offered, in the order of their expected times. Of the clusters
     whose work-groups have the same number of words, only the smallest is offered. The first
-    division is taken where nothing is measured. It is therefore the fastest of the divisions that
-    every device with clusters has room for."""
+    division, which is taken where nothing is measured, is the fastest one that every device with
+    clusters can run."""
     batch, limits = problem.inputs[0].shape[0], device.limits
     alone = _division(problem, precision, 1, min(_WARPS), device)
     found: dict[int, list[_Division]] = {}

@@ -3,8 +3,8 @@
  * NHWC.
  * The image is read in the format of the network's input (ops/image.h).
  *
- * A work-group of four warps computes OUT_PART channels of a tile of results: it goes down 64
- * columns of the convolution's outputs. The work-group computes a band of ROWS rows of outputs at a
+ * A work-group of four warps computes OUT_PART channels of a tile of results. The work-group goes
+ * down 64 columns of the convolution's outputs, and computes a band of ROWS rows of outputs at a
  * time: the rows of outputs that a row of results needs and the previous row of results did not
  * need.
  *
@@ -15,10 +15,11 @@
  * the copy lies a line of zeros, for windows of an odd number of lines.
  *
  * A lane has the same columns and channels in all rows. The lane takes the maximum over the rows
- * and writes this maximum to shared memory, where the maximum over columns is taken. SHARED_ROWS of
- * the rows belong to the next window, too. While tensor cores multiply a band with wgmma, the warps
- * take the maxima over columns of the previous band, and store the next rows of the image as lines.
- * A warp loads the first channels of one of these rows one band ahead. The sizes are in sizes.h. */
+ * and writes this maximum to shared memory, where the maximum over columns is taken. The last
+ * SHARED_ROWS rows of a band belong to the next window, too. While tensor cores multiply a band
+ * with wgmma, the warps take the maxima over columns of the previous band, and store the next rows
+ * of the image as lines. A warp loads the first channels of one of these rows one band ahead. The
+ * sizes are in sizes.h. */
 
 #include "dialect/common.h"
 #include "ptx/cp_async.h"

@@ -1,6 +1,6 @@
 """The algorithm convolution_pool_mma computes a network's first convolution and the maximum over
 windows behind it as one kernel for NVIDIA GPUs, so that the convolution's result, the largest
-tensor of many networks, never goes to memory."""
+tensor of many networks, is never written to memory."""
 
 from __future__ import annotations
 

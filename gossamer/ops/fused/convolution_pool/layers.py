@@ -36,7 +36,8 @@ class ConvolutionPool:
 
 
 def convolution_pool_of(problem: FusionProblem) -> ConvolutionPool | None:
-    """Returns the layers of a fusion; None where they are no first convolution and maximum."""
+    """Returns the layers of a fusion; None where the layers are not a first convolution and the
+    maximum over windows of its result."""
     *before, convolution, pool = problem.parts
     if not (isinstance(convolution, Conv2dProblem) and isinstance(pool, PoolProblem)):
         return None

@@ -75,8 +75,8 @@ INLINE void multiply_rows(float (&sums)[ROWS][OUT_PART / 8][4], uint lines, uint
         uint word = first[i] + number * LINE_WORDS;
         return word >= end ? word - RING * LINE_WORDS : word;
     };
-    /* words from a step's first line to its second line, which is the line of zeros where the
-     * window has no more lines */
+    /* words from a step's first line to its second line; where the window has no more lines, the
+     * second line is the line of zeros */
     auto to_upper = [&](int step, uint word) {
         return step == STEPS - 1 && LINES % 2 ? start + ZERO_LINE * LINE_WORDS - word : LINE_WORDS;
     };

@@ -1,7 +1,7 @@
 /* The sizes of convolution_pool_mma.cu.
  *
  * POOL_H, POOL_W  the size of the windows over which maxima are taken
- * POOL_Y, POOL_X  the steps of these windows
+ * POOL_Y, POOL_X  the strides of these windows
  * ROWS         rows of outputs that are multiplied together: POOL_Y where windows share rows,
  *              otherwise POOL_H
  * SHARED_ROWS  rows of outputs that a window shares with the next window
@@ -49,22 +49,22 @@
 /* work-groups that a multiprocessor is to hold: the most without spilled registers */
 #define BLOCKS_PER_UNIT (MAKES_IMAGE && !WGMMA ? 2 : 3)
 #define LINE_WORDS 64 /* words of 16 bytes of a line, one for each column */
-#define LINES (CHANNELS * KERNEL_H)
-#define STEPS CEIL_DIV(LINES, 2)
-#define RING (CHANNELS * ROWS_HELD)
-#define ZERO_LINE (RING + 1)
-#define WEIGHT_WORDS (2 * STEPS * OUT_PART)
+#define LINES (CHANNELS * KERNEL_H) /* lines of a window */
+#define STEPS CEIL_DIV(LINES, 2)    /* steps, which multiply two lines each */
+#define RING (CHANNELS * ROWS_HELD) /* lines of the ring */
+#define ZERO_LINE (RING + 1)        /* number of the line of zeros */
+#define WEIGHT_WORDS (2 * STEPS * OUT_PART) /* words of 16 bytes of the weights */
 #define ADVANCE (POOL_Y * STRIDE_Y) /* rows of the image from one row of results to the next */
 #define SPAN (ROWS_HELD - ADVANCE)  /* rows of the image under ROWS rows of outputs */
-#define PAIRS CEIL_DIV(KERNEL_W, 2)
+#define PAIRS CEIL_DIV(KERNEL_W, 2) /* pairs of numbers of a row of a window */
 /* With a stride of at most 2, a lane loads two numbers of a column's window, and gets the other
  * numbers from the lanes that load them. With larger strides a lane loads all numbers of the
  * window. */
 #define EXCHANGES (STRIDE_X <= 2)
 #define BEYOND (EXCHANGES ? 2 * (PAIRS - 1) / STRIDE_X : 0) /* columns loaded behind the 64 */
-#define ROUNDS (2 + (BEYOND > 0))
-#define NUMBERS (EXCHANGES ? 2 : 2 * PAIRS)
-#define CHANNELS_AT_ONCE (EXCHANGES ? CHANNELS : 1)
+#define ROUNDS (2 + (BEYOND > 0)) /* rounds in which the 32 lanes of a warp load a row's columns */
+#define NUMBERS (EXCHANGES ? 2 : 2 * PAIRS) /* numbers that a lane loads of a column's window */
+#define CHANNELS_AT_ONCE (EXCHANGES ? CHANNELS : 1) /* channels that a lane loads at once */
 /* words of 4 bytes of a column of maxima, with padding so that columns begin in different banks */
 #define COLUMN_WORDS (OUT_PART / 2 + (OUT_PART / 8 % 2 ? 0 : 4))
-#define UNITS (OUT_PART / 8)
+#define UNITS (OUT_PART / 8) /* groups of 8 output channels */

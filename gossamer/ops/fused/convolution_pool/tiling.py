@@ -1,4 +1,4 @@
-"""How convolution_pool_mma divides its work, and its expected time."""
+"""Divides the work of convolution_pool_mma into tiles, and estimates their times."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _BYTES_PER_MICROSECOND = 4.26e6
 
 @dataclass(frozen=True)
 class PoolTile:
-    """The work of a work-group, which is a config.
+    """The work of a work-group; its fields are the config of a variant.
 
     height: rows of results of a work-group.
     channels: output channels of a work-group.
@@ -178,7 +178,8 @@ def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> li
 
 
 def _tiles(convolution: Conv2dProblem, pool: PoolProblem, wgmma: int) -> Iterator[PoolTile]:
-    """Yields tiles with the two largest parts that divide the convolution's output channels."""
+    """Yields tiles with one of two numbers of output channels: the two largest of the possible
+    numbers that divide the convolution's output channels and whose sums fit the registers."""
     rows_of_results = max(1, pool.out_height)
     divided = {-(-rows_of_results // count) for count in range(1, _MOST_DIVISIONS + 1)}
     heights = sorted(divided | {min(height, rows_of_results) for height in _SMALL_HEIGHTS})

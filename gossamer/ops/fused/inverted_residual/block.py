@@ -1,4 +1,4 @@
-"""Finds the layers of inverted residual blocks and separable convolutions, and says which blocks
+"""Recognises inverted residual blocks and separable convolutions in fusions, and says which blocks
 one kernel can compute.
 
 Sources: A. Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision
@@ -152,7 +152,8 @@ def _block(problem: FusionProblem, first: Sequence[Problem], depthwise: Problem,
            project: Problem) -> Block | None:
     """Returns the block of a fusion; None where the convolutions are of other kinds, or the parts
     are no chain. In a chain each part reads the result of the part before it as its first input; an
-    element-wise part may read it as any input. first: the convolution that expands, if any."""
+    element-wise part may read this result as any input. first: the convolution that expands, if
+    any."""
     convolutions = [part for part in (*first, depthwise, project)
                     if isinstance(part, Conv2dProblem)]
     if len(convolutions) != len(first) + 2 or not isinstance(depthwise, Conv2dProblem) or (
@@ -226,8 +227,8 @@ def reason_apart(block: Block) -> str | None:
 
 
 def epilogues(block: Block) -> dict[str, tuple[int, Epilogue]]:
-    """Returns for each convolution the number of its part and its epilogue, by the prefix that the
-    macros of this epilogue have in kernels."""
+    """Returns the number of the part and the epilogue of each convolution. The key is the prefix
+    of the macros of this epilogue in kernels."""
     names = ("EXPAND_", "DEPTHWISE_", "PROJECT_")[-len(block.convolutions):]
     return {name: (block.part(part), part.epilogue)
             for name, part in zip(names, block.convolutions, strict=True)}

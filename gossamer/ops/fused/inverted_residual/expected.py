@@ -1,4 +1,4 @@
-"""The cycles that a tile of a block of MobileNet is expected to take, by models that were fitted to
+"""Estimates the cycles of a tile of a MobileNet block, by models that were fitted to
 measurements."""
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ChunkWork:
 
     def beside(self, groups: int, limits: Limits) -> int:
         """Returns a lower bound of the number of work-groups that run at once on the multiprocessor
-        with most of them. The bound follows from the GPCs: all work-groups of a cluster run in one
+        that runs the most. The bound follows from the GPCs: all work-groups of a cluster run in one
         GPC. groups: number of work-groups of the launch."""
         if self.cluster == 1:
             return 1
@@ -182,8 +182,7 @@ def cycles_with_excite(work: ChunkWork, small: float, together: int) -> float:
 
     A phase of a chunk takes the longest of three times: the time in which a warp waits, the time in
     which the scheduler issues the instructions of its warps, and the time in which all warps access
-    shared memory.
-    Work-groups of one multiprocessor wait at the same time.
+    shared memory. Work-groups of one multiprocessor wait at the same time.
 
     small: bytes of the weights of the two small products.
     """

@@ -1,12 +1,13 @@
 /* An inverted residual block, or a separable convolution, as one kernel: a 1x1 convolution that
  * expands the channels, a depthwise convolution, and a 1x1 convolution that projects them. With
- * squeeze-and-excite, which needs the whole image before it scales, the first two convolutions are
- * one kernel and the projection is another.
+ * squeeze-and-excite, where the gates depend on the whole image, the first two convolutions are one
+ * kernel and the projection is another.
  *
- * A work-group computes TILE_H by TILE_W outputs of all channels. For CHUNK hidden channels at a
- * time the work-group expands the pixels under the tile's windows into shared memory, where pixels
- * outside of the image are zeros, convolves the expanded pixels there, and adds their projection to
- * sums in registers. So the expanded tensor is never in global memory. Tensors are NHWC.
+ * A work-group computes TILE_H by TILE_W outputs of all channels. The work-group computes
+ * CHUNK hidden channels at a time: it expands the pixels under the tile's windows into shared
+ * memory, with zeros in place of pixels outside of the image, convolves the expanded pixels, and
+ * adds their projection to sums in registers. So the expanded tensor is never in global memory.
+ * Tensors are NHWC.
  *
  * A unit of work is four neighbouring pixels and four channels. A work-item computes SUMS units of
  * the projection. */
@@ -26,8 +27,8 @@
 /* 1: the depthwise convolution is computed; 0: the hidden channels of x are scaled by the gates of
  * their image instead */
 #define CONVOLVES 1
-/* 1: the projection is computed; 0: y receives the hidden channels, `hidden` for each pixel, and
- * `totals` the sum of each channel over each tile */
+/* 1: the projection is computed; 0: y receives the hidden channels, `hidden` numbers for each
+ * pixel, and `totals` receives the sum of each channel over each tile */
 #define PROJECTS 1
 #define PADDED 0 /* 1: the hidden channels are fewer than `hidden`, which is a multiple of CHUNK */
 #define VECTOR 1 /* 1: the output channels are a multiple of 4 */
@@ -49,8 +50,8 @@
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
 #define TILE (TILE_H * TILE_W)
-#define UNITS CEIL_DIV(TILE, 4)
-#define QUADS (CHUNK / 4)
+#define UNITS CEIL_DIV(TILE, 4) /* groups of four pixels of a tile */
+#define QUADS (CHUNK / 4)       /* groups of four channels of a chunk */
 #define ZERO4 MAKE4(0.0f, 0.0f, 0.0f, 0.0f)
 /* KEEP_REAL sets hidden channels that do not exist to 0: an epilogue may give them any value. */
 #if PADDED

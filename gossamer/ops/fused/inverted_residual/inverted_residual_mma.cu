@@ -2,15 +2,15 @@
  * in shared memory. Tensor cores compute both 1x1 convolutions, in float16, in TF32, or in float32
  * by three products of TF32 numbers.
  *
- * A cluster of CLUSTER work-groups computes TILE_H by TILE_W outputs of all channels. Its
- * work-groups share the chunks of CHUNK hidden channels round-robin. For each chunk, a work-group
- * expands the pixels under the tile's windows that lie in the image, and stores them in shared
- * memory with zeros around them. The work-group convolves the expanded pixels, and adds their
- * projection to sums in registers while it expands the next chunk. Weights are copied to shared
- * memory one chunk ahead. At the end, each work-group of a cluster receives the sums of all
- * work-groups for its part of the results. Tensors are NHWC. y begins at y_first, and its pixels
- * have y_channels channels in memory: where y is a part of a larger tensor, y_channels includes the
- * channels of other tensors.
+ * A cluster of CLUSTER work-groups computes TILE_H by TILE_W outputs of all channels. The
+ * work-groups of a cluster share the chunks of CHUNK hidden channels round-robin. For each chunk, a
+ * work-group expands the image's pixels under the tile's windows, and stores the expanded pixels in
+ * shared memory, with zeros in place of pixels outside of the image. The work-group convolves the
+ * expanded pixels, and adds their projection to sums in registers while it expands the next chunk.
+ * Weights are copied to shared memory one chunk ahead. At the end, each work-group of a cluster
+ * receives the sums of all work-groups for its part of the results. Tensors are NHWC. y begins at
+ * y_first, and a pixel of y has y_channels channels in memory: where y is a part of a larger
+ * tensor, y_channels includes the channels of other tensors.
  *
  * Products are in tiles of 16 pixels and 8 channels, two tiles of channels at a time. A lane holds
  * pixels lane / 4 and lane / 4 + 8 of a tile for channels 2 (lane % 4) and 2 (lane % 4) + 1.
@@ -19,9 +19,9 @@
  * or another tensor, such as bytes, from which work-items compute the image's numbers. For each
  * pixel, work-items gather the inputs of the pixel's window.
  *
- * With squeeze-and-excite a tile is a whole image. The work-groups keep the convolved channels,
- * compute the gates from the channels' means together, scale the channels by the gates, and then
- * project them (mma_excite.h).
+ * With squeeze-and-excite a tile is a whole image. The work-groups keep the convolved channels.
+ * Together they compute the gates from the channels' means. Then they scale the channels by the
+ * gates and project the scaled channels (mma_excite.h).
  *
  * In float16 tensor cores compute the depthwise convolution, too: the 16 rows of the right operand
  * are two taps of 8 channels, and its diagonals hold the taps' weights. A warp computes RUN outputs
@@ -122,9 +122,9 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
 
     /* A work-group with several chunks projects a chunk in the iteration that expands its next
      * chunk. This saves a barrier, and warps that have finished one product go on with the other.
-     * So the projection's weights are read an iteration later than the other weights of their
-     * stage. They are also copied an iteration later: they take the place of the projection's
-     * weights of the chunk before the previous chunk, which the previous iteration still reads. */
+     * So the projection's weights are read one iteration later than the other weights of their
+     * stage. They are also copied one iteration later, because the previous iteration still reads
+     * the weights that they replace: the projection's weights of two chunks before. */
     int stage = 0;
     [[maybe_unused]] uint iteration = 0;
     for (int chunk = tile.rank; chunk < chunks + (PROJECTS_LATER ? CLUSTER : 0);
@@ -228,7 +228,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
         int row = tile.first_row + pixel / TILE_W, column = tile.first_column + pixel % TILE_W;
         if (pixel < TILE_H * TILE_W && row < out_height && column < out_width) {
             int place = (GROUP_ID(2) * out_height + row) * out_width + column;
-            /* the place of the same pixel and channel in x, whose value is added to the result */
+            /* index of the same pixel and channel in x; the value there is added to the result */
             [[maybe_unused]] int operand =
                 EXPANDS && !EXCITES
                     ? ((row - tile.above - tile.top) * tile.columns + column - tile.left

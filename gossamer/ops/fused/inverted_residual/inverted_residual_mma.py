@@ -229,8 +229,8 @@ def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[Bloc
 def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile]:
     """Yields the tiles that are offered. Where the block's batch size is one of BATCHES, the tiles
     for this batch size come first, and the tiles for the other batch sizes are computed only when
-    the caller reads on. Otherwise the tiles for all BATCHES are one group. Within each group, tiles
-    that are expected to be faster at the block's batch size come first."""
+    the caller asks for more tiles. Otherwise the tiles for all BATCHES are one group. Within each
+    group, tiles that are expected to be faster at the block's batch size come first."""
     batch = block.depthwise.batch
     known: dict[BlockTile, None] = {}
     for batches in ([batch], [other for other in BATCHES if other != batch]

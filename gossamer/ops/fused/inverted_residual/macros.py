@@ -1,4 +1,4 @@
-"""The macros by which inverted_residual_mma.cu is specialised for a block and a tile."""
+"""Makes the macros that specialise inverted_residual_mma.cu for a block and a tile."""
 
 from __future__ import annotations
 

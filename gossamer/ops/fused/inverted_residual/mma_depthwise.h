@@ -10,8 +10,8 @@
  * with their weights on diagonals of the right operand. Each row of a filter has ROW_PAIRS pairs of
  * neighbouring taps. Where a row has an odd number of taps, its last tap is paired with the last
  * tap of the row below (COLUMN_PAIRS pairs). A last tap without a row below is the single tap,
- * which is multiplied alone. One load gives the inputs of a pair, in consecutive registers, as a
- * product takes them. */
+ * which is multiplied alone. One load gives the inputs of a pair, in the consecutive registers
+ * that a product reads. */
 #define ROW_PAIRS (KERNEL_W / 2)
 #define MOST_PAIRS (ROW_PAIRS > 0 ? ROW_PAIRS : 1)
 #define IS_ODD (KERNEL_W % 2)
@@ -108,8 +108,8 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                                         * CHUNK_ROW * 2;
         int first_channel = channel + (int)lane % 4 * 2;
         /* This number is always 0, but the compiler cannot know that, and so keeps the four numbers
-         * of `begin` in registers. If it knew that the last two numbers are equal to the first two,
-         * it would copy them before each product. */
+         * of `begin` in registers. If the compiler knew that the last two numbers are equal to
+         * the first two, it would copy them before each product. */
         float zero = real > 0 ? 0.0f : 1.0f;
         float begin[4] = {start(first_channel), start(first_channel + 1)};
         begin[2] = begin[0] + zero;

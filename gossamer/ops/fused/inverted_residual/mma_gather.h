@@ -1,5 +1,5 @@
-/* How inverted_residual_mma.cu gathers the windows of an image for a network's first
- * convolution. */
+/* Gathers the windows of an image for a network's first convolution, for
+ * inverted_residual_mma.cu. */
 
 #pragma once
 

@@ -8,7 +8,7 @@
 #include "mma_tile.h"
 #include "mma_warpgroups.h"
 
-/* The sums of a work-item: its part of SUM_TILES pixel tiles of its warp by 2 * SUM_PAIRS channel
+/* The sums that a work-item holds of SUM_TILES pixel tiles of its warp by 2 * SUM_PAIRS channel
  * tiles of its warpgroup. */
 typedef float Sums[SUM_TILES][2 * SUM_PAIRS][4];
 
@@ -70,9 +70,9 @@ INLINE void project_chunk(Sums &sums, const REAL *pixels, const uint4 *factors, 
 }
 
 /* Calls store(pixel, channel, first, second) for each pair of neighbouring channels of each pixel
- * of the tile. In a cluster each fragment of the results belongs to one work-group, to
- * which all work-groups send their sums of the fragment. `partial` has room for the sums that a
- * work-group receives, and `summed` is the barrier that expects them. */
+ * of the tile. In a cluster each fragment of the results belongs to one work-group, and all
+ * work-groups send their sums of the fragment to this work-group. `partial` has room for the sums
+ * that a work-group receives, and `summed` is the barrier that expects these sums. */
 template <class Store>
 INLINE void reduce_sums(const Sums &sums, [[maybe_unused]] float4 *partial,
                         [[maybe_unused]] ulong *summed, const Share &share, const Tile &tile,

@@ -92,14 +92,16 @@
 #endif
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
-#define PIXEL_TILES CEIL_DIV(TILE_H * TILE_W, 16)
+#define PIXEL_TILES CEIL_DIV(TILE_H * TILE_W, 16) /* tiles of 16 pixels that hold the outputs */
 #define WIDTH (HALVES ? 8 : 4)       /* elements of 16 bytes */
 #define DEPTH (HALVES ? 16 : 8)      /* input channels that a step multiplies */
 /* whether tensor cores compute the depthwise convolution */
 #define CONVOLVES (HALVES && KERNEL_H * KERNEL_W <= 25 && STRIDE_Y <= 2)
+/* steps of K of the expansion, and of a chunk's projection */
 #define EXPAND_STEPS CEIL_DIV(CHANNELS, DEPTH)
 #define PROJECT_STEPS (CHUNK / DEPTH)
 #define PAIR_WORDS 32 /* words of 16 bytes of a step's weights for 16 channels */
+/* pairs of channel tiles of a chunk and of the output, and channel tiles of the output */
 #define CHUNK_PAIRS (CHUNK / 16)
 #define OUT_PAIRS CEIL_DIV(OUT_CHANNELS, 16)
 #define OUT_TILES (OUT_CHANNELS / 8)
@@ -118,9 +120,9 @@
 #define WEIGHT_WORDS (EXPAND_WORDS + CONSTANT_WORDS + PROJECT_WORDS)
 #define RESULT_WORDS (PROJECT_CONSTANTS * OUT_CHANNELS / 4)
 #define PLACE_WORDS (ROW_TILES * 4)
-#define BARRIER_WORDS 3 /* a barrier for each part of two stages, and one for sums */
-#define FRAGMENTS (PIXEL_TILES * OUT_TILES)
-#define SHARE CEIL_DIV(FRAGMENTS, CLUSTER)
+#define BARRIER_WORDS 3 /* room for two barriers of each of two stages, and one for sums */
+#define FRAGMENTS (PIXEL_TILES * OUT_TILES) /* fragments (16 pixels by 8 channels) of results */
+#define SHARE CEIL_DIV(FRAGMENTS, CLUSTER)  /* fragments of a work-group, at most */
 #define SUM_WORDS (SHARE * CLUSTER * 32) /* sums of the results that a work-group receives */
 /* the inputs and the expanded pixels; with squeeze-and-excite the cluster's sums take their place
  * at the end */
@@ -148,9 +150,10 @@
 /* The projection's channels are divided into WARPGROUPS_M parts, and its pixels into WARPGROUPS_P
  * parts. A warpgroup has one part of the channels and one part of the pixels. */
 #define WARPGROUPS_P (WARPGROUPS / WARPGROUPS_M)
+/* pixel tiles and pairs of channel tiles of which a warp holds sums */
 #define SUM_TILES CEIL_DIV(CEIL_DIV(PIXEL_TILES, WARPGROUP_WARPS), WARPGROUPS_P)
 #define SUM_PAIRS CEIL_DIV(OUT_PAIRS, WARPGROUPS_M)
-#define EXPAND_PARTS (CHUNK_PAIRS / EXPAND_PAIRS)
+#define EXPAND_PARTS (CHUNK_PAIRS / EXPAND_PAIRS) /* parts of a chunk in the expansion */
 /* a column is RUN outputs below one another */
 #define COLUMNS (TILE_H / RUN * TILE_W)
 #define COLUMN_TILES CEIL_DIV(COLUMNS, 16)

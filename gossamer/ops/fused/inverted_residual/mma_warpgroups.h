@@ -25,7 +25,7 @@
 
 /* wgmma.mma_async with the pixels in registers: begins to multiply one step of K of a warp's 16
  * pixels by CHANNELS_AT_ONCE channels (16, 32, 64 or 128). sums: four for each 8 channels, in the
- * order of multiply_tile. */
+ * order in which multiply_tile stores them. */
 template <int CHANNELS_AT_ONCE>
 INLINE void wgmma_rs(float (*sums)[4], const uint4 &pixels, ulong weights)
 {

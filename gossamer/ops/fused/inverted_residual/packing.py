@@ -1,4 +1,5 @@
-"""Packs the weights of a block as inverted_residual_mma copies them to shared memory."""
+"""Packs the weights of a block in the order in which inverted_residual_mma copies them to shared
+memory."""
 
 from __future__ import annotations
 

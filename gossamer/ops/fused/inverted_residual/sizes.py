@@ -1,4 +1,4 @@
-"""The sizes of a block that is divided among the work-groups of inverted_residual_mma."""
+"""Computes the sizes of a block that is divided among the work-groups of inverted_residual_mma."""
 
 from __future__ import annotations
 

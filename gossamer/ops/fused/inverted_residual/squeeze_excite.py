@@ -1,4 +1,4 @@
-"""The algorithm squeeze_excite computes a block of MobileNet that has a squeeze-and-excite layer as
+"""The algorithm squeeze_excite computes a block of MobileNet with a squeeze-and-excite layer as
 three kernels of the dialect, which run on any device that compiles kernels."""
 
 from __future__ import annotations

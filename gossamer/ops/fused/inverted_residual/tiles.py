@@ -1,5 +1,5 @@
-"""The tiles into which a block is divided for inverted_residual_mma, in the order of their expected
-times."""
+"""Lists the tiles into which a block can be divided for inverted_residual_mma, in the order of
+their expected times."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7
 """Approximate rows and columns of tiles of outputs."""
 _CHUNKS = (16, 32, 48, 64, 96, 128)
 BATCHES = (1, 64)
-"""Batch sizes whose best tiles are offered at every batch size, so that a plan that was tuned at
-one batch size serves others."""
+"""Batch sizes whose best tiles are offered at every batch size. So a plan that was tuned at one
+batch size can be used at others, too."""
 _CLUSTERS = (1, 2, 3, 4, 6, 8, 10, 12, 15, 16)
 _MOST_SHARED = 3
 """The largest cluster is tried where a launch then has at most this number of work-groups for each
@@ -53,9 +53,9 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
 
 def _clusters(groups: int, most: int, units: int) -> list[int]:
     """Returns the sizes of clusters that are tried where `groups` clusters are launched: the
-    largest size that leaves a compute unit without work, the smallest size that leaves none without
-    work, and the largest size of all where it gives each compute unit at most _MOST_SHARED
-    work-groups."""
+    largest size that leaves some compute unit without work, the smallest size that gives each
+    compute unit work, and the largest possible size if it gives each compute unit at most
+    _MOST_SHARED work-groups."""
     sizes = [size for size in _CLUSTERS if size <= most]
     filling = sum(size * groups < units for size in sizes)
     tried = sizes[max(0, filling - 1):filling + 1]
@@ -65,8 +65,8 @@ def _clusters(groups: int, most: int, units: int) -> list[int]:
 
 
 def fits(block: Block, precision: str, limits: Limits) -> bool:
-    """Returns whether some tile of a block is offered to the device in a precision. The few tiles
-    without a cluster that need the least shared memory are tried first, because this is quick."""
+    """Returns whether the device can run some tile of a block in a precision. Tiles with the
+    smallest chunk and without a cluster are tried first, because this is quick."""
     if block.excite is None and any(
             BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
                         precision).unfit(limits) is None

@@ -1,5 +1,5 @@
-"""How the warps of inverted_residual_mma share the tiles of a block, and the expected time of the
-block."""
+"""Divides the tiles of a block among the warps of inverted_residual_mma, and estimates the time of
+the block."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ _MOST_SUMS_BESIDE = 24
 """In float32 the registers hold two tiles of an expansion beside at most this number of sums of the
 projection."""
 _MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
-"""The most sums of an expansion and of the projection that fit the registers of a work-item
-together, where a multiprocessor has 16 warps, by precision; more sums spilled on sm_100. This bound
+"""For each precision, the most sums of an expansion and of the projection together that fit the
+registers of a work-item if a multiprocessor has 16 warps; more sums spilled on sm_100. This bound
 does not hold for the small expansions of _MOST_PAIRS."""
 _MOST_PAIRS = 4
-"""The sums of an expansion fit the registers beside the sums of any projection where the number of
-pixel tiles times the number of pairs of channel tiles is at most this number."""
+"""An expansion is small where its number of pixel tiles times its number of pairs of channel tiles
+is at most this number. The sums of a small expansion fit the registers beside the sums of any
+projection."""
 _WARPGROUP_SUMS = {24: 24, 20: 40, 16: 72}
-"""The most sums of an expansion and of the projection by wgmma that fit the registers of a
-work-item together, by the warps of a multiprocessor; with 8 warps all sums fit."""
+"""For each number of warps of a multiprocessor, the most sums by wgmma of an expansion and of the
+projection together that fit the registers of a work-item; with 8 warps all sums fit."""
 _LARGE_FILTER = 24
 """Registers of a work-item that a filter of more than _FEW_TAPS taps takes, so that fewer sums
 fit."""
@@ -77,7 +78,8 @@ three products and an addition."""
 
 @dataclass(frozen=True)
 class BlockTiling(BlockSizes):
-    """A block divided into tiles: how its warps share them, and the expected time."""
+    """A block divided into tiles, with the division of each tile among warps, and the expected
+    time."""
 
     @cached_property
     def row_tiles(self) -> int:
@@ -250,8 +252,9 @@ class BlockTiling(BlockSizes):
                            units * (_ACCESS * loads + 2 * run))
 
     def _warpgroup_sums(self, pairs: int) -> int:
-        """Returns the number of registers of a work-item for the sums by wgmma, of the projection
-        and of an expansion of `pairs` pairs of channel tiles, and for a large filter."""
+        """Returns the number of registers that a work-item needs with wgmma: for the sums of the
+        projection, for the sums of an expansion of `pairs` pairs of channel tiles, and for a large
+        filter."""
         is_large = math.prod(self.block.depthwise.kernel) > _FEW_TAPS
         return self.sums + 8 * pairs + _LARGE_FILTER * is_large
 

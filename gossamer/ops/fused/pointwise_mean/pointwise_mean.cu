@@ -2,10 +2,10 @@
  * cores compute the products, with float32 sums. x is NHWC; y has one number for each image and
  * output channel.
  *
- * A work-group computes OUT_PART channels of an image. It copies its weights to shared memory while
- * the previous kernel still runs. Its warps take tiles of 16 pixels round-robin. Each lane
- * loads its operands from memory: a quarter of LINE channels of pixels lane / 4 and lane / 4 + 8.
- * Four lanes thus read 64 neighbouring bytes of a pixel, which are the operands of two products.
+ * A work-group computes OUT_PART channels of an image. The work-group copies its weights to shared
+ * memory while the previous kernel still runs. The warps take tiles of 16 pixels round-robin. Each
+ * lane loads its operands from memory: a quarter of LINE channels of pixels lane / 4 and lane / 4 +
+ * 8. Four lanes thus read 64 neighbouring bytes of a pixel, which are the operands of two products.
  * The weights are read in the same way, so that the input channels of both operands have the same
  * order. */
 
@@ -26,8 +26,8 @@
 #include "ops/epilogue.h"
 
 #define WORK_GROUP_SIZE (32 * WARPS)
-#define LINE (4 * WIDTH)
-#define LINES CEIL_DIV(CHANNELS, LINE)
+#define LINE (4 * WIDTH)               /* channels of a line of 64 bytes */
+#define LINES CEIL_DIV(CHANNELS, LINE) /* lines of a pixel */
 #define OUT_TILES (OUT_PART / 8)
 /* words of 16 bytes of a row of weights, with padding so that two rows are in different banks */
 #define WEIGHT_ROW (LINES * 4 + (LINES % 2 ? 0 : 4))

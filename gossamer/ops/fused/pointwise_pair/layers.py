@@ -1,4 +1,4 @@
-"""Finds the layers of pairs of 1x1 convolutions, and says which pairs one kernel can compute."""
+"""Recognises pairs of 1x1 convolutions in fusions, and says which pairs one kernel can compute."""
 
 from __future__ import annotations
 

@@ -47,12 +47,12 @@
 #define TILE 128
 #define WORK_GROUP_SIZE 384
 #define COPIERS 96 /* work-items that copy pixels */
-#define SLICES (WIDE / 64)
+#define SLICES (WIDE / 64) /* slices of the first layer's results */
 #define INPUT_BYTES (TILE * CHANNELS * 2)
 #define SLOT_BYTES (TILE * 128)
 #define FIRST_BYTES (64 * CHANNELS * 2) /* the first layer's part of a stage */
 #define STAGE_BYTES (FIRST_BYTES + 64 * OUT_CHANNELS * 2)
-#define PARTS (OUT_CHANNELS / 64)
+#define PARTS (OUT_CHANNELS / 64) /* parts of y, each of 64 channels */
 #define BARRIERS_BYTES 1024
 
 struct ALIGNED(1024) Memory {

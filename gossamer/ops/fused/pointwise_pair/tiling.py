@@ -1,4 +1,4 @@
-"""How pointwise_pair_mma divides its shared memory, and its expected time."""
+"""Divides the shared memory of pointwise_pair_mma into slots, and estimates the kernel's time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _START_CYCLES = 4000
 
 @dataclass(frozen=True)
 class PairTile:
-    """Numbers of slots in shared memory, which are a config.
+    """Numbers of slots in shared memory; these numbers are the config of a variant.
 
     inputs: slots for the first layer's input.
     slots: slots for slices.
@@ -100,7 +100,7 @@ class PairTiling:
         copied = copies * self.slices * self.stage_bytes
         products = self.slices * (first.channels + second.out_channels) * PIXELS / 64 * 2 / _RATE
         waves = -(-self.tiles // limits.compute_units)
-        # with fewer slots, less of the copies is hidden
+        # with fewer slots, a smaller part of the time of copies is hidden
         cycles = waves * (products + self.slices * _OF_SLICE * (1 + 1 / self.tile.slots))
         return _START_CYCLES / CYCLES_PER_MICROSECOND + max(
             moved / _BYTES_PER_MICROSECOND, copied / _COPIED_PER_MICROSECOND,

@@ -2,8 +2,8 @@
  * product before it.
  *
  * A cluster of CLUSTER work-groups computes a row of all products. Each work-group has a part of
- * each product's columns. It copies the weights of these columns to its shared memory while the
- * previous kernel still runs. A work-item compares words of a row with the words of a
+ * each product's columns. The work-group copies the weights of these columns to its shared memory
+ * while the previous kernel still runs. A work-item compares words of a row with the words of a
  * column, or of a part of a column. A warp packs the signs of 32 results by ballots and sends the
  * words to all work-groups of the cluster. A barrier of the cluster precedes the next product. */
 
@@ -102,15 +102,15 @@ INLINE void multiply(const uint4 *weights, const uint4 *inputs, int *partial, co
     }
 }
 
-/* Sets the words behind a row's last word, which complete its last quad, to 0. */
+/* Sets to 0 the words that only fill up the last quad of a row. */
 template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
 {
     if (LOCAL_ID(0) < PLANES * (QUADS * 4 - WORDS))
         ((uint *)(inputs + LOCAL_ID(0) % PLANES * QUADS))[WORDS + LOCAL_ID(0) / PLANES] = 0;
 }
 
-/* Computes the result of a column of product i, which is 0 for columns that do not exist, and the
- * words of the signs of a warp's results. */
+/* Computes the result of a column of product i, and the words of the signs of a warp's results. The
+ * result is 0 for columns that do not exist. */
 #define RESULT(i)                                                                             \
     int channel = rank * L##i##_COLUMNS + column;                                             \
     int4 constant = ((const int4 *)memory)[L##i##_CONSTANTS + column];                        \

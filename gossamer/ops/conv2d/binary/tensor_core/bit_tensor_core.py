@@ -104,8 +104,8 @@ def tiles_and_words(layer: BinaryLayer, device: Device) -> Iterator[tuple[Tile, 
 
 
 def output_layouts(layer: BinaryLayer, word_bits: int) -> tuple[str, ...]:
-    """Returns the layouts of the output. The last layout is packed if the results fit a packed
-    dtype and no word has channels of several groups."""
+    """Returns the possible layouts of the output. The last layout is packed if the results fit a
+    packed dtype and no word has channels of several groups."""
     packs = layer.form.output is not None and words_are_whole(layer.convolution, word_bits)
     return ("NHWC", "NCHW", f"packed{word_bits}") if packs else ("NHWC", "NCHW")
 
@@ -155,7 +155,7 @@ def launches(weights: Weights, layer: BinaryLayer, variant: Variant,
     all_floats = _floats_of(variant)
     floats = all_floats[0] if all_floats else problem.outputs[0]
     halves = floats.dtype == "float16"
-    # four channels lie side by side and are read and written at once
+    # whether channels lie side by side in memory and can be accessed four at a time
     fours = floats.strides[1] == 1 and problem.out_channels // problem.groups % 4 == 0
     operands = [f"operand{i}" for i, kind in enumerate(epilogue.operands) if kind == "tensor"]
     exchange_bytes = 0

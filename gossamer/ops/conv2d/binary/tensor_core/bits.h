@@ -1,4 +1,4 @@
-/* How the kernels for bit tensor cores load inputs to shared memory and registers. results.h
+/* Loads inputs to shared memory and registers, for the kernels on bit tensor cores. results.h
  * computes outputs from sums.
  *
  * Tensor cores multiply bits: the product of two bits is 1 where both bits are 1. A step is 256
@@ -36,7 +36,8 @@
 #define WORD_BYTES (WORD_BITS / 8)
 /* Bytes of a pixel that lie side by side: one word of each plane. */
 #define PLACE_BYTES (WORD_BYTES * PLANES)
-/* A line has one word of each pixel of a tile; the next line begins 8 banks further on. */
+/* Bytes of a line, which has one word of each pixel of a tile. 32 bytes of padding let the next
+ * line begin 8 banks further on. */
 #define LINE_BYTES(pixels) ((pixels) * PLACE_BYTES + 32)
 
 /* Starts an asynchronous copy of a word of each plane, or of zeros where size is 0. */

@@ -2,10 +2,10 @@
  * registers.
  *
  * A work-group computes WARPS_P * TILES_P * 16 output pixels, counted through all images, and
- * WARPS_C * TILES_C * 8 channels. A set of WARPS_P * WARPS_C warps divides these outputs among its
- * warps. WARPS_K sets divide the steps of the inner products among them, and the sums of all sets
- * are added at the end. Channels are ordered so that a lane has 2 * TILES_C consecutive channels of
- * a pixel, and packs them without other lanes. */
+ * WARPS_C * TILES_C * 8 channels. These outputs are divided among the WARPS_P * WARPS_C
+ * warps of a set. The steps of the inner products are divided among WARPS_K sets, and the sums of
+ * all sets are added at the end. Channels are ordered so that a lane has 2 * TILES_C consecutive
+ * channels of a pixel, and can pack their bits without data of other lanes. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WARPS_P 1 /* warps along the pixels of a tile */
@@ -26,7 +26,7 @@
 
 #define TILE_P (WARPS_P * TILES_P * 16)
 #define TILE_C (WARPS_C * TILES_C * 8)
-#define WARPS_OF_PART (WARPS_P * WARPS_C)
+#define WARPS_OF_PART (WARPS_P * WARPS_C) /* warps of a set */
 #define THREADS (32 * WARPS_OF_PART * WARPS_K)
 #define LINE LINE_BYTES(TILE_P)
 #define LINES (AT_ONCE * WARPS_K * WORDS)
@@ -38,15 +38,15 @@
  * words. */
 #define TAPS (LINE_TURNS < 4 ? LINE_TURNS : 4)
 #define TAPS_AHEAD (LINE_TURNS <= 4)
-/* Pieces of 16 bytes of weights: in a step for the channels of a warp, in a stage for all channels,
- * and in a stage for each work-item that copies. */
+/* Numbers of 16-byte pieces of weights: STEP_PIECES for one step and the channels of a warp,
+ * STAGE_PIECES for a stage and all channels, and the part of a stage that each work-item copies. */
 #define STEP_PIECES (PLANES * TILES_C * 16)
 #define STAGE_PIECES (AT_ONCE * WARPS_K * WARPS_C * STEP_PIECES)
 #define PIECES_A_WORK_ITEM CEIL_DIV(STAGE_PIECES, THREADS)
 #define INPUT_BYTES (LINES * LINE)
 #define STAGE_BYTES (INPUT_BYTES + STAGE_PIECES * 16)
 #define CONSTANTS (CONSTANT_CLASSES * TILE_C)
-#define SUMS (TILES_P * TILES_C * 4)
+#define SUMS (TILES_P * TILES_C * 4) /* sums that a lane holds */
 
 /* mma.sync.m16n8k256: multiplies 16 pixels by 8 channels over 256 bits and adds the number of ones
  * to sum. A lane holds the sums of channels 2 (lane % 4) and 2 (lane % 4) + 1, for pixels lane / 4
@@ -186,7 +186,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
         const uchar *held = (const uchar *)pool + stage * STAGE_BYTES;
         /* warps with the same pixels take turns, phase by phase, in counting the pixels' ones */
         bool counts_phase = phase % WARPS_C == warp_c;
-        /* two steps of two planes at once would not fit the registers */
+        /* with two planes, the operands of two steps would not fit the registers at once */
         UNROLL_BY((PLANES == 1 ? AT_ONCE : 1)) for (int step = 0; step < AT_ONCE; step++) {
             int in_stage = part * AT_ONCE + step;
             const uchar *words = held + (in_stage * WORDS + lane % 4) * LINE

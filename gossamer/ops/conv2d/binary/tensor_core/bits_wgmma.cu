@@ -9,8 +9,8 @@
  * copy the words of its next tile before it has computed the present one. With COPIERS, two more
  * warps for each warpgroup copy in its place, and do nothing else. With HALO, which needs COPIERS,
  * each stage holds all inputs of a tile (halo.h). Channels are ordered so that a lane has TILE_C /
- * 4 consecutive channels of a pixel, and packs them without other lanes. With EXCHANGES a warp
- * reads and writes floats through shared memory (exchange.h). */
+ * 4 consecutive channels of a pixel, and can pack their bits without data of other lanes. With
+ * EXCHANGES a warp reads and writes floats through shared memory (exchange.h). */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_C 64 /* channels of a work-group: 64, 128 or 256 */
@@ -54,9 +54,9 @@
 #define CONSTANT_BYTES (CONSTANT_CLASSES * 4 * CONSTANT_PITCH * 4)
 
 /* Initialises the barriers, and starts the copies of weights. barriers: a barrier for the weights
- * of each phase. all_full: for each warpgroup first STAGES barriers, at which the producer warps
- * arrive when a stage is full, and then STAGES barriers, at which the warpgroup arrives when a
- * stage is empty. */
+ * of each phase. all_full: for each warpgroup, STAGES barriers at which the producer warps arrive
+ * when a stage is full, followed by STAGES barriers at which the warpgroup arrives when a stage is
+ * empty. */
 INLINE void start_weights(uint held, const uchar *weights, ulong *barriers,
                           [[maybe_unused]] ulong *all_full, int phases)
 {
@@ -93,9 +93,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
     int warpgroup = copies ? all_warps / 2 - 2 * WARPGROUPS : all_warps / 4;
     int item = LOCAL_ID(0) % (copies ? 64 : 128), lane = item % 32, warp = item / 32;
     int tile_c = GROUP_ID(1), group = (int)QUOTIENT(tile_c, tiles_c);
-    /* the order of shared memory: weights, inputs, exchanged floats, constants, taps, a barrier for
-     * the weights of each phase, and for each warpgroup the barriers of its full stages and then
-     * the barriers of its empty stages */
+    /* shared memory contains, in this order: weights, inputs, exchanged floats, constants, taps, a
+     * barrier for the weights of each phase, and for each warpgroup the barriers of its full stages
+     * and then the barriers of its empty stages */
     int weight_bytes = phases * (AT_ONCE * STEP_BYTES);
     uchar *ring = (uchar *)pool + weight_bytes + warpgroup * (STAGES * STAGE_BYTES);
     uchar *behind_inputs = (uchar *)pool + weight_bytes + WARPGROUPS * STAGES * STAGE_BYTES;
@@ -315,9 +315,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         }
         {
 #ifdef EXCHANGED_OPERAND
-            /* Without COPIERS and with STAGES phases or more, the waits in the phases included the
-             * operand's copies. Else the warp waits here for all its copies, copies of later inputs
-             * included. */
+            /* Without COPIERS, and if a tile has at least STAGES phases, the waits of the phases
+             * have already waited for the operand's copies. Otherwise the warp waits here for all
+             * its copies, including the copies of later inputs. */
             if (COPIERS || phases < STAGES)
                 cp_async_wait_all();
             WARP_BARRIER();

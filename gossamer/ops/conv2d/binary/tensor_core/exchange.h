@@ -1,15 +1,15 @@
-/* The exchange of a warp's floats through shared memory, for bits_wgmma.cu.
+/* Exchanges a warp's floats through shared memory, for bits_wgmma.cu.
  *
  * A lane has TILE_C / 4 consecutive channels of a pixel. If lanes loaded and stored their own
- * floats, the lanes of an access would touch different lines of memory. A warp therefore keeps the
+ * floats, the lanes of an access would touch different cache lines. A warp therefore keeps the
  * floats of its 16 pixels by TILE_C channels in shared memory. The warp copies the epilogue's
  * operand to shared memory while it multiplies, replaces the operand by the results, and writes the
  * results to y.
  * Accesses to device memory are in pieces of 16 bytes, and neighbouring lanes access neighbouring
  * pieces of a pixel. Tensors of floats are NHWC.
  *
- * A row of this shared memory is one pixel. 16 bytes of padding separate the parts of a row that
- * belong to its four lanes, so that eight lanes access all 32 banks.
+ * A row of this shared memory is one pixel. It has a part for each of the pixel's four lanes, and
+ * 16 bytes of padding follow each part, so that eight lanes access all 32 banks.
  *
  * Macros: EXCHANGES is 1 where floats are exchanged. EXCHANGED_OPERAND is the name of the
  * epilogue's operand, and undefined where the epilogue has none. */
@@ -33,7 +33,9 @@
 #define PIECE_FLOATS (16 / (int)sizeof(STORED))
 #define ROW_PIECES (TILE_C / PIECE_FLOATS)
 
-/* The pixels and channels of a warp, whose lanes take pieces of 16 bytes in turn. */
+/* The pixels and channels whose floats a warp exchanges. The lanes of the warp copy pieces of 16
+ * bytes in turn. shared: the warp's shared memory. end: the number after the last channel of the
+ * group. */
 struct Exchange {
     uchar *shared;
     int first_pixel, pixels, first_channel, end, out_channels, lane;

@@ -5,7 +5,7 @@
  * consecutive pixels, beginning with the first pixel of the tile's first window. A line of the halo
  * has one word of each pixel, and the next line begins 8 banks further on. A tap outside of the
  * image has the number of another pixel, which may belong to another row or image. The tap's
- * operand is therefore not loaded from the halo, but from a place with zeros. */
+ * operand is therefore not loaded from the halo, but from an array of zeros in shared memory. */
 
 #pragma once
 
@@ -74,8 +74,9 @@ struct OwnWindow {
     uint inside;
 };
 
-/* Loads a lane's part of a pixel's step, or zeros where its tap is outside of the image. place.x:
- * bytes from the window's first word to the lane's word. place.y: number of the word's tap. */
+/* Loads a lane's part of a pixel's step, or zeros where the tap of the lane's word is outside of
+ * the image. place.x: bytes from the window's first word to the lane's word. place.y: number of the
+ * word's tap. */
 INLINE Operand load_from_halo(const uchar *halo, const OwnWindow &window, const int2 &place,
                               const void *zeros)
 {

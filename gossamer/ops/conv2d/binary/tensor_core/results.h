@@ -1,5 +1,5 @@
-/* How the kernels for bit tensor cores compute outputs from sums: constants, the epilogue or
- * thresholds, and the packing of words. */
+/* Computes outputs from sums, for the kernels on bit tensor cores: adds constants, applies the
+ * epilogue or thresholds, and packs words. */
 
 #pragma once
 
@@ -82,6 +82,7 @@ template <int COUNT> INLINE Flips<COUNT> flips_of(const uchar *flips, int in_til
     return found;
 }
 
+/* Four consecutive elements of an array: FOUR_OF reads them as a float4, SET_FOUR writes them. */
 #define FOUR_OF(array, first) \
     MAKE4((float)array[first], (float)array[first + 1], (float)array[first + 2], \
           (float)array[first + 3])
@@ -146,8 +147,8 @@ INLINE uint with_sign(uint word, int largest, int counted, int ones)
     return word << 1 | (uint)(largest + counted - 2 * ones) >> 31;
 }
 
-/* Sets words to the signs of COUNT channels of PIXELS pixels. Each bit of a word waits for the bit
- * before it, so all words are computed side by side. */
+/* Sets words to the signs of COUNT channels of PIXELS pixels. The bits of a word
+ * are computed one after the other, so the instructions for all words are interleaved. */
 template <int PIXELS, int COUNT>
 INLINE void signs_of(Words<COUNT> (&words)[PIXELS], const int (&ones)[PIXELS][COUNT],
                      const int (&counted)[PIXELS], const int *const (&constants)[PIXELS])
@@ -211,8 +212,8 @@ INLINE void store_words(const Words<COUNT> *words, const Target &target, const P
 
 #if !FOLDED
 /* Writes COUNT consecutive channels of PIXELS pixels where results are not single bits; see
- * write_channels. Values that are loaded for a channel serve all pixels, so pixels that do not
- * exist are computed, too. */
+ * write_channels. Values that are loaded for a channel are used for all pixels, so pixels that do
+ * not exist are computed, too, but not written. */
 template <int PIXELS, int COUNT>
 INLINE void write_results(const int (&ones)[PIXELS][COUNT], const int (&counted)[PIXELS],
                           const Target &target, const Place (&places)[PIXELS],

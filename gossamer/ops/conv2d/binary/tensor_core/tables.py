@@ -1,5 +1,6 @@
-"""The tables of convolutions on bit tensor cores: the words of windows, weights in the order in
-which lanes hold them, and constants with which results are computed from numbers of ones."""
+"""Makes the tables that convolutions on bit tensor cores read: the offsets of a window's words,
+weights in the order in which lanes hold them, and constants with which results are computed from
+numbers of ones."""
 
 from __future__ import annotations
 
@@ -70,9 +71,9 @@ class Tables:
                 f"{problem.pads} {problem.dilation}")
 
     def taps(self, weights: Weights) -> Buffer:
-        """Returns a table (words, 2) of int32: for each word of a window two distances from the
-        window's first word: the first in words, the second in rows and columns of pixels, as rows
-        << 16 | columns."""
+        """Returns a table (words, 2) of int32. It has two distances of each word of a window from
+        the window's first word: the first in words, the second in rows and columns of pixels, as
+        rows << 16 | columns."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
             table = np.zeros((self.steps * STEP_BITS // self.word_bits, 2), np.int32)

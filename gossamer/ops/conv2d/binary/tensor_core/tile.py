@@ -52,7 +52,7 @@ class Tile(abc.ABC):
     @property
     @abc.abstractmethod
     def parts(self) -> int:
-        """Number of warps that share the steps of an inner product."""
+        """Number of warps among which the steps of an inner product are divided."""
 
     @abc.abstractmethod
     def tables(self, layer: BinaryLayer, word_bits: int) -> Tables:

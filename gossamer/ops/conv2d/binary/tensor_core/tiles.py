@@ -1,4 +1,4 @@
-"""The tiles on bit tensor cores, by mma and by wgmma, and the expected time of each tile."""
+"""Defines the tiles on bit tensor cores, by mma.sync and by wgmma, and estimates their times."""
 
 from __future__ import annotations
 
@@ -253,9 +253,9 @@ MMA_TILES = (
     MmaTile(1, 1, 8, 1, 4, 3, 2),
     MmaTile(1, 1, 16, 1, 4, 2, 1),
 )
-"""Large tiles for large layers, and small tiles for layers with so few work-groups that all run at
-once; the warps of most small tiles share the inner product. WGMMA_TILES and MMA_TILES were chosen
-by times on an H200; on every device each tile that fits may be measured."""
+"""Large tiles for large layers, and small tiles for layers whose work-groups all run at once. In
+most small tiles, the steps of an inner product are divided among warps. WGMMA_TILES and MMA_TILES
+were chosen by times on an H200; on every device each tile that fits may be measured."""
 
 
 def fitting_tiles(layer: BinaryLayer, word_bits: int, limits: Limits) -> list[Tile]:

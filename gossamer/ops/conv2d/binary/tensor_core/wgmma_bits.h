@@ -11,7 +11,8 @@
 #include "ptx/wgmma.h"
 #include "bits.h"
 
-/* Bytes of the weights of a step. Each plane has the lower and then the upper half of the step. */
+/* Bytes of the weights of a step, and number of sums that a lane holds. Each plane of the weights
+ * has the lower and then the upper half of the step. */
 #define PLANE_BYTES (TILE_C * 32)
 #define STEP_BYTES (PLANES * PLANE_BYTES)
 #define SUMS (TILE_C / 2)
@@ -22,9 +23,9 @@
 #define SUMS32(n) SUMS8(n), SUMS8(n + 8), SUMS8(n + 16), SUMS8(n + 24)
 
 /* wgmma.mma_async.k256: starts the multiplication of 64 pixels by TILE_C channels over 256 bits.
- * The numbers of ones are added to sums, or where `adds` is 0 they replace sums. Of each 8 channels
- * a lane holds the sums of channels 2 (lane % 4) and 2 (lane % 4) + 1, for pixels lane / 4 and lane
- * / 4 + 8 of its warp's 16 pixels. */
+ * The numbers of ones are added to sums; where `adds` is 0 they replace the sums. Of each 8
+ * channels a lane holds the sums of channels 2 (lane % 4) and 2 (lane % 4) + 1, for pixels lane / 4
+ * and lane / 4 + 8 of its warp's 16 pixels. */
 INLINE void wgmma_bits(int (&sums)[SUMS], uint upper_low, uint lower_low, uint upper_high,
                        uint lower_high, ulong weights, int adds)
 {

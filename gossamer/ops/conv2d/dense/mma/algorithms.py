@@ -1,5 +1,6 @@
 """The algorithms pointwise_mma and implicit_gemm_mma compute a convolution as a matrix product on
-tensor cores. The left matrix is copied from the input during the product and is never stored."""
+tensor cores. The left matrix is the im2col matrix. This matrix is never stored: its values are
+copied from the input during the product."""
 
 from __future__ import annotations
 

@@ -5,16 +5,16 @@
  *
  * A work-group computes TILE_H by TILE_W outputs of OUT_PART output channels. The work-group copies
  * the pixels under the windows of these outputs to shared memory as float16, with zeros outside of
- * the image. A line is one row of one channel in shared memory, PITCH numbers. The lines of all
- * channels of a row follow one another, then the lines of the next row. So the window of an output
- * is a part of LINES successive lines, and its part of each line begins PITCH numbers after its
- * part of the previous line.
+ * the image. Here a line is one row of one channel in shared memory, PITCH numbers. The lines of
+ * all channels of a row follow one another, then the lines of the next row. So the window of an
+ * output covers parts of LINES successive lines, and each part begins PITCH numbers after the part
+ * of the previous line.
  *
  * A row of the left operand is the window of an output. The row has KERNEL_W numbers of each of the
  * window's lines, and after them zeros up to ROW_WIDTH numbers. A lane loads two neighbouring
  * numbers at once, and clears numbers beyond the window. With an odd stride every other window
- * begins at an odd index, where no pair can be loaded at once. Shared memory then has a second copy
- * of all numbers, shifted by one, from which these windows are loaded.
+ * begins at an odd index, at which a lane cannot load two numbers at once. Shared memory then has a
+ * second copy of all numbers, shifted by one, from which these windows are loaded.
  *
  * The columns of the right operand are output channels. Within GROUP_TILES neighbouring tiles the
  * channels are permuted, so that the sums that a lane gets from mma belong to neighbouring channels
@@ -49,7 +49,7 @@
 #define WORK_GROUP_SIZE (32 * WARPS)
 #define HALO_H ((TILE_H - 1) * STRIDE_Y + KERNEL_H)
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
-#define PITCH (CEIL_DIV(HALO_W, 2) * 2)
+#define PITCH (CEIL_DIV(HALO_W, 2) * 2) /* numbers of a line */
 #define COPIED (CHANNELS * HALO_H * PITCH)
 /* numbers after the last line: for the last windows lanes may load these numbers, and then clear
  * them */
@@ -57,10 +57,10 @@
 /* index at which the second copy begins, or 0 without a second copy. The copies lie half of all
  * banks apart, to avoid bank conflicts. */
 #define SECOND (STRIDE_X % 2 ? CEIL_DIV(COPIED + TAIL, 64) * 64 + 32 : 0)
-#define LINES (CHANNELS * KERNEL_H)
-#define STEP_LINES (16 / ROW_WIDTH)
-#define ROW_PAIRS (ROW_WIDTH / 2)
-#define PIXEL_TILES (TILE_H * TILE_W / 16)
+#define LINES (CHANNELS * KERNEL_H)        /* lines of a window */
+#define STEP_LINES (16 / ROW_WIDTH)        /* lines of a step */
+#define ROW_PAIRS (ROW_WIDTH / 2)          /* pairs of numbers of a window's line */
+#define PIXEL_TILES (TILE_H * TILE_W / 16) /* tiles of 16 outputs */
 /* work-groups that a multiprocessor is to hold: as many as possible without spilled registers */
 #define BLOCKS_PER_UNIT (STRIDE_X % 2 ? 3 : 4)
 #define GROUPS (OUT_PART / (8 * GROUP_TILES))

@@ -5,7 +5,7 @@
  *   y[pixel, m] = sum over k of x[pixel, k] * weight[k, m]
  *
  * A work-group computes one tile after the other. Asynchronous copies fill the slots of shared
- * memory ahead of the multiplications, and fill them for the work-group's next tiles, too.
+ * memory ahead of the multiplications, also for the work-group's next tiles.
  * implicit_gemm_tile.h defines tiles, stages, slots, lines, pieces, steps and blocks. In TF32 the
  * inputs are truncated.
  *
@@ -13,8 +13,8 @@
  * nothing but copy. Tensor cores see copied lines only after a fence, and the fence waits for all
  * copies of its work-item, so the warps that copy cannot be the warps that multiply. Each slot has
  * two barriers: the first completes when the slot's lines have arrived, the second when the lines
- * were multiplied. Without WGMMA each warp copies lines, and loads the lines that it multiplies.
- * With clusters one more barrier expects the sums of all holders (partial_sums.h).
+ * were multiplied. Without WGMMA each warp copies lines, and loads the lines that it multiplies
+ * to registers. With clusters one more barrier expects the sums of all holders (partial_sums.h).
  *
  * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels behind the slots, for
  * all its tiles; the slots then have the lines of pixels only. All tiles of a work-group have the
@@ -31,8 +31,8 @@
  *                   memory ahead, in stages after the stages of lines; OUT_VECTOR is then VECTOR */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-/* 1: the values of a pixel lie side by side in x; 0: k_table holds, for each AT_ONCE values, their
- * offset from the window's corner in x, and their row << 16 | column */
+/* 1: the values of a pixel lie side by side in x; 0: k_table holds, for every group of AT_ONCE
+ * values, the group's offset in x from the window's corner, and its row << 16 | column */
 #define POINTWISE 1
 #define AT_ONCE 8 /* neighbouring values of x, 4, 8 or 16 bytes, that are copied at once */
 #define LOADS 0 /* 1: the values of x are loaded one by one instead, and AT_ONCE is 1 */
@@ -79,6 +79,7 @@
 /* The first row of a window whose taps are all outside of the image. */
 #define FAR_OUTSIDE (-0x4000)
 
+/* the line and the piece that copy number `unit` of a stage fills */
 #if PIXELS_FIRST
 #define UNIT_LINE(unit) ((unit) % TILE_P)
 #define UNIT_PIECE(unit) ((unit) / TILE_P)
@@ -244,8 +245,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     };
 #endif
 
-    /* Stages of the first tile whose weights are copied before the kernel waits for the kernel that
-     * writes x; no kernel writes weights. */
+    /* Number of stages of the first tile whose weights are copied before this kernel waits for the
+     * kernel that writes x. No kernel writes weights. */
     int early_stages = KEEPS_WEIGHTS ? 0 : (stop - start < LEAD ? stop - start : LEAD);
 
     /* copy_stage copies the next stage, of this tile or of a later tile. */

@@ -1,4 +1,5 @@
-/* Where the numbers of a tile of implicit_gemm lie, and which warps have the sums of the tile.
+/* Defines where the operands of a tile of implicit_gemm lie in shared memory, and which warps hold
+ * the tile's sums.
  *
  * A tile is TILE_P pixels by TILE_M output channels, computed in stages of 128 bytes of K (64
  * float16 or 32 floats). A line is the 128 bytes of one pixel or one output channel. Shared memory
@@ -66,14 +67,15 @@
 #define STEPS 4 /* steps of a stage */
 #define SLOT_BYTES ((TILE_P + (KEEPS_WEIGHTS ? 0 : TILE_M)) * LINE)
 #define LEAD (SLOTS - 1) /* stages that are copied ahead */
-#define X_LOADS (TILE_P * 8 / COPIERS)
+#define X_LOADS (TILE_P * 8 / COPIERS) /* pieces of pixels that a work-item copies in a stage */
+/* fragments of a warp's sums along the pixels and along the output channels */
 #define FRAGMENTS_P (TILE_P / WARPS_P / 16)
 #define FRAGMENTS_M (TILE_M / WARPS_M / 8)
 #define OF_BLOCK (VECTOR / 2) /* fragments of a block */
 #define BLOCKS (FRAGMENTS_M / OF_BLOCK)
-#define HOLDERS (CLUSTER * WARPS_K)
+#define HOLDERS (CLUSTER * WARPS_K) /* warps that hold a partial sum of each output */
 #define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels and a block */
-#define SHARE CEIL_DIV(SUMS, CLUSTER)
+#define SHARE CEIL_DIV(SUMS, CLUSTER) /* sets that a work-group adds up */
 /* The staged operand has OPERAND_STAGES stages of OPERAND_ROWS rows, one row for each pixel. A row
  * has OPERAND_PIECES pieces; OPERAND_PLACE is the number of pieces that lie before a piece in
  * shared memory. */

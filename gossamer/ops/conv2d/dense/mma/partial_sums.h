@@ -1,4 +1,4 @@
-/* How the partial sums of a tile of implicit_gemm.cu are added up. CLUSTER work-groups share the K
+/* Adds up the partial sums of a tile of implicit_gemm.cu. CLUSTER work-groups share the K
  * range of a tile, and WARPS_K warps of each work-group share the work-group's part of the range.
  * So HOLDERS = CLUSTER * WARPS_K warps hold a partial sum of each output. Each work-group adds up
  * every CLUSTER-th set of sums. */
@@ -44,7 +44,8 @@
             }
 }
 
-/* Adds a lane's values of all holders for one of the sets that this work-group adds up. */
+/* Adds the sums of all holders in one set to a lane's values. share: number of the set among the
+ * sets that this work-group adds up. */
 [[maybe_unused]] INLINE void add_parts(float (&values)[VECTOR], const float4 *partial, int share,
                                        uint lane)
 {

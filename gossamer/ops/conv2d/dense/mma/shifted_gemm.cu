@@ -3,18 +3,18 @@
  *
  *   y[place, m] = sum over taps, k of x[place + shift of the tap, k] * weight[tap, k, m]
  *
- * The pixels and pads of all images are one sequence of places: `pitch` places a row,
- * `image_places` places an image. Zeros are copied to the places of pads. The pads at the right of
+ * The pixels and pads of all images are one sequence of places. A row has `pitch` places, and an
+ * image has `image_places` places. Zeros are copied to the places of pads. The pads at the right of
  * a row are also the left pads of the next row. The place of an output is the place of its window's
  * first pixel, so the input of tap (r, s) lies r * pitch + s places further for every output.
  * Places without an output are computed like others and not stored.
  *
- * A unit is 64 places: the rows of a product of a warpgroup (four warps). A work-group takes a
- * range of units, in tiles of up to TILE_UNITS, and TILE_M output channels. For each slice of SLICE
- * input channels the work-group copies a run to one of RUNS slots. A run is the places of a tile
- * and the places after the tile that the last tap reads. The weights of a tap and a slice are a
- * stage. Stages have slots: a ring of WEIGHT_SLOTS slots, or with KEEPS_WEIGHTS a slot for each
- * stage, so that weights are copied only once.
+ * A unit is 64 places: the rows of a product of a warpgroup (four warps). A work-group computes
+ * TILE_M output channels of a range of units, in tiles of up to TILE_UNITS units. For each slice of
+ * SLICE input channels the work-group copies a run to one of RUNS slots. A run is the places of a
+ * tile and the places after the tile that the last tap reads. The weights of a tap and a slice are
+ * a stage. The slots for stages are a ring of WEIGHT_SLOTS slots. With KEEPS_WEIGHTS each stage has
+ * its own slot instead, so that weights are copied only once.
  *
  * WARPGROUPS warpgroups multiply, each up to UNITS units of a tile. There are four more warps: one
  * copies weights, and three copy runs. Each slot has two barriers: the first completes when the
@@ -304,7 +304,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
             STORE_HALF8(y, at, lower, upper);
     };
     for (int unit = first_unit; unit < last_unit; unit += TILE_UNITS) {
-        /* warpgroups take units round-robin, so that also few units are divided evenly */
+        /* warpgroups take units round-robin, so that even a few units are divided evenly */
         int left = last_unit - unit - (int)group;
         int own_units = left <= 0                        ? 0
                         : left > WARPGROUPS * (UNITS - 1) ? UNITS

@@ -1,4 +1,4 @@
-"""The tiles of shifted_gemm_mma, and the estimated time of each tile. The text at the top of
+"""Lists the tiles of shifted_gemm_mma, and estimates their times. The text at the top of
 shifted_gemm.cu explains places, units, slices and runs."""
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ def fitting(problem: Conv2dProblem, limits: Limits) -> list[ShiftedTile]:
 
 def _largest(problem: Conv2dProblem, limits: Limits, columns: int, warpgroups: int, units: int
              ) -> ShiftedTile | None:
-    """Returns the tile of a shape with the most channels of a slice and then the most slots that
-    fit the shared memory; None where no tile fits."""
+    """Returns the first tile of a shape that fits the shared memory, in the order of _SLICES and
+    then of _WEIGHT_SLOTS; None where no tile fits."""
     for most, slots in itertools.product(_SLICES, _WEIGHT_SLOTS):
         slices = -(-problem.channels // most)
         tile = ShiftedTile(columns, warpgroups, units, -(-problem.channels // (16 * slices)) * 16,

@@ -1,5 +1,4 @@
-"""The tiles of convolutions as matrix products on tensor cores, and the estimated time of each
-tile."""
+"""Lists the tiles of convolutions as matrix products on tensor cores, and estimates their times."""
 
 from __future__ import annotations
 
@@ -172,7 +171,8 @@ _STAGE, _AHEAD, _TILE = 384, 919, 245
 """Cycles that a work-group waits: for each stage; for a stage's copy, to be divided by the number
 of stages that are copied ahead; and for each tile."""
 _CLUSTER, _WARPS_K = 18, 84
-"""Cycles of adding up the sums of a cluster and of warps."""
+"""Cycles in which the sums of the work-groups of a cluster, or of the warps that share K, are added
+up."""
 _BYTES_PER_MICROSECOND, _CACHED_BYTES, _NO_OVERLAP = 3.9e6, 35e6, 0.15
 """Bytes that device memory moves in a microsecond; bytes that stay in the L2 cache from one layer
 to the next; and the share of the shorter time, of computing or of moving bytes, that the longer
@@ -196,7 +196,7 @@ def copies(problem: Conv2dProblem, precision: str, layout: str) -> bool:
 
 
 def fitting(problem: Conv2dProblem, precision: str, layout: str, limits: Limits) -> list[MmaTile]:
-    """Returns the tiles for a problem, with an input in a layout, that a device can run."""
+    """Returns the tiles that a device can run for a problem whose input has the layout `layout`."""
     stages = stages_of(problem, precision)
     # with wgmma few warps copy: they are too few to load values one by one, and have too few
     # registers for narrow copies of windows
@@ -235,7 +235,7 @@ def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: s
     else:
         copied += own_stages * tile.tile_p * vector * _GATHER
     multiplied = own_stages * area * (_WGMMA if tile.wgmma else _MMA)
-    # stores of less than a piece fill half of the 32 bytes that the L2 cache takes at once
+    # a store of less than a piece fills only half of a 32-byte sector of the L2 cache
     stores = 1 if stored_at_once(problem, precision) == vector else 2
     stored = area * (_EPILOGUE + stores * _STORE * itemsize)
     waited = (own_stages * (_STAGE + _AHEAD / max(1, tile.lead)) + _TILE + stored

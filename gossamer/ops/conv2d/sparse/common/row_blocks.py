@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 _CANDIDATES = 512
-"""The most channels among which a block's next channel is sought: the remaining channels that have
-the most nonzero weights. The limit bounds the time for layers with many channels."""
+"""A block's next channel is chosen among at most this number of the remaining channels: the
+channels with the most nonzero weights. The limit bounds the time for layers with many channels."""
 
 _UNROLLED = 4
 """Columns that a kernel multiplies in an iteration of its loop."""
@@ -22,7 +22,8 @@ blocks of a work-group."""
 class Table:
     """Blocks of output channels, the longest first.
 
-    starts: (blocks + 1) index of each block's first column divided by four, and the end.
+    starts: (blocks + 1) for each block the index of its first column divided by four, and then the
+    end of the last block.
     channels: (blocks, rows) output channels; -1 where a block has fewer channels.
     columns: (all columns + 4) index of each column among the weights of an output channel of the
     ungrouped convolution, c*R*S + r*S + s with c from 0 to C - 1. The number of columns of a block
@@ -60,7 +61,7 @@ def table(weight: np.ndarray, groups: int, rows: int) -> Table:
         channels[block, :len(members)] = members
         if len(columns):
             span = slice(starts[block] * _UNROLLED, starts[block + 1] * _UNROLLED)
-            all_columns[span] = columns[-1]  # columns that fill the last four have zero weights
+            all_columns[span] = columns[-1]  # columns that fill up the last four have zero weights
             all_columns[span][:len(columns)] = columns
             all_columns[span] += members[0] // per_group * matrix.shape[1]
             values[span][:len(columns), :len(members)] = matrix[members][:, columns].T

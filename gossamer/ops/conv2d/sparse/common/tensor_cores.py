@@ -14,13 +14,13 @@ CYCLES_PER_MICROSECOND = 1750
 """Clock rate in MHz of the multiprocessors of an H200 under load. The estimates of kernels on
 tensor cores divide cycles by this number."""
 DENSEST = 0.3
-"""The largest density that these algorithms take. By a rule of thumb, hardly any column of 16 rows
-is empty at larger densities."""
+"""The largest density at which the algorithms on tensor cores are offered. By a rule of thumb,
+hardly any column of 16 rows is empty at larger densities."""
 
 
 def unsuited(problem: Conv2dProblem, device: Device) -> str | None:
     """Returns the reason why the device or the weights do not suit tensor cores; None where both
-    do."""
+    suit them."""
     if not device.limits.mma:
         return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
     if (reason := cannot_compile(problem, device)) is not None:

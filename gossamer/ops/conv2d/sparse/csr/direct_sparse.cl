@@ -18,7 +18,7 @@
 #ifndef THREADS
 
 /* A work-item stretches one row. row_step and column_step are the distances in x from one tap to
- * the next, with dilation. */
+ * the tap below and to the tap at its right. The distances include the dilation. */
 KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT columns,
                     GLOBAL int *RESTRICT stretched, int out_channels, int out_per_group,
                     int in_per_group, int taps, int kernel_width, int x_channel, int row_step,
@@ -50,9 +50,10 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
 #endif
 
 /* The output points of one channel are indexed by (outer, line, place, inner) from the outermost
- * on. plane, row and inner: the numbers of points of one outer index, of one line and of one place.
- * x_outer, ..., y_inner: the elements by which a step along an index moves the window in x and the
- * result in y. */
+ * on. A line is a row of output pixels, and a place is one pixel of this row. outer and inner
+ * together state the image. plane, row and inner: the numbers of points of one outer index, of one
+ * line and of one place. x_outer, ..., y_inner: the elements by which a step along an index moves
+ * the window in x and the result in y. */
 #define PARAMETERS                                                                          \
     const GLOBAL ELEMENT *RESTRICT x, const GLOBAL int *RESTRICT rows,                      \
     const GLOBAL int *RESTRICT columns, const GLOBAL float *RESTRICT values,                \
@@ -60,6 +61,7 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
     DIVISOR(row), DIVISOR(inner), int x_outer, int x_line, int x_place, int x_inner,        \
     int y_channel, int y_outer, int y_line, int y_place, int y_inner
 
+/* Computes the indices of an output point. */
 #define LOCATE(point)                                                                       \
     int outer_index = (int)QUOTIENT(point, plane);                                          \
     int in_plane = (int)(point) - outer_index * plane;                                      \
@@ -68,6 +70,7 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
     int place_index = (int)QUOTIENT(in_row, inner);                                         \
     int inner_index = in_row - place_index * inner;
 
+/* OFFSET(x): offset of the located point's window in x. OFFSET(y): offset of its result in y. */
 #define OFFSET(in)                                                                          \
     (outer_index * in##_outer + line_index * in##_line + place_index * in##_place           \
      + inner_index * in##_inner)
@@ -98,9 +101,9 @@ KERNEL WORK_GROUP_OF(THREADS) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
  * stored.
  *
  * Work-groups are assumed to start on the multiprocessors (units) in turn. The work-groups of one
- * unit mostly have the same span of points, and rows that are successive in `order`. So they find
- * inputs in the unit's cache that other work-groups loaded. Each unit runs `waves` work-groups, and
- * each of the first `longer` units runs one more. */
+ * unit mostly have the same span of points, and rows that are successive in `order`. So a
+ * work-group finds inputs in the unit's cache that another work-group has loaded. Each unit runs
+ * `waves` work-groups, and each of the first `longer` units runs one more. */
 #ifdef POINTS
 KERNEL WORK_GROUP_OF(THREADS) void tiled(
     PARAMETERS, const GLOBAL int *RESTRICT order, DIVISOR(units), int waves,

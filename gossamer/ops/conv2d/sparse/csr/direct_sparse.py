@@ -76,8 +76,8 @@ class DirectSparse(Algorithm):
     """Computes a convolution by the published kernels of direct sparse convolution, untiled and
     tiled: each row of CSR weights is multiplied with the inputs of a window.
 
-    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result for
-    which it would be multiplied by zeros only.
+    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
+    whose weights for this input are all zero.
     """
 
     op = "conv2d"
@@ -149,12 +149,13 @@ def _source(problem: Conv2dProblem, variant: Variant) -> KernelSource:
 @dataclass(frozen=True)
 class _Points:
     """The output points of one channel, indexed by (outer, line, place, inner) from the outermost
-    on.
+    on. A line is a row of output pixels, and a place is one pixel of this row.
 
-    In CHWN the innermost index counts images: all images, or in the tiled kernel only the images
-    that fill a cache line, where their number divides the batch. With fewer images at each place,
-    neighbouring places, whose windows share inputs, are computed by work-items that are closer
-    together. In NCHW the innermost index is always 0.
+    In CHWN the innermost index counts images. These are all images of the batch; but in the tiled
+    kernel, if the batch is a multiple of the images that fill a cache line, they are only that many
+    images. The windows of neighbouring places share inputs, and with fewer images at each place
+    these places are computed by work-items that are closer together. In NCHW the innermost index is
+    always 0.
 
     sizes: number of values of each index.
     in_x: elements by which a step along each index moves the window in x.
@@ -192,7 +193,8 @@ class _Points:
 
 def _work(weights: Weights, problem: Conv2dProblem, spans: int,
           device: Device) -> tuple[Argument, ...]:
-    """Returns the arguments by which a work-group of the tiled kernel finds its row and points."""
+    """Returns the arguments from which a work-group of the tiled kernel computes the number of its
+    row and its points."""
     units, groups = max(device.limits.compute_units, 1), spans * problem.out_channels
     parts_to_fill = max(1, round(units / spans / problem.groups))
     parts = min(parts_to_fill, problem.out_channels // problem.groups)

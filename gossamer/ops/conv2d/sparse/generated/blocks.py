@@ -28,7 +28,8 @@ class ChannelBlock:
     taps: dict[int, Taps]
 
     def terms(self, channels: Sequence[int]) -> list[int]:
-        """Returns for each output channel the number of its nonzeros for these input channels."""
+        """Returns, for each output channel, the number of its nonzeros in the given input
+        channels."""
         counts = [0] * len(self.channels)
         for c in channels:
             for _, _, products in self.taps[c]:

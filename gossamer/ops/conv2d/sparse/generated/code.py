@@ -3,10 +3,10 @@
 Method: weights compiled into the kernel (SparseRT, 2020). A work-item holds the sums of one pixel
 and image (or two images in float16) for all channels of a block in registers. An input is read
 once for all nonzeros of its tap, and each nonzero is one multiply-add whose factor is part of the
-instruction. The batch is the innermost axis of the inputs. Inputs pass through shared memory with
-their padding, so that no tap needs a test. Warps that start at different parts of a stage's code
-fetch instructions in parallel; prefetch warps, if the config has any, fetch the code one stage
-before it is needed.
+instruction. The batch is the innermost axis of the inputs. Inputs are copied to shared memory
+and padded there, so that no tap needs a test for the border. Warps that start at different parts of
+a stage's code fetch instructions in parallel; prefetch warps, if the config has any, fetch the code
+one stage before it is needed.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class _BlockCode:
         inside = code.get("setp.lt.u32", "p", number, d.vectors)
         outside_patch = code.get("not.pred", "p", inside)
         for value, limit in ((y, problem.height), (x, problem.width), (byte, d.pixel)):
-            # a negative number is a large unsigned number
+            # read as unsigned, a negative number is large: one comparison tests both bounds
             inside = code.get("setp.lt.and.u32", "p", value, limit, inside)
         at = code.get("mad.wide.s32", "q", code.get(
             "mad.lo.s32", "r", y, problem.width, x), d.pixel, code.get(
@@ -208,9 +208,9 @@ class _BlockCode:
 
     def _walk(self) -> None:
         """Emits all stages. While a stage is computed, the next stages are copied. Between two
-        barriers, prefetch warps run through the code of a stage, whatever numbers are in shared
-        memory, and the other warps compute the previous stage. So prefetch warps copy their share
-        of a stage's inputs one barrier earlier than the other warps copy their shares. Three
+        barriers, prefetch warps run through the code of a stage, without regard to the numbers in
+        shared memory, and the other warps compute the previous stage. So prefetch warps copy their
+        share of a stage's inputs one barrier earlier than the other warps copy their shares. Three
         buffers hold the two stages that are being copied and the stage that is read."""
         code, d = self.code, self.division
         behind = 1 if d.config.prefetch_warps else max(1, d.buffers - 1)

@@ -40,19 +40,21 @@ multiprocessor does not compute in the cycles in which it copies."""
 _SMALL_BATCH = 16
 """A batch below this size has so few warps that each warp fetches its own code."""
 _FETCHED_BY_WARP, _FETCHED_IN_ALL, _CACHED, _STAGE_CYCLES = 0.8, 4.5, 27, 200
-"""Rates of a small batch: bytes of code that one warp and that a multiprocessor fetches in a cycle,
-bytes of inputs that a multiprocessor copies from the cache in a cycle, and cycles between two
-stages."""
+"""Rates of a small batch: bytes of code that a warp fetches in a cycle, bytes of code that a
+multiprocessor fetches in a cycle, bytes of inputs that a multiprocessor copies from the cache in a
+cycle, and cycles between two stages."""
 _INSTRUCTION_BYTES = 16
 _CHANNELS = (96, 80, 64, 48, 40, 32, 24, 16, 12, 8, 4, 3, 2, 1)
 _IMAGES = (32, 16, 8)
 _K_GROUPS = (1, 2, 4, 8, 16)
 _STAGGERED_ENTRIES = (8, SUB_PARTITIONS, 1)
 _STAGE_INSTRUCTIONS = 500
-"""Instructions that a work-item should run between two barriers, approximately."""
+"""The length of a stage is chosen so that a work-item runs about this number of instructions
+between two barriers."""
 _LINES_PER_KERNEL = 100_000
-"""Instructions of a kernel above which blocks are divided among more kernels. Kernels are assembled
-at the same time, and run at the same time, but each kernel costs 2 microseconds."""
+"""Where a kernel would have more instructions than this number, its blocks are divided among more
+kernels. All kernels are assembled at the same time and run at the same time, but each kernel costs
+2 microseconds."""
 _MOST_KERNELS = 4
 _MOST_BLOCKS_PER_UNIT = 8
 _MOST_COPIES = 4
@@ -60,8 +62,8 @@ _MOST_COPIES = 4
 _WORK_ITEMS_PER_UNIT = 2048
 """The most work-items that a multiprocessor holds."""
 _MOST_KINDS = 16
-"""The best config of a kind is offered for at most this number of kinds. The kinds of the leading
-configs are not counted."""
+"""The most kinds whose best config is offered; the kinds of the leading configs are not counted.
+Configs of one kind have the same channels, k_groups and prefetch warps."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ def _configs(problem: Conv2dProblem, limits: Limits, halves: bool,
                      if config not in best and config not in first.values()
                      and _fits(problem, config, limits, halves)
                      and length(config) <= most_lines), key=expected)
-    # min takes the first of equally short configs, which is in the list already
+    # of equally short configs min() returns the first one: listed configs are preferred
     shortest = min([*first.values(), *best, *others, *rated], key=length)
     alternating = (config for pair in zip_longest(best, others) for config in pair if config)
     return tuple(dict.fromkeys([*first.values(), *alternating, shortest]))
@@ -268,15 +270,16 @@ def _configs_per_unit(d: GeneratedTiling, limits: Limits) -> Iterator[GeneratedC
 
 def _staged(problem: Conv2dProblem, config: GeneratedConfig, limits: Limits,
             halves: bool) -> GeneratedConfig | None:
-    """Returns a config with the stage, the staggered entries and the number of kernels that suit
-    it; None where shared memory has no room for it. Callers check that registers have room."""
+    """Returns `config` with the stage, the staggered entries and the number of kernels that suit
+    the layer; None where shared memory has no room for the config. Callers check that registers
+    have room."""
     first = GeneratedTiling(problem, config, halves)
     inputs = problem.channels // problem.groups
     density = problem.weights_info.density
     per_channel = math.prod(problem.kernel) * (first.block * density
                                                + 1 - (1 - density) ** first.block)
     room = _room(config, limits) // (first.plane * BUFFERS)
-    # where all weights of a layer are zero, the code has no products, so that any stage suits it
+    # where all weights of a layer are zero, the code has no products, and any stage is suitable
     suited = (max(1, round(_STAGE_INSTRUCTIONS * config.k_groups / per_channel)) if per_channel
               else inputs)
     stage = inputs if inputs * first.plane <= _room(config, limits) and (
@@ -354,5 +357,5 @@ def _tiles(problem: Conv2dProblem, halves: bool) -> Iterator[tuple[int, int, int
 
 
 def _parts(size: int) -> list[int]:
-    """Returns the lengths of the parts when a length is cut into 1, 2, ... equal parts."""
+    """Returns the part lengths that result from cutting `size` into 1, 2, ... equal parts."""
     return list(dict.fromkeys(-(-size // count) for count in range(1, size + 1)))

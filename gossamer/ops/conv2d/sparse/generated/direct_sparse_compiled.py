@@ -45,8 +45,8 @@ class DirectSparseCompiled(Algorithm):
     """Computes a convolution with kernels generated for one layer's weights: each nonzero is a
     multiply-add with the weight as an immediate, for one pixel and image per work-item.
 
-    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result for
-    which it would be multiplied by zeros only.
+    Zeros among the weights are skipped: a NaN or infinity of the input does not reach a result
+    whose weights for this input are all zero.
     """
 
     op = "conv2d"

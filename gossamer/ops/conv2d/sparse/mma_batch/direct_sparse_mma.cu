@@ -16,7 +16,7 @@
  * halo at a time. In shared memory a pixel of a channel is a row of 128 bytes. For the tile's first
  * output pixel a column of the weights is multiplied with one of these rows. For another output
  * pixel the column is multiplied with a row that lies further on, and the distance between the two
- * rows is the same for all columns. So the addresses of loads suffice to gather the taps.
+ * rows is the same for all columns. So the taps are gathered by the addresses of the loads alone.
  *
  * The swizzle class of a row, a number from 0 to 7, decides how the row's pieces of 16 bytes are
  * permuted. Rows whose classes differ modulo 8 (TF32: 4) are read at once without bank conflicts.
@@ -46,6 +46,8 @@
 #include "mma/warp.h"
 #include "ops/epilogue.h"
 
+/* VECTOR: images in 16 bytes. DEPTH: columns of a step. MOVED: the number that is combined by
+ * exclusive or with the number of a piece to permute the pieces of a row. */
 #if HALVES
 #define VECTOR 8
 #define DEPTH 16
@@ -87,7 +89,7 @@ struct Step {
 };
 
 /* Multiplies a step for one output pixel. kind: 0 where the step's columns are for all tiles, else
- * the number of the tile that needs the columns, from 1 on. */
+ * the number of the tile that needs the columns, counted from 1. */
 INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const Step &step, int kind,
                            const Row *pool, int shift, int first_piece)
 {
@@ -103,7 +105,7 @@ INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const Step &step, 
 #if HALVES
         uint address = shared_address(pool) + (place & ~127) + ((MOVED(place) ^ first_piece) << 4);
         UNROLL for (int two = 0; two < PRODUCTS / 2; two++) {
-            /* columns 0 to 7 and 8 to 15 of 8 images, and of the next 8 images */
+            /* x, y: columns 0 to 7 and 8 to 15 of 8 images; z, w: the same of the next 8 images */
             uint4 loaded = ldmatrix_x4_trans(address ^ two << 5);
             multiply_all(2 * two, loaded.x, loaded.y);
             multiply_all(2 * two + 1, loaded.z, loaded.w);

@@ -6,8 +6,8 @@ inference on GPUs", arXiv 1802.10280, 2018). In the source a column of the stret
 addresses one input; here a column addresses a row of shared memory, which has the inputs of several
 images. Output channels are multiplied together in the tensor cores' tile of 16, as in vector-sparse
 products (Z. Chen et al., "Efficient tensor core-based GPU kernels for structured sparsity under
-reduced precision", SC 2021). But weights need not be pruned in blocks: a column that one of 16
-channels needs costs as much as a column that all of them need.
+reduced precision", SC 2021). Here weights need not be pruned in blocks, but a column that one of
+16 channels needs costs as much as a column that all of them need.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("direct_sparse_mma.cu")
 _MOST_CHUNK = 16
-"""The most channels of a chunk: a work-group cannot multiply before its first chunk has arrived."""
+"""The most channels of a chunk. Chunks are small because a work-group cannot multiply before its
+first chunk has arrived."""
 _RESERVED_BYTES = 1024
 """Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
 _CONFLICTS = 1.1
@@ -117,8 +118,7 @@ _POINTS = {"fp16": {(1, 1): ((1, 1), (1, 2), (1, 3), (2, 2), (1, 4)),
 _MOST_SHAPES = 5
 """The most shapes with one precision and one number of tiles that are offered for a layer."""
 _MOST_SIMILAR = 2
-"""The most offered shapes with one precision and one number of tiles that also have the same parts
-and give a warp the same height and width."""
+"""The most offered shapes that agree in precision, tiles, parts, height and width."""
 _NOMINAL_BATCH = 64
 """The batch size for which shapes are chosen: every batch size is offered the same shapes."""
 

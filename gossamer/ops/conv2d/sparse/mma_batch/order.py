@@ -164,10 +164,10 @@ def _arranged(blocks: list[TileBlock], warps_a_block: int) -> list[TileBlock]:
 
 
 def _shares(blocks: list[TileBlock], sizes: Sequence[int]) -> list[list[TileBlock]]:
-    """Divides the blocks into shares of given sizes with similar sums of work. First each block,
-    the longest blocks first, goes to the share with least work. Then the largest share repeatedly
-    swaps a block with another share, by the swap that lessens the difference of the two sums
-    most."""
+    """Divides the blocks into shares of given sizes with similar sums of work. First the
+    blocks are assigned, the longest first, each to the share with the least work so far. Then the
+    largest share repeatedly swaps a block with another share; the swap is the one that reduces the
+    difference of the two sums most."""
     shares: list[list[TileBlock]] = [[] for _ in sizes]
 
     def total(share: list[TileBlock]) -> int:

@@ -1,4 +1,5 @@
-"""Builds the tables of direct_sparse_mma: where columns lie in shared memory, and their weights."""
+"""Builds the tables of direct_sparse_mma: the weights of columns, and where columns lie in shared
+memory."""
 
 from __future__ import annotations
 

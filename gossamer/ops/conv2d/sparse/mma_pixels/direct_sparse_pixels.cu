@@ -3,9 +3,9 @@
  *
  * A block is 16 * TILES output channels. Its columns are the (channel, tap) pairs for which one of
  * these output channels has a nonzero; 16 columns make a step. A fragment is 8 neighbouring output
- * pixels of a line. A cluster of CLUSTER work-groups computes BLOCKS blocks for a tile of `lines`
- * lines of `width` fragments; each work-group multiplies the columns of its own part of the input
- * channels.
+ * pixels of a line, and a line is a row of pixels. A cluster of CLUSTER work-groups computes BLOCKS
+ * blocks for a tile of `lines` lines of `width` fragments; each work-group multiplies the columns
+ * of its own part of the input channels.
  *
  * A work-group holds its input channels in shared memory, in one copy for each of KERNEL_WIDTH
  * horizontal taps. In a tap's copy a piece has the eight inputs that the tap reads for the pixels
@@ -47,10 +47,10 @@
 
 #define WARPS (BLOCKS * WARPS_P * PARTS)
 #define WORK_GROUP_SIZE (32 * WARPS)
-#define HOLDERS (CLUSTER * PARTS)
+#define HOLDERS (CLUSTER * PARTS) /* warps that hold partial sums of the same results */
 #define OF_WARP (TILES * FRAGMENTS) /* sets of sums of a warp, a multiple of CLUSTER */
-#define SHARE (BLOCKS * WARPS_P * OF_WARP / CLUSTER)
-#define ROWS (BLOCKS * TILES * 16)
+#define SHARE (BLOCKS * WARPS_P * OF_WARP / CLUSTER) /* sets that a work-group adds up */
+#define ROWS (BLOCKS * TILES * 16) /* output channels of a work-group */
 #define WORDS (HALVES ? 1 : 2) /* words of 16 bytes in a piece */
 /* Code that runs only once waits until it is fetched, so loops of few iterations are not
  * unrolled. */

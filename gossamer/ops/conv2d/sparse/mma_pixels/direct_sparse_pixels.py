@@ -2,12 +2,12 @@
 which multiply neighbouring output pixels at once.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
-inference on GPUs", arXiv 1802.10280, 2018) finds the input of a column of weights by shifting a
-window's start. Here shared memory has a copy of the input for each horizontal shift, so that eight
-pixels are 16 aligned bytes in float16. Rows of the weights are multiplied together in the tensor
-cores' tile of 16, as in vector-sparse products (Z. Chen et al., "Efficient tensor core-based GPU
-kernels for structured sparsity under reduced precision", SC 2021), but weights need not be pruned
-in blocks.
+inference on GPUs", arXiv 1802.10280, 2018). The source finds the input of a column of weights by
+shifting a window's start. Here shared memory has a copy of the input for each horizontal shift, so
+that eight pixels are 16 aligned bytes in float16. Rows of the weights are multiplied together in
+the tensor cores' tile of 16, as in vector-sparse products (Z. Chen et al., "Efficient tensor
+core-based GPU kernels for structured sparsity under reduced precision", SC 2021), but weights need
+not be pruned in blocks.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class _PixelTables:
                 "channels": channels}
 
     def _spread(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the order in which columns fill steps, with -1 for an unused place, and the
+        """Returns the order in which columns fill steps, with -1 for an unused position, and the
         offsets of the columns in bytes. One load of a step reads `banks` columns at once; columns
         that lie in the same bank are put into different loads."""
         divided = self.divided
@@ -257,7 +257,7 @@ class _PixelTables:
         order = np.full(sets * divided.banks, -1)
         order[:len(columns)] = np.argsort(places % divided.banks, kind="stable")
         order = order.reshape(divided.banks, sets).T.reshape(-1)
-        # an unused place loads the first column of the same load again, which costs nothing
+        # an unused position loads the first column of the same load again, which costs nothing
         fillers = np.repeat(order.reshape(-1, divided.banks)[:, 0], divided.banks)
         filled = np.where(order >= 0, order, np.maximum(fillers, 0))
         return order, (divided.piece_bytes * places[filled]).astype(np.int32)

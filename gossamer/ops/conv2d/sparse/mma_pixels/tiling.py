@@ -16,7 +16,7 @@ MOST_IMAGES = 8
 """The largest batch. A larger batch has enough images for direct_sparse_mma, where images fill the
 tile of the tensor cores."""
 DEPTH = 16
-"""Columns of the weights in a step."""
+"""Columns of the weights that one step multiplies."""
 _FRAGMENT = 8
 """Pixels of a tensor core instruction's tile."""
 _BATCH = 16
@@ -24,7 +24,7 @@ _BATCH = 16
 _LARGEST_GRID = 65535
 """The most work-groups of a grid along y and along z."""
 _CLUSTER_PART = 16
-"""Number of multiprocessors of a group. An H200 forms clusters only within such groups, and the
+"""An H200 forms clusters only within groups of this number of multiprocessors, and the
 multiprocessors that are left over run no cluster. On another device the number only affects the
 order in which tiles are tried."""
 _SIMILAR, _LONGEST = 0.85, 1.3
@@ -81,10 +81,11 @@ class PixelTile:
 
 @dataclass(frozen=True)
 class PixelTiling:
-    """A problem divided into tiles of `lines` lines of `width` fragments.
+    """A problem divided into tiles. A tile has `lines` lines of `width` fragments, and a line is a
+    row of pixels.
 
     Shared memory holds a work-group's channels in pieces of eight inputs: a copy of each channel
-    for each horizontal tap, with the lines of a copy sorted by residue modulo the vertical stride.
+    for each horizontal tap. The lines of a copy are sorted by residue modulo the vertical stride.
 
     problem: the convolution.
     shape: the amount of work of a work-group.
@@ -198,8 +199,9 @@ class PixelTiling:
 
     @property
     def pieces(self) -> int:
-        """Number of pieces in shared memory, with the pieces of channels that fill the last
-        batch of loads, and pieces after the last tap, which warps without pixels read."""
+        """Number of pieces in shared memory. Included are the pieces of channels that only fill up
+        the last batch of loads, and spare pieces after the last tap, which are read by warps that
+        have no pixels."""
         channels = self.at_once * self.batch * self.batches
         return channels * self.channel_pieces + self._capacity
 
@@ -221,8 +223,8 @@ class PixelTiling:
         return None
 
     def places(self, channel: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        """Returns, for columns of the weights, the index of the piece that the first fragment of a
-        tile is multiplied with."""
+        """Returns, for columns of the weights, the index of the piece whose eight inputs a column
+        is multiplied with for the first fragment of a tile."""
         stride = self.problem.stride[0]
         line = row * self.problem.dilation[0]
         return (channel * self.channel_pieces + column * self.tap_pieces
@@ -231,9 +233,9 @@ class PixelTiling:
 
 def cycles(divided: PixelTiling, limits: Limits) -> float:
     """Returns the expected cycles of the kernel, without its launch. A work-group copies its inputs
-    from the L2 cache to shared memory, multiplies its steps and adds up its sums. Multiplying takes
-    the time for which one warp waits, or the time in which all work-groups of a multiprocessor
-    issue their instructions, whichever is longer."""
+    from the L2 cache to shared memory, multiplies its steps of 16 columns and adds up its sums.
+    Multiplying takes the time for which one warp waits, or the time in which all work-groups of a
+    multiprocessor issue their instructions, whichever is longer."""
     problem, shape = divided.problem, divided.shape
     density = problem.weights_info.density
     groups = (shape.cluster * divided.blocks // shape.blocks * problem.groups
@@ -244,7 +246,8 @@ def cycles(divided: PixelTiling, limits: Limits) -> float:
                 else limits.compute_units // _CLUSTER_PART * _CLUSTER_PART)
     waves = -(-groups // (units * blocks_per_unit))
     concurrent = -(-groups // (units * waves))
-    # copying takes the time of its instructions on 4 schedulers, or of writing to shared memory
+    # copying takes the time of its instructions on 4 schedulers, or of writing to shared memory,
+    # whichever is longer
     chunks = -(-divided.items // shape.work_group)
     inputs = shape.work_group / 32 * divided.batch * divided.batches * chunks
     staged = inputs * max((6 + 2 * problem.kernel[1]) / 4, 1 + problem.kernel[1])

@@ -1,18 +1,19 @@
 /* Sparse convolution with weights in tables, several output channels at once. A block is ROWS
  * output channels. The block has the columns in which any of its channels has a weight, and the
  * input of a column is loaded once for all channels of the block. `columns` has for each column the
- * offset of its input from the start of a window. `values` has for each column ROWS weights, zero
- * where a channel has none. Both tables are read four columns at a time; columns with zero weights
- * fill up the last four columns of a block.
+ * offset of its input from the start of a window. `values` has for each column ROWS weights; the
+ * weight is zero where a channel has no weight. Both tables are read four columns at a time;
+ * columns with zero weights fill up the last four columns of a block.
  *
  * A set of LANES work-items computes LANES * POINTS output points of a block. SPLITS sets, 1 or a
  * multiple of ROWS, share the columns of a block and add up their sums at the end. A work-group
  * computes BLOCKS blocks, which read the same inputs.
  *
- * Output points are counted over (lines, places, images). With LINEAR a line has as many places as
- * an input line. Places past the last output of a line are then computed and not stored, and the
- * number of a point is also the start of its window. Without LINEAR the start of every point's
- * window is computed. */
+ * Output points are counted over (lines, places, images): lines are rows of output pixels, and
+ * places are positions along a line. plane: number of a plane, which is one image, or all images
+ * where images are innermost. With LINEAR a line has as many places as an input line. Places past
+ * the last output of a line are then computed and not stored, and the number of a point is also the
+ * start of its window. Without LINEAR the start of every point's window is computed. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 4 /* output channels of a block */
@@ -42,8 +43,10 @@
 #define WORK_GROUP_SIZE (LANES * SET_COUNT)
 #define VECTORS (POINTS / VECTOR)
 #define WIDTH (LANES * VECTOR)
-#define SPAN (WIDTH + (VECTORS - 1) * DISTANCE)
+#define SPAN (WIDTH + (VECTORS - 1) * DISTANCE) /* output points of a set */
 
+/* UNIT: the type of VECTOR points as floats. FETCHED_UNIT: the type of the same points as they are
+ * loaded from memory. */
 #if VECTOR == 4
 #define UNIT float4
 #define FETCHED_UNIT FETCHED_REAL4
@@ -76,6 +79,7 @@
 #define ADD(sum, value) sum += value;
 #endif
 
+/* Computes the line, the place and the image of an output point. */
 #define LOCATE(point)                                   \
     int line_index = (int)QUOTIENT(point, line);        \
     int in_line = (point) - line_index * line;          \
@@ -110,6 +114,7 @@
 #define READ(target, k, part) target = FETCH(k, next.part);
 #endif
 
+/* Applies the epilogue to the sums of a work-item's k-th points and stores them. */
 #define EMIT(channel, k, value)                                            \
     {                                                                      \
         int point = POINT(k);                                              \

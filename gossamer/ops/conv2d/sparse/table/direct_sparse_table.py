@@ -2,10 +2,10 @@
 several output channels at once.
 
 Source: direct sparse convolution (X. Chen, "Escoin: efficient sparse convolutional neural network
-inference on GPUs", arXiv 1802.10280, 2018), which loads an input for every multiply-add. Here
+inference on GPUs", arXiv 1802.10280, 2018). The source loads an input for every multiply-add. Here
 output channels with weights in similar positions form a block. An input is loaded once for a block,
-and the block's sums stay in registers. Where points are few, several sets of work-items share the
-columns of a block.
+and the block's sums stay in registers. Where output points are few, several sets of work-items
+share the columns of a block.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _EMPTY = TableForm(1, 1, 32)
 
 
 class DirectSparseTable(Algorithm):
-    """Computes a convolution from tables of weights: a block of output channels loads the input of
-    each of its columns once and multiplies it by one weight per channel. The kernel does not depend
-    on the weights.
+    """Computes a convolution from tables of weights. The input of a column is loaded once for a
+    block of output channels, and is multiplied by one weight for each channel. The kernel does not
+    depend on the weights.
 
     Columns in which no channel of a block has a weight are skipped. A column in which one channel
     has a weight is multiplied by zero for the block's other channels. So a NaN or infinity of the
@@ -155,8 +155,9 @@ def _workspace(problem: Conv2dProblem, x: TensorSpec, form: TableForm) -> int:
 
 def _tables(weights: Weights, problem: Conv2dProblem, rows: int,
             x: TensorSpec) -> tuple[list[Argument], Callable[[], Argument]]:
-    """Returns the kernel's tables of the weights, with columns as offsets in the input x as it is
-    read, and a function that returns the table of the columns' tap masks. Weights are put into
+    """Returns the kernel's tables of the weights, and a function that returns the table of tap
+    masks (for each column, a bit for the row and a bit for the column of its tap). In the first
+    tables, a column is an offset in x, the input as the kernel reads it. Weights are put into
     blocks once for all input sizes."""
     @cache
     def blocks() -> Table:

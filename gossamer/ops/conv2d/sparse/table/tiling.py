@@ -19,7 +19,7 @@ class TableForm:
     blocks: blocks of a work-group.
     splits: sets of work-items that share a block's columns: 1 or a multiple of rows.
     masked: 1 where the kernel reads the input without padding and masks taps outside of the image,
-    0 where the input is copied with its padding before.
+    0 where the input is first copied with its padding.
     """
 
     rows: int
@@ -73,7 +73,8 @@ have one point each, and its work-groups fit any device."""
 @dataclass(frozen=True)
 class OutputPlanes:
     """The output points of one channel, plane by plane, indexed by (lines, places, images) in the
-    order of memory. A plane is one image, or all images where images are innermost.
+    order of memory. A plane is one image, or all images where images are innermost. Lines are rows
+    of output pixels, and places are positions along a line.
 
     planes: number of planes.
     count: points of a plane.
