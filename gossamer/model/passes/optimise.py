@@ -31,6 +31,7 @@ from gossamer.model.passes.pixels import keep_pixels
 from gossamer.model.passes.scaled_signs import move_scales_into_weights, round_scaled_signs
 from gossamer.model.passes.straight_through import drop_straight_through
 from gossamer.model.passes.token_rows import transpose_images_for_tokens
+from gossamer.model.passes.transposed_operands import scale_before_transposing
 
 
 def optimise(graph: Graph, *, channels_first: bool = False,
@@ -54,6 +55,7 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     inline_scalars(graph, shapes)
     merge_equal(graph)
     changed = gather_shuffled_channels(graph, shapes)
+    changed |= scale_before_transposing(graph, shapes)
     if channels_first:
         changed |= transpose_images_for_tokens(graph, shapes)
         changed |= move_channels_first(graph, shapes)
