@@ -182,8 +182,7 @@ class Detector:
         return np.stack(batch) if given is None else given.arranged(np.stack(batch)), placements
 
     def _prepared(self, values: np.ndarray) -> np.ndarray:
-        """Return a resized photo, (channels, height, width), normalised unless the plan normalises
-        it."""
+        """Return a resized photo (channels, height, width), normalised unless the plan does so."""
         given = self.plan.graph.inputs[0].given
         if given is None or not (given.changes_values or given.dtype == "uint8"):
             return self._preprocessing.normalised(values)

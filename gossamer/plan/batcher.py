@@ -187,8 +187,7 @@ class Batcher:
 
     def _request(self, inputs: tuple[Any, ...], named: Mapping[str, Any],
                  deadline: float | None) -> Request:
-        """Return the request for these inputs. Raises the errors of submit() where they do not fit
-        the network."""
+        """Return the request for these inputs; raise submit()'s errors where they do not fit."""
         arrays, rows = host_arrays(self._graph, as_called_for(
             self._network, in_order(self._graph, inputs, named)))
         if rows > self._queue:
@@ -204,8 +203,7 @@ class Batcher:
         return request
 
     def _refusal(self, request: Request) -> GossamerError | None:
-        """Return why a request cannot be taken now, else None. The caller holds the lock
-        `changed`."""
+        """Return why a request cannot be taken now, else None. The caller holds `changed`."""
         if self._is_closed:
             return InputError(f"{self._graph.name}: the batcher is closed; make another one")
         if self._waiting.rows + request.rows > self._queue:
@@ -216,8 +214,7 @@ class Batcher:
         return None
 
     def _add(self, request: Request) -> None:
-        """Make a request wait for a device, unless it is done. The caller holds the lock
-        `changed`."""
+        """Make a request wait for a device, unless it is done. The caller holds `changed`."""
         if not request.result.done():
             self._waiting.add(request)
 

@@ -1,5 +1,4 @@
-"""Connects to a Ray cluster, chooses its number of workers, and shares out work over the
-cluster."""
+"""Connects to a Ray cluster, chooses its number of workers, and distributes work over it."""
 
 from __future__ import annotations
 

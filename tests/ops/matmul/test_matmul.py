@@ -20,6 +20,12 @@ def few(variants: list[Variant]) -> list[Variant]:
     return variants[:3]
 
 
+def in_float32(variants: list[Variant]) -> list[Variant]:
+    """Returns the first variants in float32. A sum of few products may be as small as the rounding
+    of float16 and TF32."""
+    return few([variant for variant in variants if variant.precision == "fp32"])
+
+
 @given(data=st.data())
 @settings(max_examples=15)
 def test_any_batch(device: Device, data: st.DataObject) -> None:
@@ -37,7 +43,7 @@ def test_any_batch(device: Device, data: st.DataObject) -> None:
     a = operand(*((inner, rows) if 0 in transposed else (rows, inner)))
     b = operand(*((columns, inner) if 1 in transposed else (inner, columns)))
     check(MatmulProblem(default_spec(a), default_spec(b), transposed=transposed), device,
-          taken=few)
+          taken=in_float32)
 
 
 @pytest.mark.parametrize("shapes", [((7,), (7,)), ((7,), (7, 5)), ((3, 7), (7,)),
