@@ -56,3 +56,19 @@ def test_a_process_apart_that_fails_is_told_in_a_line(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
     with pytest.raises(CompileError, match="cannot start a process that assembles PTX"):
         nvjitlink.build(PtxProgram("any", ""), "sm_90", apart=True)
+
+
+@pytest.mark.parametrize(("one_here", "apart"), [(True, [False, True, True]), (False, [True] * 3)])
+def test_all_programs_but_the_first_have_processes(one_here: bool, apart: list[bool],
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, bool] = {}
+
+    def build(program: str, architecture: str, *, apart: bool) -> tuple[bytes, None]:
+        found[program] = apart
+        return program.encode(), None
+
+    monkeypatch.setattr(nvjitlink, "build", build)
+    cubins, seconds = nvjitlink.build_all(["a", "b", "c"], "sm_90", one_here=one_here)
+    assert cubins == [b"a", b"b", b"c"]
+    assert [found[program] for program in "abc"] == apart
+    assert seconds >= 0
