@@ -41,7 +41,6 @@ _SHRINKING = frozenset(("Compress", "NonZero"))
 upper bound for this shape."""
 _LONG = (TensorProto.INT64, TensorProto.UINT64, TensorProto.DOUBLE)
 """Types with elements of eight bytes."""
-_MOST_RANK = 32
 _MOST_PARAMETERS = 1024
 """The most elements of a constant that is given to ONNX's shape inference. Constants that decide
 shapes, such as axes and repeats, have fewer elements."""
@@ -69,7 +68,8 @@ def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: in
     if node.op_type == "Constant":
         return 0  # the constant's value is in memory already, with the file
     if node.op_type in _SHRINKING:
-        return sum(array.size for array in arrays.values()) * _MOST_RANK
+        # NonZero gives an index of eight bytes for each dimension of an element
+        return sum(8 * array.size * max(1, array.ndim) for array in arrays.values())
     types = {name: onnx.helper.make_tensor_type_proto(
         onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in arrays.items()}
