@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Device
+from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.launch import Launch, input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.strided import broadcast_strides, cannot_compile, merge
 from gossamer.ops.weights import Weights
@@ -19,9 +19,14 @@ from gossamer.tensor import TensorSpec
 
 _SOURCE = Path(__file__).with_name("tiled.cl")
 _WIDE = Path(__file__).with_name("wide.cl")
+_TRANSPOSE = Path(__file__).with_name("transpose.cl")
 _ROWS = 6
 """Rows of a tile of WideMatmul."""
+_SIDE = 16
+"""Rows and columns of the blocks in which WideMatmul transposes b."""
 
+LaunchArgument = Argument | Callable[..., Argument]
+"""An argument of a launch, or a function that returns the argument at each launch."""
 Batch = list[tuple[int, int, int]]
 """For each batch dimension its size and the strides of a and b."""
 
@@ -42,9 +47,11 @@ class DeviceMatmul(Algorithm):
 
     def _prepared(self, weights: Weights, problem: MatmulProblem, variant: Variant, device: Device,
                   source: KernelSource, tile: tuple[int, int], work_group: int,
-                  strides: tuple[int, ...], shared_bytes: int = 0) -> State:
+                  strides: tuple[int, ...], shared_bytes: int = 0,
+                  b: LaunchArgument | None = None) -> State:
         """Returns the state of one launch of a kernel. tile: rows and columns of a tile. strides:
-        the arguments that say how a and b lie in memory."""
+        the arguments that say how a and b lie in memory. b: the argument for b; by default the
+        operand itself."""
         state = State(problem, variant, device)
         if problem.outputs[0].size == 0:
             return state
@@ -53,10 +60,13 @@ class DeviceMatmul(Algorithm):
         groups = math.prod(problem.batch) * -(-rows // tile[0]) * -(-columns // tile[1])
         run_time = iter(range(len(problem.inputs)))
         dtype = "float16" if variant.precision == "fp16" else "float32"
-        operands = [
+        operands: list[LaunchArgument] = [
             weights.packed(f"operand{i} {dtype}", lambda arrays, i=i: _rounded(  # type: ignore[misc]
                 arrays[f"operand{i}"], dtype))
-            if i in problem.constants else input_buffer(next(run_time)) for i in range(2)]
+            if i in problem.constants else input_buffer(next(run_time))
+            for i in range(2 if b is None else 1)]
+        if b is not None:
+            operands.append(b)
         batch = _batch(problem)
         numbers = [n for dim in [(1, 0, 0)] * (3 - len(batch)) + batch for n in dim]
         state.launches.append(Launch(device.compile(source), (groups,), (work_group,), (
@@ -99,15 +109,35 @@ class WideMatmul(DeviceMatmul):
 
     def variants(self, problem: MatmulProblem, device: Device) -> Iterable[Variant]:
         order = (1, 2) if problem.matrix_b[-1] <= 16 else (2, 1)
-        return [Variant((("vectors", vectors),), problem.inputs, problem.outputs)
-                for vectors in order]
+        workspace = 4 * problem.b.size if 1 in problem.transposed and (
+            1 not in problem.constants) else 0
+        return [Variant((("vectors", vectors),), problem.inputs, problem.outputs,
+                        workspace=workspace) for vectors in order]
 
     def prepare(self, weights: Weights, problem: MatmulProblem, variant: Variant,
                 device: Device) -> State:
         vectors = variant["vectors"]
         source = KernelSource.of(_WIDE, "wide_matmul", {"ROWS": _ROWS, "VECTORS": vectors})
-        return self._prepared(weights, problem, variant, device, source, (_ROWS, 16 * vectors), 1,
-                              _strides(problem))
+        b: LaunchArgument | None = None
+        if 1 in problem.transposed:
+            # to transpose b and read its rows is faster than to gather its columns
+            b = workspace_buffer if 1 not in problem.constants else weights.packed(
+                "operand1 transposed", lambda arrays: np.ascontiguousarray(
+                    np.swapaxes(arrays["operand1"], -1, -2), np.float32))
+        state = self._prepared(weights, problem, variant, device, source, (_ROWS, 16 * vectors), 1,
+                               _strides(problem)[:2], b=b)
+        if b is workspace_buffer and state.launches:
+            state.launches.insert(0, _transposing(problem, device))
+        return state
+
+
+def _transposing(problem: MatmulProblem, device: Device) -> Launch:
+    """Returns the launch that writes b, the last input, transposed to the workspace."""
+    rows, columns = problem.b.shape[-2:]
+    blocks = -(-rows // _SIDE) * -(-columns // _SIDE)
+    kernel = device.compile(KernelSource.of(_TRANSPOSE, "transpose_matrices", {"SIDE": _SIDE}))
+    return Launch(kernel, (math.prod(problem.b.shape[:-2]) * blocks,), (1,), (
+        input_buffer(len(problem.inputs) - 1), workspace_buffer, rows, columns))
 
 
 def _strides(problem: MatmulProblem) -> tuple[int, int, int, int]:

@@ -1,6 +1,7 @@
 /* Batched matrix products, c = a @ b, on processors; c is row-major. A work-group has one work-item,
  * which holds the sums of ROWS rows by 16 * VECTORS columns in vector registers. Shared memory is
- * not used: rows of b are read in order, and one number of a at a time is broadcast to a vector. */
+ * not used: rows of b are read in order, and one number of a at a time is broadcast to a vector.
+ * a_row and a_k are the strides of a from a row and from a column to the next; b is row-major. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define ROWS 6 /* rows of a tile */
@@ -16,7 +17,7 @@
 KERNEL LAUNCH_BOUNDS(1, 1)
 void wide_matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
                  GLOBAL float *RESTRICT c, int rows, int columns, int inner, int a_row, int a_k,
-                 int b_k, int b_column, BATCH_PARAMETERS)
+                 BATCH_PARAMETERS)
 {
     pdl_trigger_and_wait();
     uint down = (uint)CEIL_DIV(rows, ROWS), across = (uint)CEIL_DIV(columns, LANES);
@@ -34,22 +35,21 @@ void wide_matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
         UNROLL for (int j = 0; j < VECTORS; j++)
             sum[i][j] = ZERO16;
     }
-    b += (size_t)column0 * b_column;
+    b += column0;
     int there = columns - column0;
     for (int k = 0; k < inner; k++) {
         FLOAT16 right[VECTORS];
-        if (there >= LANES && b_column == 1)
+        if (there >= LANES)
             UNROLL for (int j = 0; j < VECTORS; j++)
                 right[j] = LOAD16(b + 16 * j);
         else
             UNROLL for (int j = 0; j < VECTORS; j++) {
                 float lanes[16];
                 UNROLL for (int lane = 0; lane < 16; lane++)
-                    lanes[lane] = 16 * j + lane < there
-                        ? b[(size_t)(16 * j + lane) * b_column] : 0.0f;
+                    lanes[lane] = 16 * j + lane < there ? b[16 * j + lane] : 0.0f;
                 right[j] = LOAD16(lanes);
             }
-        b += b_k;
+        b += columns;
         UNROLL for (int i = 0; i < ROWS; i++) {
             float value = from[i][(size_t)k * a_k];
             UNROLL for (int j = 0; j < VECTORS; j++)
