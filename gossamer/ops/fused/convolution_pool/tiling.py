@@ -101,7 +101,8 @@ class PoolTiling:
 
     @property
     def lines(self) -> int:
-        """Lines of 8 numbers of a window, an even number."""
+        """Number of lines under a window, rounded up to an even number. Each line holds 8 numbers
+        of the window."""
         return -(-self.convolution.channels * self.convolution.kernel[0] // 2) * 2
 
     @property
