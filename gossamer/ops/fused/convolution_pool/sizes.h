@@ -7,7 +7,7 @@
  * SHARED_ROWS  rows of outputs that a window shares with the next window
  * ROWS_HELD    rows of the image in the ring: the rows under ROWS rows of outputs, and the ADVANCE
  *              next rows
- * FOLDED       1: the weights include the bias of each channel. Lines then have a 1 behind the
+ * FOLDED       1: the weights include the bias of each channel. Lines then have a 1 after the
  *              numbers of a window, and a window has at most 7 columns
  * LEAST        the least result, as a pair of halves: 0 where the epilogue is folded and ends with
  *              ReLU, otherwise minus infinity

@@ -72,7 +72,7 @@ class PoolTile:
 
 @dataclass(frozen=True)
 class PoolTiling:
-    """A convolution and the maximum behind it, divided into tiles."""
+    """A convolution and the maximum after it, divided into tiles."""
 
     convolution: Conv2dProblem
     pool: PoolProblem

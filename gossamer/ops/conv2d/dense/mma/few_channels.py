@@ -1,5 +1,5 @@
-"""The algorithm few_channels_mma computes a convolution of few input channels, such as the first of
-a network, on tensor cores in float16, and reads the float32 image itself."""
+"""The algorithm few_channels_mma computes a convolution of few input channels, such as a network's
+first convolution, on tensor cores in float16, and reads the float32 image itself."""
 
 from __future__ import annotations
 

@@ -73,9 +73,9 @@ class MmaTile:
         return copy, min(240, left // (self.work_group - self.copiers) // 8 * 8)
 
     def shared_bytes(self, stages: int) -> int:
-        """Returns the bytes of shared memory of a work-group: its barriers and slots, and behind
-        the slots either the weights of all stages, or the sums of the warps and work-groups that
-        share K."""
+        """Returns the bytes of shared memory of a work-group: its barriers and slots, and after the
+        slots either the weights of all stages, or the sums of the warps and work-groups that share
+        K."""
         has_barriers = self.wgmma or self.cluster > 1
         slots = self.slots * self.slot_bytes + has_barriers * _BARRIER_BYTES
         if self.keeps_weights:
