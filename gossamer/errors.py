@@ -61,7 +61,7 @@ def cut(text: str, most: int = MOST_QUOTED) -> str:
 
 
 def quoted(value: Any) -> str:
-    """Return a name or value of a file or of the user as a message quotes it.
+    """Return a name or value, from a file or from the user, as messages quote it.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class ModelError(GossamerError):
 
 
 class UnsupportedError(ModelError):
-    """A valid model that uses an op, attribute or shape gossamer does not compute."""
+    """A valid model that uses an op, attribute or shape that gossamer does not compute."""
 
 
 class InputError(GossamerError):

@@ -99,7 +99,8 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None, b
     device, precision, effort: as for `gossamer.compile`.
     batch: images of an execution.
     ways: the ways to prune that are measured.
-    note: function that is called with a line of text on each measurement before it begins.
+    note: function that is called before each measurement, with a line of text that says what is
+    measured.
 
     Raises InputError where the network has no weights that can become zero, and the errors of
     `gossamer.compile`.

@@ -13,7 +13,7 @@ from gossamer.device.affinity import allowed, bound
 
 FAR_NS = 80.0
 """Nanoseconds of `transfer_ns` above which a notice says that transfers are slow. `transfer_ns` was
-20 between processors with one cache, and 120 between processors with two caches that a hypervisor
+20 between processors that share a cache, and 120 between processors whose two caches a hypervisor
 showed as one cache."""
 _SYSTEM = Path("/sys/devices/system/cpu")
 _LINES = 256

@@ -399,7 +399,7 @@ class _CandidateCounter:
         self._task = progress.add_task("preparing", total=None)
 
     def note(self, line: str) -> None:
-        """Shows a line on the next measurement."""
+        """Shows a line of text that says what is measured next."""
         self._progress.reset(self._task, description=line, total=None)
 
     def update(self, known: TuningProgress) -> None:

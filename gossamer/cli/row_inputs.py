@@ -56,7 +56,7 @@ input could be read."""
 class RowInputs:
     """Inputs that become rows, one row for each input.
 
-    key: the key, or heading, of the inputs' names: "file" or "sample".
+    key: the key or heading under which a row names its input: "file" or "sample".
     names: the file or the number of each input.
     labels: the label of each input of a CSV file that has labels; else None.
     batch: the most inputs that run at once.

@@ -13,8 +13,8 @@ class Style:
     """How a family of networks brings photos to the size of its input.
 
     fill: grey level, from 0 to 255, around a letterboxed photo.
-    centred: whether a letterboxed photo lies in the middle of the input, else in the upper left
-    corner.
+    centred: whether a letterboxed photo lies in the middle of the input; if not, it lies in the
+    upper left corner.
     corners_meet: whether resizing maps the centres of a photo's corner pixels to the centres of the
     result's corner pixels, as in Darknet; else it maps the photo's corners to the result's corners,
     as in OpenCV.

@@ -15,8 +15,8 @@ from gossamer.device.source import DIALECT, files_of
 _PACKAGE = Path(__file__).resolve().parents[1]
 _FOLLOWED = ("gossamer.ops", "gossamer.expression", "gossamer.device.cuda.ptx",
              "gossamer.device.cuda.nvjitlink")
-"""Beginnings of names of modules. Modules with such a name count as sources of every module that
-imports them."""
+"""Every module whose name begins with one of these texts counts as a source of the modules that
+import it."""
 _LIBRARIES = {
     "cudnn": ("nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
     "nvmath": ("nvmath-python", "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cusparse",

@@ -42,7 +42,8 @@ class Preprocessing:
     scales directly to `size`.
     channels: "rgb", "bgr" or "grey".
     scale: factor of the photo's values.
-    mean, std: one number, or one a channel in the order of `channels`.
+    mean, std: one number for all channels, or one number for each channel, in the order of
+    `channels`.
     rounding: "signed8" rounds down to multiples of 1/128 in [-1, 127/128]; "sign" gives 1 for 0 and
     positive numbers, and -1 for negative ones; "none" leaves the numbers as they are.
     """

@@ -20,8 +20,8 @@ from typing import Any
 from gossamer.errors import GossamerError
 
 _SCORE = "500"
-"""Linux's oom_score_adj of this process, at most 1000: where memory runs out, the process is killed
-before most others."""
+"""Linux's oom_score_adj of this process, on a scale that ends at 1000. Where memory runs out, Linux
+kills this process before most others."""
 
 
 class NoProcessError(GossamerError):
@@ -87,7 +87,7 @@ def _read(inbox: queue.SimpleQueue[Any]) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """Returns an error that can be pickled: the error itself, or another one with its text."""
+    """Returns an error that can be pickled: the error itself, or a GossamerError with its text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -34,8 +34,8 @@ class Column:
 class ModelMetadata:
     """The meaning of a network's numbers, as far as the network's file states the meaning.
 
-    classes: name of the class of each column of the first output, or of each class of objects that
-    a detector finds.
+    classes: the names of the classes: one name for each column of the first output or, in a
+    detector, one name for each kind of object that it finds.
     independent_scores: whether the first output holds, for each class, a score that does not depend
     on the other classes. Otherwise the first output holds probabilities, or numbers that softmax
     turns into probabilities.

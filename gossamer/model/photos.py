@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def taking_photos(graph: Graph, prepare: Preprocessing) -> Graph:
     """Returns the graph with an input of uint8 that the device normalises, where an InputFormat can
     give the same numbers as `prepare`; else the graph as it is."""
-    # where the metadata has a brightness, callers need the prepared numbers to recognise negatives
+    # where the metadata has a mean brightness, callers compare it with the prepared numbers, to
+    # find photos with dark and light inverted; so the photos are prepared on the host
     if len(graph.inputs[0].shape) != 4 or graph.metadata.brightness is not None:
         return graph
     try:

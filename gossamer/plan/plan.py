@@ -320,7 +320,7 @@ class Plan(CallablePlan):
             return self._planned[batch]
 
     def layers(self, batch: int) -> list[Layer]:
-        """Return the layers of a batch size, for which nothing is chosen yet.
+        """Return the layers of a batch size, before algorithms are chosen for them.
 
         Parameters
         ----------

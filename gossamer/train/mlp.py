@@ -47,9 +47,11 @@ class MLP(Predictor):
     ----------
     sizes : sequence of int
         Number of units of each layer, inputs first and outputs last, such as (784, 32, 10).
-        Where it is empty, the data decide the first and the last number, `hidden` the others.
+        Where it is empty, the data decide the first and the last number, and `hidden` states the
+        others.
     hidden : sequence of int, optional
-        Number of units of each hidden layer, where `sizes` is empty; None is one layer of 100.
+        Number of units of each hidden layer, where `sizes` is empty; None means one layer of 100
+        units.
     task : {"classification", "regression"} or None
         What y holds: a label for each sample, or numbers to learn. With None, integers, booleans
         and strings are labels, and floats are numbers; a warning follows where the floats take
@@ -100,9 +102,9 @@ class MLP(Predictor):
         True to subtract from each column of the inputs its mean, and to divide by its standard
         deviation, before training. The trained network takes inputs as they are.
     scale_targets : bool
-        True to standardise numbers in y as `standardise` does columns, before training, where the
-        outputs are linear. The trained network predicts numbers on the scale of y; the losses of
-        training are computed on the standardised numbers.
+        True to standardise the numbers in y before training, as `standardise` does with columns of
+        the inputs; only where the outputs are linear. The trained network predicts numbers on the
+        scale of y; the losses of training are computed on the standardised numbers.
     initial : {"glorot", "uniform"}
         Distribution of the initial parameters: "glorot" draws the weights uniformly within
         Glorot's bounds and sets the biases to 0; "uniform" draws both between -0.05 and 0.05.
@@ -151,11 +153,11 @@ class MLP(Predictor):
 
     Notes
     -----
-    On GPUs, Adam and weighted samples with "squared_error" are trained by "per_step". In all other
-    cases, without an effort, the algorithm is "blocked" where one work-group can train a network
-    with it (samples one by one without momentum, one hidden layer of 64 units at most); else
-    "persistent" where a network fits the shared memory of one work-group; else "blocked" with
-    several launches; else "per_step". The host always trains by "numpy".
+    On GPUs, "per_step" trains every network with Adam, and every network with weighted samples and
+    "squared_error". In all other cases, without an effort, the algorithm is "blocked" where one
+    work-group can train a network with it (samples one by one without momentum, one hidden layer of
+    64 units at most); else "persistent" where a network fits the shared memory of one work-group;
+    else "blocked" with several launches; else "per_step". The host always trains by "numpy".
 
     Sources: training by back-propagation on a GPU with all data in GPU memory (2013), whose
     settings published() has; for Adam, Kingma and Ba (2015).

@@ -1,4 +1,4 @@
-"""The peers of training: C on one core and on all, PyTorch and JAX."""
+"""The peers of training: C on one core, C on all cores, PyTorch and JAX."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ _WIDTH, _BAR, _MARGINS, _DOTS = 7.5, 0.17, 1.2, 110
 """Width of the chart, height of a bar and height of the chart's margins in inches; dots per
 inch."""
 _LABELLED = 3.0
-"""Ratio of the axis's right end to the longest time. The ratio leaves room for the numbers behind
-the bars."""
+"""Ratio of the axis's right end to the longest time. The ratio leaves room for the numbers to the
+right of the bars."""
 
 
 @dataclass(frozen=True)

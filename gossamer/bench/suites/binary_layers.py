@@ -111,11 +111,12 @@ class _OnDevice:
     stored: dict[TensorSpec, np.ndarray] = field(default_factory=dict)
     """The input as it lies in memory, by its spec."""
     best: dict[str, tuple[Variant, float]] = field(default_factory=dict)
-    """The fastest variant of each algorithm that was timed, and its microseconds."""
+    """For each algorithm that was timed, by name: the fastest variant, and the microseconds that
+    this variant takes."""
 
     def packed(self, algorithm: Algorithm) -> list[Variant]:
-        """Returns the variants that read and write packed bits. Returns at most _MOST_VARIANTS of
-        them, which are expected to be the fastest."""
+        """Returns the variants that read and write packed bits. If there are more than
+        _MOST_VARIANTS, returns only the variants that are expected to be the fastest."""
         found = [variant for variant in algorithm.variants(self.problem, self.device)
                  if variant.inputs[0].format.is_packed and variant.outputs[0].format.is_packed]
         return sorted(found, key=lambda variant: algorithm.expected_us(

@@ -256,7 +256,8 @@ def _ready(contender: str, on_device: _LayerOnDevice, algorithm: Algorithm,
         algorithm.launch(state, sources, [target], workspace, stream)
 
     def output(count: int) -> np.ndarray:
-        # the first images come first in memory, except where images are the innermost axis
+        # the first `count` images lie at the start of the memory, except where images are the
+        # innermost axis
         read_spec = spec if not spec.format.images_are_apart else replace(
             spec, shape=(count, *spec.shape[1:]))
         stored = np.empty(read_spec.stored_shape, read_spec.stored_dtype)
@@ -280,7 +281,8 @@ def _lowered(network: PeerNetwork, rows: int) -> Layer:
 
 
 def _constants(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a dense random weight, which keeps the size of activations, and a random bias."""
+    """Returns a dense random weight and a random bias. The weight is scaled so that the activations
+    of a layer are about as large as its inputs."""
     random = np.random.default_rng(0)
     scale = np.float32(math.sqrt(2 / math.prod(shape[1:])))
     weight = random.standard_normal(shape, np.float32) * scale

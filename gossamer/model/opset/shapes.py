@@ -37,8 +37,8 @@ def _flatten_shape(state: InferenceState, node: Node) -> None:
 
 
 def _squeeze_shape(state: InferenceState, node: Node) -> None:
-    """Removes the given dimensions, of size 1. Where no axes are given, removes all dimensions of
-    size 1, except a batch that happens to be 1."""
+    """Removes the given dimensions, which must have size 1. Where no axes are given, removes all
+    dimensions of size 1, except a batch that happens to be 1."""
     shape = state.shapes[node.inputs[0]]
     axes = node.attributes.get("axes")
     if axes is None:

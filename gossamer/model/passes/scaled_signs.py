@@ -26,8 +26,9 @@ def round_scaled_signs(graph: Graph) -> None:
     """Rounds weights whose magnitudes are nearly equal in each channel, so that the weights of a
     channel are a or -a for one number a.
 
-    Where the straight-through estimator of training was computed before the file was written, the
-    file holds the rounded numbers (a * sign(w) - w) + w in place of a * sign(w) for a number a.
+    In training with the straight-through estimator, (a * sign(w) - w) + w stands for a * sign(w).
+    If it was computed before the file was written, the file holds the rounded results, whose
+    magnitudes differ a little.
     """
     names = names_of(graph)
     rounded: dict[tuple[str, bool], str] = {}
@@ -65,7 +66,7 @@ def move_scales_into_weights(graph: Graph) -> None:
     scaled signs, by -1, 0 and 1, and multiplies the weights of these layers by a. Other readers get
     the values as they are."""
     users, names = readers(graph), names_of(graph)
-    # for each value that keeps its elements -a, 0 and a, the number a by the value's name
+    # the number a, by the name of each value that keeps its elements -a, 0 and a
     scales: dict[str, float] = {}
     nodes = []
     for node in graph.nodes:
@@ -107,8 +108,8 @@ def _scale(node: Node) -> float | None:
         return None
     expression = node.attributes["expression"]
     functions = [step.function for step in expression.steps]
-    # without a discontinuous function a result has more than three values; where such a function is
-    # the last step, a is 1
+    # without a discontinuous function, the result has more than three values; if only the last step
+    # is such a function, the number a is 1
     if not DISCONTINUOUS.intersection(functions[:-1]):
         return None
     (known,) = expression_facts(expression, [REAL] * expression.inputs)

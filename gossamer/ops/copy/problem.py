@@ -14,13 +14,13 @@ from gossamer.tensor import PACKED_DTYPES, TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class CopyProblem(Problem):
-    """A strided copy: output[i0, i1, ...] = input[starts + steps * i], where each output dimension
-    walks along one input dimension.
+    """A strided copy: output[i0, i1, ...] = input[starts + steps * i]. The index of each output
+    dimension moves the input position along one input dimension.
 
     input, output: specs of the tensors. Where input or output is not in the default format, the
     copy changes the format, and sets the paddings of the output to zero.
-    dims: for each output dimension, the input dimension along which the output dimension walks;
-    None where the output dimension repeats the input.
+    dims: for each output dimension, the input dimension along which its index moves; None where the
+    output dimension repeats the input.
     steps: for each output dimension, the number of input positions from one output to the next,
     which may be negative.
     starts: for each input dimension, the input position that output index 0 copies.

@@ -281,9 +281,9 @@ def _both(first: Expression, second: Expression, places: dict[int, int]) -> Expr
     """Returns the expression with two outputs: the first expression's result, and the second
     expression of that result.
 
-    places: the numbers that inputs of the second expression have in the returned expression, by
-    the numbers that they have in the second expression. Inputs that are the first expression's
-    result are left out.
+    places: the inputs of the second expression, except those that are the first expression's
+    result. The key is an input's number in the second expression; the value is its number in the
+    returned expression.
     """
     inputs = first.inputs + len(places)
 

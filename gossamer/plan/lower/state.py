@@ -29,7 +29,8 @@ class LowerState:
 
     store: facts and packed forms of the layers' weights; facts that are missing are added.
     facts: value facts of values and constants, by name.
-    swapped: by the name of a transposition's result, the value whose matrices it transposes.
+    swapped: layers that transpose matrices. The key is the name of the result, the value is the
+    name of the value that is transposed.
     """
 
     def __init__(self, static: StaticGraph, store: WeightsStore,

@@ -32,8 +32,9 @@ smaller pieces take longer. On other hosts another number may be faster."""
 _PAGE_BYTES = 4096
 """Bytes of a page of memory. Pieces begin at multiples of this number."""
 _MOST_STAGED_BYTES = 2**28
-"""Bytes of the largest array that gets page-locked memory, because a machine has little page-locked
-memory; the driver alone copies larger arrays. The number is a rule of thumb."""
+"""Bytes of the largest array for which page-locked memory is allocated. There is a limit because a
+machine has little page-locked memory; the driver alone copies larger arrays. The number is a rule
+of thumb."""
 
 
 @dataclass
@@ -41,8 +42,9 @@ class TransferGraph:
     """The graph of calls whose arrays lie at the same addresses in page-locked memory.
 
     calls: number of calls so far.
-    arrays: the arrays that the graph reads and writes. The arrays are kept alive, since the driver
-    would not treat other memory at their addresses as page-locked memory of the graph.
+    arrays: the arrays that the graph reads and writes. The arrays are kept alive: other memory
+    could take the addresses of freed arrays, and the driver would not treat it as page-locked
+    memory of the graph.
     replay: the graph; None before it is captured.
     """
 

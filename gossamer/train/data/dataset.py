@@ -21,7 +21,7 @@ class Dataset:
 
     x: (n, features) float32.
     y: (n,) labels, int64 or str; or numbers to learn, float64.
-    shape: height and width of a sample that is a picture; None for others.
+    shape: height and width of a sample that is a picture; None for other samples.
     pixels: True where the numbers are grey levels, 0 to 255.
     source: text that says where the samples come from.
     columns: the columns of x; empty where nothing is known of them. Before encoded() an empty cell

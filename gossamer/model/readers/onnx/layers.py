@@ -88,7 +88,7 @@ def convolution_attributes(node: OnnxNode, weight: np.ndarray) -> dict[str, Any]
 
 
 def bias_of(node: OnnxNode, index: int, channels: int) -> str:
-    """Returns the name of the bias, which must have one value a channel."""
+    """Returns the name of the bias, which must have one value for each channel."""
     bias = node.constant(index, "the bias")
     if bias.shape != (channels,):
         raise node.error(f"bias {quoted(node.input(index))} has shape {list(bias.shape)}, expected "
@@ -213,9 +213,9 @@ def _log_sum_exp(node: OnnxNode) -> None:
 
 def _gemm(node: OnnxNode) -> None:
     """Converts Gemm. The attribute alpha is multiplied into b where b is constant, else it goes
-    into the epilogue. The attribute beta is multiplied into c where c is constant. A constant c of
-    one value a column becomes the bias. Any other c is multiplied by beta and added in a separate
-    node."""
+    into the epilogue. The attribute beta is multiplied into c where c is constant. A constant c
+    with one value for each column becomes the bias. Any other c is multiplied by beta and added in
+    a separate node."""
     alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
     trans_a, trans_b = bool(node.attribute("transA", 0)), bool(node.attribute("transB", 0))
     inputs = [node.required(0), node.required(1)]

@@ -318,8 +318,8 @@ class Parts:
 
     def _enter(self, graph: onnx.GraphProto, value: str, taken: set[str],
                names: set[str], as_in_file: bool) -> list[str]:
-        """Adds to the model of a part a value that the part's nodes read from outside: a small
-        constant as it is in the file, another value as an input. Returns the names of the
+        """Adds to the model of a part a value that the part's nodes read from outside. A small
+        constant is copied from the file; any other value becomes an input. Returns the names of the
         inputs."""
         if value in self._inner:
             graph.input.append(onnx.ValueInfoProto(name=value, type=self._inner[value]))

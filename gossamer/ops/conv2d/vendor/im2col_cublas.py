@@ -48,7 +48,8 @@ class _ProductCall:
 
     part: the part.
     product: shape of the product.
-    offsets: for each repetition of the product, the numbers of elements before A, B and D.
+    offsets: for each repetition of the product, the offsets of its operands A and B and of its
+    result D, in elements.
     """
 
     part: MatrixPart
@@ -77,7 +78,8 @@ class _Call:
     gathering: launch that gathers the im2col matrix; None where the input is the matrix.
     multiplication: the product, described to cuBLAS.
     offer: the algorithm of cuBLAS.
-    offsets: for each repetition of the product, the numbers of elements before A, B and D.
+    offsets: for each repetition of the product, the offsets of its operands A and B and of its
+    result D, in elements.
     scratch: bytes of the im2col matrix, after which the product's own workspace starts.
     """
 
@@ -181,7 +183,7 @@ def _products(problem: Conv2dProblem, precision: str, layout: str, device: Devic
         return calls, min(len(offers(step.product, device)) for step in calls)
 
     epilogue = fused(problem.epilogue)
-    # cuBLAS adds a bias along the rows of D only
+    # the only bias that cuBLAS adds is a vector with one value for each row of D
     if epilogue is not None and not (epilogue.bias and (layout != "NHWC" or problem.groups > 1)):
         calls, ranks = steps(epilogue)
         if ranks:
@@ -195,8 +197,8 @@ def _step(problem: Conv2dProblem, layout: str, precision: str, part: MatrixPart,
     """Returns the product for one part. Let D be the result of the product. Output channels are the
     rows of D in NHWC, where channels are adjacent, and the columns of D in other layouts. In NHWC
     and CHWN the members of a batched product are the groups. In NCHW the members are the images,
-    and the product is repeated for each group. Where a part has fewer images than the problem has
-    groups, the members are the groups, and the product is repeated for each image."""
+    and the product is repeated for each group; but where a part has fewer images than the problem
+    has groups, the members are the groups, and the product is repeated for each image."""
     channels, depth = problem.out_channels // problem.groups, problem.depth
     pixels, plane = part.pixels, problem.out_height * problem.out_width
     first = output_offset(problem, layout, part)

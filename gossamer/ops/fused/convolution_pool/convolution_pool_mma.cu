@@ -11,8 +11,9 @@
  * Shared memory has the image's rows under a band in a ring, as float16: a line for each row and
  * channel. In a line, each of the 64 columns has 16 bytes with the numbers under its window.
  * Numbers outside of the image or of the window are zeros. So the left operand of a step of 16
- * numbers is two lines. A copy of the ring's first line lies behind the ring's last line. Behind
- * the copy lies a line of zeros, for windows of an odd number of lines.
+ * numbers is two lines. After the ring's last line lies a copy of the ring's first line, so that
+ * these two can be read as neighbours, too. After the copy lies a line of zeros, for windows of an
+ * odd number of lines.
  *
  * A lane has the same columns and channels in all rows. The lane takes the maximum over the rows
  * and writes this maximum to shared memory, where the maximum over columns is taken. The last
@@ -71,8 +72,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
     int columns = tile_width < pool_width - first_x ? tile_width : pool_width - first_x;
 
     float numbers[CHANNELS_AT_ONCE][ROUNDS][NUMBERS];
-    /* Loads numbers of a row's channels, from `channel` on. number: the number of the row, counted
-     * from the tile's first row. */
+    /* Loads the values of CHANNELS_AT_ONCE channels of a row, from `channel` on. number: which row,
+     * counted from the tile's first row. */
     auto fetch = [&](int number, int channel) {
         int row = above + number;
         bool has_row = (uint)row < (uint)height;

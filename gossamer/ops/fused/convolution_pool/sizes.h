@@ -7,7 +7,7 @@
  * SHARED_ROWS  rows of outputs that a window shares with the next window
  * ROWS_HELD    rows of the image in the ring: the rows under ROWS rows of outputs, and the ADVANCE
  *              next rows
- * FOLDED       1: the weights include the bias of each channel. Lines then have a 1 behind the
+ * FOLDED       1: the weights include the bias of each channel. Lines then have a 1 after the
  *              numbers of a window, and a window has at most 7 columns
  * LEAST        the least result, as a pair of halves: 0 where the epilogue is folded and ends with
  *              ReLU, otherwise minus infinity
@@ -61,7 +61,7 @@
  * numbers from the lanes that load them. With larger strides a lane loads all numbers of the
  * window. */
 #define EXCHANGES (STRIDE_X <= 2)
-#define BEYOND (EXCHANGES ? 2 * (PAIRS - 1) / STRIDE_X : 0) /* columns loaded behind the 64 */
+#define BEYOND (EXCHANGES ? 2 * (PAIRS - 1) / STRIDE_X : 0) /* columns loaded after the 64 */
 #define ROUNDS (2 + (BEYOND > 0)) /* rounds in which the 32 lanes of a warp load a row's columns */
 #define NUMBERS (EXCHANGES ? 2 : 2 * PAIRS) /* numbers that a lane loads of a column's window */
 #define CHANNELS_AT_ONCE (EXCHANGES ? CHANNELS : 1) /* channels that a lane loads at once */

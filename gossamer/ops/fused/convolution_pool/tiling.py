@@ -72,7 +72,7 @@ class PoolTile:
 
 @dataclass(frozen=True)
 class PoolTiling:
-    """A convolution and the maximum behind it, divided into tiles."""
+    """A convolution and the maximum after it, divided into tiles."""
 
     convolution: Conv2dProblem
     pool: PoolProblem
@@ -101,7 +101,8 @@ class PoolTiling:
 
     @property
     def lines(self) -> int:
-        """Lines of 8 numbers of a window, an even number."""
+        """Number of lines under a window, rounded up to an even number. Each line holds 8 numbers
+        of the window."""
         return -(-self.convolution.channels * self.convolution.kernel[0] // 2) * 2
 
     @property

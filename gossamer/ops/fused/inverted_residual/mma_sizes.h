@@ -100,7 +100,7 @@
 /* steps of K of the expansion, and of a chunk's projection */
 #define EXPAND_STEPS CEIL_DIV(CHANNELS, DEPTH)
 #define PROJECT_STEPS (CHUNK / DEPTH)
-#define PAIR_WORDS 32 /* words of 16 bytes of a step's weights for 16 channels */
+#define PAIR_WORDS 32 /* size of a step's weights for 16 channels, in words of 16 bytes */
 /* pairs of channel tiles of a chunk and of the output, and channel tiles of the output */
 #define CHUNK_PAIRS (CHUNK / 16)
 #define OUT_PAIRS CEIL_DIV(OUT_CHANNELS, 16)
@@ -129,9 +129,9 @@
 #define BEFORE_WORDS (X_WORDS + (EXPANDS ? 1 : STAGES) * EXPANDED_WORDS)
 #define FRONT_WORDS \
     (EXCITES && CLUSTER > 1 && SUM_WORDS > BEFORE_WORDS ? SUM_WORDS : BEFORE_WORDS)
-/* words of a chunk's weights that are copied first. The projection's weights follow later, except
- * for the first chunk. With squeeze-and-excite all weights are copied first where the stages hold
- * all chunks. */
+/* words of a chunk's weights that are copied first; the projection's weights follow later. With
+ * squeeze-and-excite these are all words where the stages hold all chunks. Without it, all weights
+ * of a work-group's first chunk are copied at once. */
 #define FIRST_WORDS (EXCITES && OWN_CHUNKS <= STAGES ? WEIGHT_WORDS : EXPAND_WORDS + CONSTANT_WORDS)
 /* whether a chunk is projected while the next chunk is expanded: true where a work-group has
  * several chunks */

@@ -60,7 +60,7 @@ INLINE int hidden_place(const Tile &tile, int row, int column)
     return ((tile.top + row) * HALO_W + column_place(tile.start + column)) * CHUNK_ROW;
 }
 
-/* Copies the words `from` to `to` of a chunk's weights to a stage of shared memory. With BULK one
+/* Copies words `from` to `to` - 1 of a chunk's weights to a stage of shared memory. With BULK one
  * work-item starts one copy of the words before the projection's weights, and one copy of the
  * projection's weights. `arrived` then has two barriers for each stage: the second barrier is for
  * the projection's weights. */

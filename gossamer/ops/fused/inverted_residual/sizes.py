@@ -13,7 +13,8 @@ ROWS = 16
 WARPGROUP_WARPS = 4
 """Warps of a warpgroup, which multiply together; each has one tile of pixels."""
 _PAIR_WORDS = 32
-"""Words of 16 bytes of a step's weights for a pair of tiles of channels."""
+"""Size of the weights that one step needs for two tiles of 8 channels, counted in words of 16
+bytes."""
 _MOST_TAPS = 25
 """The most taps of a depthwise convolution that tensor cores compute: the inputs of more taps do
 not fit the registers."""
@@ -85,7 +86,7 @@ class BlockSizes:
 
     @cached_property
     def pixel_tiles(self) -> int:
-        """Tiles of 16 pixels that hold a tile's outputs."""
+        """Number of tiles of 16 pixels that hold a tile's outputs."""
         return -(-self.tile.rows * self.tile.columns // ROWS)
 
     @cached_property
@@ -128,17 +129,17 @@ class BlockSizes:
 
     @cached_property
     def out_pairs(self) -> int:
-        """Pairs of tiles of 8 output channels."""
+        """Number of pairs of tiles of 8 output channels."""
         return -(-self.block.out_channels // 16)
 
     @cached_property
     def expand_words(self) -> int:
-        """Words of 16 bytes of the expansion's weights for a chunk."""
+        """Size of the expansion's weights for a chunk, in words of 16 bytes."""
         return self.expand_steps * (self.tile.chunk // 16) * _PAIR_WORDS
 
     @cached_property
     def constants(self) -> tuple[int, int, int]:
-        """Constants that a channel has in the epilogue of the expansion, of the depthwise
+        """How many constants a channel has in the epilogue of the expansion, of the depthwise
         convolution and of the projection."""
         counts = [part.epilogue.operands.count("channel") for part in self.block.convolutions]
         first, second, third = counts if len(counts) == 3 else (0, *counts)
@@ -146,7 +147,7 @@ class BlockSizes:
 
     @cached_property
     def constant_words(self) -> int:
-        """Words of 16 bytes of the taps and constants of a chunk."""
+        """Size of the taps and constants of a chunk, in words of 16 bytes."""
         taps = math.prod(self.block.depthwise.kernel)
         if self.convolves:
             return (taps * self.tile.chunk // 8
@@ -155,7 +156,7 @@ class BlockSizes:
 
     @cached_property
     def weight_words(self) -> int:
-        """Words of 16 bytes of all weights and constants of a chunk."""
+        """Size of all weights and constants of a chunk, in words of 16 bytes."""
         return (self.expand_words + self.constant_words
                 + self.project_steps * self.out_pairs * _PAIR_WORDS)
 

@@ -28,6 +28,7 @@
 #define TILE_C (WARPS_C * TILES_C * 8)
 #define WARPS_OF_PART (WARPS_P * WARPS_C) /* warps of a set */
 #define THREADS (32 * WARPS_OF_PART * WARPS_K)
+/* Bytes of a line, which has one word of every pixel of a tile, and number of lines of a stage. */
 #define LINE LINE_BYTES(TILE_P)
 #define LINES (AT_ONCE * WARPS_K * WORDS)
 /* Lines that a work-group copies at once, and the number of turns that all lines of a stage

@@ -1,5 +1,5 @@
-"""The algorithm few_channels_mma computes a convolution of few input channels, such as the first of
-a network, on tensor cores in float16, and reads the float32 image itself."""
+"""The algorithm few_channels_mma computes a convolution of few input channels, such as a network's
+first convolution, on tensor cores in float16, and reads the float32 image itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHAPES = ((8, 16), (4, 16), (8, 32), (4, 32), (16, 16))
 shapes are tried, the same on every device, is a rule of thumb."""
 _MOST_CHANNELS = 4
 _MOST_DEPTH = 192
-"""The most numbers of a window, the zeros that fill its lines included. The limit is a rule of
+"""The most numbers of a window, the zeros that fill its rows included. The limit is a rule of
 thumb: compared with the products of larger windows, a separate conversion of the image costs
 little."""
 _MOST_PART = 64
@@ -117,13 +117,13 @@ class FewChannelsMma(Algorithm):
 
 
 def _row_width(problem: Conv2dProblem) -> int:
-    """Returns how many numbers a window's line has with the zeros that fill it: a power of 2, at
-    least 2."""
+    """Returns how many numbers a window's row has in one channel, with the zeros that fill the row:
+    a power of 2, at least 2."""
     return max(2, 1 << (problem.kernel[1] - 1).bit_length())
 
 
 def _depth(problem: Conv2dProblem) -> int:
-    """Returns how many numbers a window has, the zeros that fill its lines included."""
+    """Returns how many numbers a window has, the zeros that fill its rows included."""
     return problem.channels * problem.kernel[0] * _row_width(problem)
 
 
@@ -169,7 +169,7 @@ def _pack(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, part: int) -
     output channels, steps of 16 numbers of a window, and tiles of 8 columns. Each lane has two
     registers of a tile. Where a part has an even number of tiles, a lane's registers of two
     neighbouring tiles lie side by side. The numbers of a window are in the order of rows, channels
-    and columns; zeros fill the lines.
+    and columns; zeros fill up the columns of each channel and row.
 
     Register h of a tile and lane l holds numbers 2 (l % 4) and 2 (l % 4) + 1 of half h of the step,
     for column l / 4. Column 2 q + i of tile t of a group is channel 2 q T + 2 t + i of the group,

@@ -7,7 +7,7 @@
  * image has `image_places` places. Zeros are copied to the places of pads. The pads at the right of
  * a row are also the left pads of the next row. The place of an output is the place of its window's
  * first pixel, so the input of tap (r, s) lies r * pitch + s places further for every output.
- * Places without an output are computed like others and not stored.
+ * Places without an output are computed like the other places, but not stored.
  *
  * A unit is 64 places: the rows of a product of a warpgroup (four warps). A work-group computes
  * TILE_M output channels of a range of units, in tiles of up to TILE_UNITS units. For each slice of
@@ -54,7 +54,7 @@
 #define COPY_WARPS 3                         /* warps that copy runs */
 #define LINE_STEP (64 * COPY_WARPS / CHUNKS) /* places that the copy warps copy at once */
 #define STEPS (SLICE / 16)
-#define LINES (CHUNKS == 8)
+#define LINES (CHUNKS == 8) /* whether a place is a line of 128 bytes */
 #define RUNS 2
 #define UNIT 64
 #define TILE_UNITS (WARPGROUPS * UNITS)

@@ -124,8 +124,8 @@ CYCLES_PER_MICROSECOND = 1750
 _START_US = 2.6
 """Microseconds before the first product and after the last store."""
 _ISSUE_CYCLES, _ISSUE_SHARE = 25, 0.59
-"""A single warpgroup starts a product every _ISSUE_CYCLES cycles plus _ISSUE_SHARE of the product's
-own cycles."""
+"""A single warpgroup starts a product every _ISSUE_CYCLES + _ISSUE_SHARE * c cycles, where c is the
+number of cycles that the tensor cores take for the product."""
 _COPY = 35
 """Cycles that a copying work-item takes for one piece (16 bytes) of a run."""
 _COPIED_PIECES = 96

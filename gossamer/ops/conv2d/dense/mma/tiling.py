@@ -73,9 +73,9 @@ class MmaTile:
         return copy, min(240, left // (self.work_group - self.copiers) // 8 * 8)
 
     def shared_bytes(self, stages: int) -> int:
-        """Returns the bytes of shared memory of a work-group: its barriers and slots, and behind
-        the slots either the weights of all stages, or the sums of the warps and work-groups that
-        share K."""
+        """Returns the bytes of shared memory of a work-group: its barriers and slots, and after the
+        slots either the weights of all stages, or the sums of the warps and work-groups that share
+        K."""
         has_barriers = self.wgmma or self.cluster > 1
         slots = self.slots * self.slot_bytes + has_barriers * _BARRIER_BYTES
         if self.keeps_weights:
@@ -107,8 +107,9 @@ class MmaTile:
         return (self.tile_p + (0 if self.keeps_weights else self.tile_m)) * _LINE
 
     def stages_ahead_of_operand(self, precision: str) -> int:
-        """Returns how many stages can be copied ahead of the stages of a staged operand; negative
-        where the operand is not copied ahead."""
+        """A tensor operand of the epilogue may be copied to slots of the ring, as the last stages
+        of a tile. Returns how many later stages can be copied while these slots hold the operand;
+        negative where the operand is not copied to slots."""
         itemsize = 2 if precision == "fp16" else 4
         fits = [stages for stages in (1, 2, 4)
                 if self.tile_p // stages * self.tile_m * itemsize <= self.slot_bytes]
@@ -216,7 +217,7 @@ def expected_us(problem: Conv2dProblem, tile: MmaTile, precision: str, layout: s
     time in which the busiest multiprocessor computes or its work-groups wait, whichever is longer.
     Where the tensors do not stay in the L2 cache, a launch takes at least the time in which device
     memory moves them. The times of the multiprocessor and of device memory overlap only in part, so
-    that a share of the shorter one is added."""
+    a share of the shorter time is added."""
     itemsize = 2 if precision == "fp16" else 4
     vector = vector_of(precision)
     stages = stages_of(problem, precision)

@@ -22,8 +22,8 @@ blocks of a work-group."""
 class Table:
     """Blocks of output channels, the longest first.
 
-    starts: (blocks + 1) for each block the index of its first column divided by four, and then the
-    end of the last block.
+    starts: (blocks + 1) indices of columns, divided by 4. For each block there is the index of its
+    first column; the last entry is the end of the last block.
     channels: (blocks, rows) output channels; -1 where a block has fewer channels.
     columns: (all columns + 4) index of each column among the weights of an output channel of the
     ungrouped convolution, c*R*S + r*S + s with c from 0 to C - 1. The number of columns of a block
