@@ -203,8 +203,8 @@ class _Builder:
 
 def described(context: Context) -> str:
     """Returns the text that a plan's row shows after the names of the algorithms. The text has the
-    memory of weights and activations, and three shares of the time: of the layers before the layers
-    that compute on packed bits, of these layers, and of the layers behind them."""
+    memory of weights and activations, and the three shares of the time that shares_text()
+    returns."""
     use = memory_use(context.program, context.builds)
     if use is None:
         return "no layer on bits"

@@ -80,8 +80,8 @@ def _operand(graph: Graph, name: str, channels: int) -> WeightedSum:
 
 
 def evaluated(expression: Expression, operands: Sequence[WeightedSum]) -> WeightedSum | None:
-    """Returns the first result of an expression of sums as a sum; None where a step makes something
-    else of a sum."""
+    """Returns the first result of an expression whose operands are sums, as a sum too. Returns None
+    where the result of a step is no such sum."""
     values = list(operands)
     for step in expression.steps:
         value = _applied(step, [values[index] for index in step.arguments])

@@ -31,7 +31,7 @@ def put_before(model: onnx.ModelProto, preparation: Preparation) -> None:
             raise InputError(f"preparation: pads to {height}x{width}, the network takes "
                              f"{size.dim_value} numbers")
         shape = height - top - bottom, width - left - right
-        # 0 leaves that dimension, the number of samples, as it is
+        # in the new shape, 0 keeps the size of this dimension, which is the number of samples
         steps.add("Reshape", picture=np.array([0, *shape], np.int64))
         steps.add("Pad", margins=np.array([0, top, left, 0, bottom, right], np.int64))
         steps.add("Reshape", sample=np.array([0, height * width], np.int64))
