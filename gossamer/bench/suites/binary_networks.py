@@ -1,9 +1,9 @@
 """Makes cases of whole binary networks with the shapes of the literature. The rows of plans also
 show the memory that the plans take.
 
-The weights of a binary layer are drawn from 1 and -1. Scales are positive or negative powers of 2,
-and biases and inputs are multiples of powers of 2. All sums before the classifier are therefore
-exact in float32, and all contenders in float32 have the same signs.
+The weights of a binary layer are drawn from 1 and -1. Each scale is a power of 2 or minus a power
+of 2. Biases are multiples of 1/2, and inputs are multiples of 1/16. All sums before the classifier
+are therefore exact in float32, and all contenders in float32 have the same signs.
 """
 
 from __future__ import annotations

@@ -109,8 +109,9 @@ class Database:
         return self._known
 
     def add(self, kind: str, added: Mapping[str, Any], *, now: bool | None = None) -> None:
-        """Adds lines of a kind of KINDS by key. now: True writes all lines that wait, False none;
-        by default the lines are written if the last write is at least WRITE_SECONDS ago."""
+        """Adds lines of a kind of KINDS by key. now: True writes all lines that wait, and False
+        writes no line; by default the lines are written if the last attempt to write is at least
+        WRITE_SECONDS ago."""
         section = {"made_by": self.made_by, kind: dict(added)}
         self.known.add(section)
         self.waiting.append(section)

@@ -15,8 +15,8 @@ from gossamer.train.data.preparation import WHITE, Preparation
 
 def put_before(model: onnx.ModelProto, preparation: Preparation) -> None:
     """Puts the steps of a preparation before a network. The shape of the input `x` becomes (N,
-    numbers of a sample) instead of (N, inputs). Raises InputError where the steps do not end in the
-    number of inputs that the network takes."""
+    numbers of a sample) instead of (N, inputs). Raises InputError where a prepared sample does
+    not have as many numbers as the network has inputs."""
     size = model.graph.input[0].type.tensor_type.shape.dim[1]
     steps = _NodeChain("x")
     if preparation.threshold is not None:
