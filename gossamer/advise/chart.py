@@ -7,8 +7,8 @@ from gossamer.io.charts import as_png, new_figure
 
 
 def png(advice: Advice, title: str) -> bytes:
-    """Returns a PNG picture of the network's speed over the share of zeros. The speed is a multiple
-    of the unchanged network's speed, at which the picture has a horizontal line."""
+    """Returns a PNG picture of the network's speed over the share of zeros. The speed is given as a
+    multiple of the unchanged network's speed. A horizontal line marks the multiple 1."""
     figure = new_figure(7.0, 4.5, 110)
     axis = figure.subplots()
     measured = [way for way in WAYS if way.name in advice.network_us]

@@ -19,8 +19,8 @@ OWN = "gossamer"
 UNFUSED = "unfused"
 """Name of the plan without fusions. The name is used like the name of an algorithm."""
 DENSE = "dense"
-"""Name of the plan of the network with random numbers in place of its zero weights. The name is
-used like the name of an algorithm."""
+"""Name of the plan of a dense network: the same network with random numbers in place of its zero
+weights. The name is used like the name of an algorithm."""
 OTHER_PLANS = (UNFUSED, DENSE)
 """Names of plans that force no algorithm."""
 SEMI_STRUCTURED = "torch-compile-graph:2:4"

@@ -21,8 +21,8 @@ first samples only."""
 _ROUND = 100
 """A shortened epoch has a multiple of this number of samples."""
 _WARM_UP = 2
-"""Executions before the execution that measures the time of a sample: the second one may record a
-CUDA graph."""
+"""Executions that precede the execution by which the time of a sample is measured. The second of
+these earlier executions may record a CUDA graph."""
 
 
 @dataclass(frozen=True)

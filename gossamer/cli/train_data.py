@@ -108,9 +108,9 @@ def read(options: DataOptions) -> TrainingData:
 
 
 def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
-    """Returns the samples to train on, and the samples to test on. The samples to test on are the
-    file or the share of the samples that --validation gives, else the test samples in the data;
-    None where the data have none."""
+    """Returns the samples to train on, and the samples to test on. With --validation, the samples
+    to test on come from the file that it names, or are the share of the samples that it gives.
+    Without --validation they are the test samples in the data; None where the data have none."""
     validation, label, limit = options.validation, options.label, options.limit
     if options.impute not in (None, *IMPUTES):
         raise InputError(f"--impute {options.impute}: expected one of {', '.join(IMPUTES)}")

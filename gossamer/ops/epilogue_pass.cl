@@ -4,8 +4,8 @@
 /* 1: the epilogue is applied to zeros, and the old result is not read */
 #define OF_ZEROS 0
 #define WORK_GROUP_SIZE 256 /* work-items of a work-group */
-/* number of consecutive elements that a work-item computes, 1 or 4; with 4 a float32 result
- * must be aligned to 16 bytes and a 16-bit one to 8 */
+/* number of consecutive elements that a work-item computes, 1 or 4; with 4, a float32 result must
+ * be aligned to 16 bytes, and a float16 result to 8 bytes */
 #define VECTOR 1
 #define HALVES 1 /* 1: the result and the tensor operands are 16-bit floats; 0: they are floats */
 #endif

@@ -24,9 +24,9 @@ for it. Python's default is 5 ms; this value is a rule of thumb for any host."""
 
 @contextmanager
 def responsive() -> Iterator[None]:
-    """Within a `with` block, makes threads wait less for the interpreter. Threads that work with a
-    device make many short calls; threads that build kernels, read files or answer requests keep the
-    interpreter for long."""
+    """Within a `with` block, makes threads wait less for the interpreter. A thread that works with
+    a device makes many short calls. After each of them it may have to wait for another thread, one
+    that builds kernels, reads files or answers requests and keeps the interpreter for long."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, _SWITCH_SECONDS))
     try:

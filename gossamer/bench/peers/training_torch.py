@@ -21,13 +21,13 @@ _MOST_STEPS = 100
 _WARM_UP = 3
 
 _slope = torch.ops.aten.sigmoid_backward
-"""Function from an error and a sigmoid's output a to error * a * (1 - a), computed by one
-kernel."""
+"""Function of an error and of a sigmoid's output `a`. It returns error * a * (1 - a), which one
+kernel computes."""
 
 
 class _TorchNetworks:
-    """Networks on a torch device. A single network is vectors and matrices; the tensors of several
-    networks have one more axis, the first, for the networks."""
+    """Networks on a torch device. A single network is stored as vectors and matrices. The tensors
+    of several networks have one more axis, the first one, whose index counts the networks."""
 
     def __init__(self, task: EpochWork, torch_device: torch.device) -> None:
         self.alone = task.problem.networks == 1

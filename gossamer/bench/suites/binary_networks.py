@@ -1,9 +1,9 @@
 """Makes cases of whole binary networks with the shapes of the literature. The rows of plans also
 show the memory that the plans take.
 
-The weights of a binary layer are drawn from 1 and -1. Scales are positive or negative powers of 2,
-and biases and inputs are multiples of powers of 2. All sums before the classifier are therefore
-exact in float32, and all contenders in float32 have the same signs.
+The weights of a binary layer are drawn from 1 and -1. Each scale is a power of 2 or minus a power
+of 2. Biases are multiples of 1/2, and inputs are multiples of 1/16. All sums before the classifier
+are therefore exact in float32, and all contenders in float32 have the same signs.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ class _Builder:
 
 def described(context: Context) -> str:
     """Returns the text that a plan's row shows after the names of the algorithms. The text has the
-    memory of weights and activations, and three shares of the time: of the layers before the layers
-    that compute on packed bits, of these layers, and of the layers behind them."""
+    memory of weights and activations, and the three shares of the time that shares_text()
+    returns."""
     use = memory_use(context.program, context.builds)
     if use is None:
         return "no layer on bits"

@@ -30,8 +30,9 @@ experiment; pictures for 784 inputs have 28 x 28 grey levels."""
 _DENSITIES = {True: 0.101, False: 0.191}
 """Share of nonzero inputs in MNIST, by whether the inputs are binarised."""
 _CHECKED, _CHECKED_IN_ALL, _LEAST_CHECKED = 1000, 20_000, 100
-"""Networks are compared with the reference after some samples: the most samples for one network,
-the most samples for all networks together, and the least samples for each network."""
+"""Networks are compared with the reference after training on some samples. These three numbers
+bound how many: the most samples for one network, the most samples for all networks together, and
+the least samples for each network."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ def training_case(suite: str, training: TrainingCase, setting: Setting) -> Case:
 
 
 def _gossamer(contender: str, task: EpochWork, choice: AlgorithmChoice) -> Alternative:
-    """Returns the way to train with gossamer as MLP.fit does, which also fetches the mean loss of
-    each epoch."""
+    """Returns the way to train with gossamer. It does what MLP.fit does, and so also fetches the
+    mean loss of each epoch."""
     def make() -> ReadyContender:
         samples = Samples(task.x, task.targets)
         settings = task.settings()

@@ -175,17 +175,17 @@ def incoming(array: Any, device: CudaDevice, stream: Any = None, *,
 
 
 def like(array: Any, result: CudaArray) -> Any:
-    """Returns a result as an array of the library to which `array` belongs, over the same memory,
-    for torch, cupy and jax. For other libraries returns the CudaArray itself, which they can read
-    by DLPack."""
+    """Returns a result as an array of the library to which `array` belongs, if that is torch, cupy
+    or jax; the array shares the result's memory. For another library returns the CudaArray itself,
+    which the library can read by DLPack."""
     package = library(array)
     if package == "torch":
         import torch
         return torch.from_dlpack(result)
     if package == "cupy":
         import cupy
-        # cupy passes only the handle of its stream, and destroys the stream with the stream object,
-        # which the buffer therefore keeps alive
+        # cupy passes only the handle of its stream, and destroys the stream together with the
+        # stream object; so the buffer keeps the stream object alive
         result.buffer.used_on(cupy.cuda.get_current_stream(result.buffer.device.index))
         return cupy.from_dlpack(result)
     if package == "jax":

@@ -52,7 +52,7 @@ class CudaBuffer(Buffer):
 
 
 class Allocation:
-    """Memory that the driver frees with this object."""
+    """An owner of memory: the driver frees the memory when this object ceases to exist."""
 
     def __init__(self, device: CudaDevice, address: int) -> None:
         weakref.finalize(self, quietly, device, driver.cuMemFree, address)

@@ -20,8 +20,8 @@ _KEEP_WHERE = Expression(2, (ExpressionStep("constant", (), (0.0,)),
 
 
 def _tile_shape(state: InferenceState, node: Node) -> None:
-    """Repeats a value along its dimensions: each repeated dimension gets a new dimension before it,
-    along which the value is expanded."""
+    """Repeats a value along its dimensions. A dimension of size 1 is inserted before each repeated
+    dimension, expanded to the number of repeats, and merged with the repeated dimension."""
     shape, repeats = state.shapes[node.inputs[0]], node.attributes["repeats"]
     if len(repeats) != len(shape) or min(repeats, default=1) < 0:
         raise state.error(node, f"repeats shape {list(shape)} by {list(repeats)}, expected "
@@ -162,9 +162,9 @@ def _scatter_elements_shape(state: InferenceState, node: Node) -> None:
 
 
 def _know(state: InferenceState, node: Node, result: np.ndarray) -> None:
-    """Records the result of a node whose inputs are known. If the shape rule emitted nodes that
-    compute the result, the results of all these nodes would become constants, and large constants
-    would exceed the memory that a file may ask for."""
+    """Records the result of a node whose inputs are known, in place of emitting nodes that compute
+    it. The results of all emitted nodes would become constants, and together might exceed the
+    memory that a file may ask for."""
     state.check_constant(node, result.shape, result.dtype.name)
     state.know(node.outputs[0], result)
 

@@ -1,6 +1,7 @@
-"""Finds the sums that element-wise nodes compute: values times constants, and a constant.
+"""Finds the weighted sums that element-wise nodes compute: values times factors, plus a constant.
 
-Additions, batch norms, and scales and shifts of channels are such sums, in any order.
+Additions, batch norms, and scales and shifts of channels, one after another in any order, make such
+sums.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from gossamer.model.infer.shapes_by_batch import ShapesByBatch
 
 @dataclass(frozen=True)
 class WeightedSum:
-    """Values times factors, and a constant, all in float64. A factor or constant is one number, or
-    an array (C, 1, 1) with a number for each channel.
+    """The sum of values times factors, plus a constant. The factors and the constant are float64;
+    each is one number, or an array (C, 1, 1) with a number for each channel.
 
     factors: a factor for each value, by its name.
     """
@@ -80,8 +81,8 @@ def _operand(graph: Graph, name: str, channels: int) -> WeightedSum:
 
 
 def evaluated(expression: Expression, operands: Sequence[WeightedSum]) -> WeightedSum | None:
-    """Returns the first result of an expression of sums as a sum; None where a step makes something
-    else of a sum."""
+    """Returns the first result of an expression whose operands are sums, as a sum too. Returns None
+    where the result of a step is no such sum."""
     values = list(operands)
     for step in expression.steps:
         value = _applied(step, [values[index] for index in step.arguments])

@@ -128,8 +128,9 @@ def _widen(itemsize: int, offsets: tuple[int, int],
 
 
 def widest_element(itemsize: int, counts: Iterable[int]) -> int:
-    """Returns the number of bytes of the widest C type of ELEMENTS by which kernels can copy
-    several elements at once. Each count is a whole number of elements of this type.
+    """Returns the number of bytes of the widest C type in ELEMENTS by which kernels can copy the
+    tensors' elements, several at once. All sizes, strides and offsets must be whole numbers of
+    elements of this type.
 
     itemsize: bytes of an element of the tensors.
     counts: sizes, strides and offsets in elements of the tensors.

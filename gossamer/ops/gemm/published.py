@@ -21,8 +21,8 @@ from gossamer.ops.weights import Weights
 
 
 class PublishedGemm(Algorithm):
-    """Tiles of 64 x 64 in shared memory and 8 x 4 results for each work-item, and a separate kernel
-    for the epilogue."""
+    """Multiplies tiles of 64 x 64 in shared memory, with 8 x 4 results for each work-item. A
+    separate kernel applies the epilogue."""
 
     op = "gemm"
     name = "published"

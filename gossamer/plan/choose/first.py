@@ -152,7 +152,7 @@ class FirstChoices:
 def _forced_algorithms(fusions: Sequence[Layer], device: Device, policy: Policy
                        ) -> dict[str, tuple[Algorithm, Mapping[str, str]]]:
     """Returns the algorithm for each fusion that the policy's `only` forces, by the fusion's name,
-    with the reason for each other algorithm."""
+    with the reasons why other algorithms cannot compute the fusion."""
     possible: dict[str, tuple[Algorithm, Mapping[str, str]]] = {}
     for fusion in fusions if policy.only is not None else ():
         assert fusion.problem is not None

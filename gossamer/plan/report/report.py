@@ -68,9 +68,9 @@ class Report:
     shares: the shares of one execution's time, where all steps and the whole execution have times.
     The time is spent in gossamer's own kernels (OURS), in algorithms of other libraries (by the
     library's name), in layers that run on the host (HOST), and BETWEEN steps: in launches, gaps and
-    copies to and from the host. A share is the sum of the steps' medians, each timed alone with
-    warm caches, over the time from end to end. Where the steps' sum is larger than that time, the
-    share is over the sum, and nothing is BETWEEN. A share of 0 is left out.
+    copies to and from the host. A share is the sum of the medians of its steps, each timed alone
+    with warm caches, divided by the time from end to end. Where the medians of all steps add up to
+    more than that time, the divisor is their sum, and nothing is BETWEEN. A share of 0 is left out.
 
     call_us: where the plan was profiled, microseconds of a call with NumPy arrays, by the host's
     clock.
@@ -350,8 +350,8 @@ def _measured(step: Step, why: str) -> dict[str, Any]:
 
 def _alone(candidates: Sequence[Candidate], part: str,
            rejected: Mapping[str, str]) -> dict[str, Any]:
-    """Returns columns of a row for a layer of a part: about the candidates that compute the layer
-    alone.
+    """Returns, for the row of a layer that a part computes, the columns about the candidates that
+    compute the layer alone.
     rejected: why other algorithms were not taken."""
     reasons = [candidate.measured.failure
                or f"{candidate.cost:.1f} us alone; computed with others: {part}"

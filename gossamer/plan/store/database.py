@@ -109,8 +109,9 @@ class Database:
         return self._known
 
     def add(self, kind: str, added: Mapping[str, Any], *, now: bool | None = None) -> None:
-        """Adds lines of a kind of KINDS by key. now: True writes all lines that wait, False none;
-        by default the lines are written if the last write is at least WRITE_SECONDS ago."""
+        """Adds lines of a kind of KINDS by key. now: True writes all lines that wait, and False
+        writes no line; by default the lines are written if the last attempt to write is at least
+        WRITE_SECONDS ago."""
         section = {"made_by": self.made_by, kind: dict(added)}
         self.known.add(section)
         self.waiting.append(section)
@@ -303,7 +304,8 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
                     f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_SECONDS,
                     isolation_level=None)) as base:
                 base.execute(f"BEGIN {kind}")
-                # another process may have removed or replaced the file before this one had the lock
+                # another process may have removed or replaced the file before this process had the
+                # lock
                 if path.exists() and os.path.samestat(before, path.stat()):
                     yield base
                     return
@@ -336,9 +338,9 @@ def _insert(base: sqlite3.Connection, section: Section) -> None:
     made_by = _text(section["made_by"])
     present = {of_versions(key, line) for key, line in section.get("candidates", {}).items()}
     for any_version, this_version in present:
-        # Both prefixes end with a space, and the character after the space is "!". So the keys that
-        # begin with a prefix are sorted from the prefix on, and before the prefix with "!" in place
-        # of its last space; no other keys are sorted between these two texts.
+        # Both prefixes end with a space, and the character after the space is "!". So in sorted
+        # order the keys that begin with a prefix, and no other keys, lie from the prefix on and
+        # before the same text with "!" in place of its last space.
         base.execute("DELETE FROM line WHERE made_by = ? AND kind = 'candidates'"
                      " AND key >= ? AND key < ? AND substr(key, 1, ?) != ?",
                      (made_by, any_version, any_version[:-1] + "!", len(this_version),

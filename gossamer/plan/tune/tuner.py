@@ -37,7 +37,7 @@ from gossamer.plan.tune.verification import Verification
 from gossamer.plan.tune.workers import WorkerPools
 
 _FEW_TIMINGS = 10
-"""The least number of candidates whose samples show how far times scatter on the device."""
+"""The number of candidates that must be timed before a notice says how far the times scatter."""
 _RESERVED = 0.2
 """The largest share of a budget that is reserved for the choice after the measurements."""
 
@@ -52,9 +52,10 @@ class Tuner:
     progress: called with a Progress after each candidate.
     budget_s: seconds, counted from start(), after which there should be a plan; None for no limit.
     From a little before that time on, only candidates that the plan cannot do without are begun.
-    keeps_precisions: whether layers may have to be computed in float32 though float16 is faster.
-    all_vendor_configs: whether all configs of vendors' libraries are measured with any effort, and
-    no candidate is left out, so that each algorithm has its best time.
+    keeps_precisions: whether candidates are measured even where less precise candidates are faster,
+    because the plan may need them to keep its error within the policy's tolerance.
+    all_vendor_configs: whether, whatever the effort, all configs of vendors' libraries are measured
+    and no candidate is left out, so that each algorithm has its best time.
     threads: BLAS threads of a layer on the host.
     """
 
@@ -141,9 +142,10 @@ class Tuner:
         return self._known[key]
 
     def ask(self, layers: Iterable[Layer], device: Device) -> None:
-        """Begins to ask vendors' libraries which variants they have for layers, where the libraries
-        take long and the device builds side by side. The device's rates are measured first, since
-        they decide the order in which variants are listed."""
+        """Begins to ask vendors' libraries, in other processes, which variants they have for
+        layers. Only libraries that answer slowly are asked, and only where the device can build
+        several candidates at the same time. The device's rates are measured first, since they
+        decide the order in which variants are listed."""
         self._compilers.enter_context(self.device.compilers(processors()))
         self._know_rates(device)
         compile_ahead(device)
@@ -268,7 +270,7 @@ class Tuner:
         return self._memories[device.name]
 
     def _know_rates(self, device: Device) -> None:
-        """Sets the rates of the tuner's device, by which candidates are ordered, once."""
+        """Sets, once, the rates of the tuner's device. Candidates are ordered by these rates."""
         if device is self.device and not self._knows_rates:
             know_rates(device, self.cache)
             self._knows_rates = True

@@ -33,8 +33,8 @@ class BuildWorkers(ProcessPool):
 
     device: the device for which candidates are built.
     count: number of processes.
-    on_device: whether the processes open the device itself, for the libraries of vendors; where
-    they do not, the device has `build_only`.
+    on_device: whether the processes open the device itself, for the libraries of vendors. If
+    not, they open the device that the function `device.build_only` makes.
     """
 
     def __init__(self, device: Device, count: int, *, on_device: bool = False) -> None:

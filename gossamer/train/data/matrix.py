@@ -72,8 +72,8 @@ def feature_names(x: Any) -> np.ndarray | None:
 
 def check_feature_names(x: Any, names: np.ndarray | None, what: str) -> None:
     """Raises InputError where x is a data frame with other columns than the data frame trained on,
-    or with its columns in another order. Warns where only x, or only the samples trained on, are a
-    data frame.
+    or with its columns in another order. Warns where x is a data frame and the samples trained on
+    were not, or the other way round.
 
     names: the names of the columns that were trained on; None where they had no names.
     """

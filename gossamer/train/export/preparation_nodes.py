@@ -15,8 +15,8 @@ from gossamer.train.data.preparation import WHITE, Preparation
 
 def put_before(model: onnx.ModelProto, preparation: Preparation) -> None:
     """Puts the steps of a preparation before a network. The shape of the input `x` becomes (N,
-    numbers of a sample) instead of (N, inputs). Raises InputError where the steps do not end in the
-    number of inputs that the network takes."""
+    numbers of a sample) instead of (N, inputs). Raises InputError where a prepared sample does
+    not have as many numbers as the network has inputs."""
     size = model.graph.input[0].type.tensor_type.shape.dim[1]
     steps = _NodeChain("x")
     if preparation.threshold is not None:
@@ -31,7 +31,7 @@ def put_before(model: onnx.ModelProto, preparation: Preparation) -> None:
             raise InputError(f"preparation: pads to {height}x{width}, the network takes "
                              f"{size.dim_value} numbers")
         shape = height - top - bottom, width - left - right
-        # 0 leaves that dimension, the number of samples, as it is
+        # in the new shape, 0 keeps the size of this dimension, which is the number of samples
         steps.add("Reshape", picture=np.array([0, *shape], np.int64))
         steps.add("Pad", margins=np.array([0, top, left, 0, bottom, right], np.int64))
         steps.add("Reshape", sample=np.array([0, height * width], np.int64))

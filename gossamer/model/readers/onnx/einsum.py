@@ -87,8 +87,8 @@ class _Product:
         node = self._node
         x = _moved(node, *a, kept + left + summed, self._role("a"))
         y = _moved(node, *b, kept + summed + right, self._role("b"))
-        # without `kept`, the right value is one matrix, and the rows may lie along several
-        # dimensions
+        # without `kept`, the right value is one matrix, and the rows of the left value may then lie
+        # along several dimensions
         rows = [left] if kept or not left else list(left)
         if [len(group) for group in (*rows, summed, right)] != [1] * (len(rows) + 2):
             x = _regrouped(node, [x], [kept + left + summed], [*kept, *rows, summed],

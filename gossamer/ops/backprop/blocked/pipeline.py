@@ -170,7 +170,7 @@ FORMS = (
 
 
 class _PipelineLayout(PipelineLayoutBase):
-    """The layout with the first layer's weights, and lists of the inputs that are not 0.
+    """The layout that also holds the first layer's weights, and lists of the inputs that are not 0.
 
     lanes: work-items that share a row of weights.
     fetched: registers of a work-item that hold inputs of the next block.

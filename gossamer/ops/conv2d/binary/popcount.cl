@@ -2,8 +2,8 @@
  *
  * A work-group computes TILE_M output channels of PATCHES_Y * WORK_H rows and PATCHES_X * WORK_W
  * columns of outputs. Its input words lie in shared memory, CHUNK words of a pixel at a time. A
- * work-item computes one channel of WORK_H * WORK_W outputs. The work-items of a warp have 32
- * consecutive channels: they read the same input words, and their votes are 32 output bits. */
+ * work-item computes one channel of WORK_H * WORK_W outputs. The work-items of a warp compute 32
+ * consecutive channels. They read the same input words, and their votes are 32 output bits. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define WORD_BITS 32 /* bits of a word, 32 or 64 */
@@ -208,8 +208,8 @@ KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
 #else
             int sum = depth - 2 * different[i][j];
 #if TAKE_BACK
-            /* bits outside of the image are 0 and count as -1: a tap there has added minus the sum
-             * of its signs, and this sum is added again */
+            /* Bits outside of the image are 0 and count as -1. So a tap there has subtracted the
+             * sum of its signs, which is added back here. */
             int top = row * STRIDE_Y - pad_top, left = column * STRIDE_X - pad_left;
             if (top < 0 || left < 0 || top + (KERNEL_H - 1) * DILATION_Y >= height
                 || left + (KERNEL_W - 1) * DILATION_X >= width)

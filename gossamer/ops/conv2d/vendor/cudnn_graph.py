@@ -34,7 +34,7 @@ _MEMORY_SHARE = 32
 """Plans that need more workspace than the device's memory divided by this number are left out."""
 
 X, WEIGHT, Y, OPERAND = 1, 2, 3, 4
-"""Names of tensors in a graph; operand i is OPERAND + i."""
+"""Numbers (uids) that identify tensors in a graph; operand i has the number OPERAND + i."""
 
 _INEXACT = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
 _REQUIRED_NOTES: dict[str, tuple[str, ...]] = {"fp32": (), "tf32": ("TENSOR_CORE",), "fp16": ()}

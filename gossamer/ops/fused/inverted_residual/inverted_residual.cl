@@ -30,7 +30,9 @@
 /* 1: the projection is computed; 0: y receives the hidden channels, `hidden` numbers for each
  * pixel, and `totals` receives the sum of each channel over each tile */
 #define PROJECTS 1
-#define PADDED 0 /* 1: the hidden channels are fewer than `hidden`, which is a multiple of CHUNK */
+/* 1: `hidden` is the number of hidden channels, real_hidden, rounded up to a multiple of CHUNK;
+ * 0: the two numbers are equal */
+#define PADDED 0
 #define VECTOR 1 /* 1: the output channels are a multiple of 4 */
 #define HALVES 1 /* 1: x, y and the epilogue's tensor operands are 16-bit floats */
 /* the epilogues of the three convolutions: their kernel parameters, and the macros that apply

@@ -21,8 +21,9 @@ _MOST_KEPT = 32
 of their own."""
 _WEIGHT_SLOTS = (0, 3, 2, 4)
 _SLOTS = ((2, 6), (2, 4), (2, 3), (1, 4), (2, 2), (1, 3), (1, 2))
-"""Numbers of slots for inputs and for slices; the first pair that fits is taken. The added tensor
-comes from device memory: with more slots, more of its copies are under way at the same time."""
+"""Numbers of slots for inputs and for slices; the first pair that fits is taken. Where the first
+layer adds a tensor, its parts are copied from device memory to the slots for slices. With more
+slots, more of these copies are under way at the same time."""
 _OFFERED = 3
 
 # The rates below are assumed for an H200, not measured. On any device they decide only the order in

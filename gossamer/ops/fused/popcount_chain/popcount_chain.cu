@@ -1,7 +1,7 @@
 /* A chain of products with matrices of signs as one kernel: each product reads the signs of the
  * product before it.
  *
- * A cluster of CLUSTER work-groups computes a row of all products. Each work-group has a part of
+ * A cluster of CLUSTER work-groups computes one row of every product. Each work-group has a part of
  * each product's columns. The work-group copies the weights of these columns to its shared memory
  * while the previous kernel still runs. A work-item compares words of a row with the words of a
  * column, or of a part of a column. A warp packs the signs of 32 results by ballots and sends the

@@ -8,8 +8,9 @@
 #define FLOATS 0 /* 1: floats are written; a packed output is then the second result */
 #define THRESHOLDS 1 /* 1: integer thresholds replace the epilogue */
 #define HALVES 0 /* 1: the floats, and the operands of the epilogue, are 16-bit floats */
-/* channels whose floats are read and written at once: 8 with 16-bit floats; with 32-bit floats 4
- * where a group's channels lie side by side in memory and are a multiple of 4, else 1 */
+/* number of channels whose floats are read and written at once: 8 with 16-bit floats. With 32-bit
+ * floats it is 4 where a group's channels lie side by side in memory and their number is a multiple
+ * of 4, else 1 */
 #define VECTOR 1
 /* number of classes of output pixels if the constants of all classes are kept in shared memory,
  * else 0; all pixels of a class have the same taps inside of the image */
@@ -147,8 +148,8 @@ INLINE uint with_sign(uint word, int largest, int counted, int ones)
     return word << 1 | (uint)(largest + counted - 2 * ones) >> 31;
 }
 
-/* Sets words to the signs of COUNT channels of PIXELS pixels. The bits of a word
- * are computed one after the other, so the instructions for all words are interleaved. */
+/* Sets words to the signs of COUNT channels of PIXELS pixels. Each bit of a word has to wait for
+ * the bit before it, so the instructions for different words are interleaved. */
 template <int PIXELS, int COUNT>
 INLINE void signs_of(Words<COUNT> (&words)[PIXELS], const int (&ones)[PIXELS][COUNT],
                      const int (&counted)[PIXELS], const int *const (&constants)[PIXELS])

@@ -216,7 +216,8 @@ def dealt(groups: int, parts: int, arrays: Mapping[str, np.ndarray]) -> np.ndarr
 
 
 def _pack(part: str) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Returns a function that packs a layer's arrays into an array of the CSR matrix."""
+    """Returns a function that makes one array of the CSR matrix from a layer's arrays. part: the
+    name of this array, "indptr", "indices" or "data"."""
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         array = getattr(csr(arrays), part)
         return array if part == "data" else array.astype(np.int32)

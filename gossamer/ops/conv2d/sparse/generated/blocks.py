@@ -20,7 +20,8 @@ class ChannelBlock:
 
     group: index of the convolution's group to which the block belongs.
     channels: the output channels.
-    taps: for each input channel of the group in which the block has nonzeros, its taps.
+    taps: the taps of each input channel in which the block has nonzeros. The keys are the input
+    channels' numbers within the group.
     """
 
     group: int

@@ -124,8 +124,9 @@ _NOMINAL_BATCH = 64
 
 
 def _shapes(precision: str) -> list[BatchTile]:
-    """Returns the shapes that fill a multiprocessor's registers: 16, 12 or 8 warps with 64, 96 or
-    128 sums per work-item, respectively."""
+    """Returns the shapes that fill a multiprocessor's registers. The number of warps depends on the
+    sums of a work-item: 16 warps with up to 64 sums, 12 warps with up to 96 sums, and 8 warps with
+    more sums. With two tiles, 64 sums already take 12 warps."""
     shapes = []
     for (tiles, parts), points in _POINTS[precision].items():
         for height, width in points:
@@ -261,7 +262,7 @@ def variant_of(problem: Conv2dProblem, shape: BatchTile, precision: str) -> Vari
 def _cost(problem: Conv2dProblem, shape: BatchTile, kind: Kind, geometry: Geometry,
           limits: Limits) -> float:
     """Returns the cycles that a multiprocessor is expected to take: the longest of the times of its
-    tensor cores (an instruction takes 8 cycles on one of four), its shared memory (128 bytes a
+    four tensor cores (each takes 8 cycles for an instruction), its shared memory (128 bytes a
     cycle), its schedulers, and its reads from the L2 cache (27 bytes a cycle)."""
     # similar rows share more columns than rows taken at random
     of_tile, of_block = (0.8 * problem.depth * (1 - (1 - problem.weights_info.density) ** rows)
