@@ -112,8 +112,9 @@ class Ratios:
             self._most, self._sorted[int(self._doubt * len(self._sorted))])
 
     def saving_us(self, known_us: float, bound_us: float) -> float | None:
-        """Returns how far the products of a time with each ratio are below a bound, on average; a
-        product above the bound counts as 0. Returns None where few ratios are known."""
+        """Returns how far the products of a time with each ratio are below a bound, on average. For
+        a product above the bound, a distance of 0 enters the average. Returns None where few ratios
+        are known."""
         if len(self._sorted) < self._few:
             return None
         below = bisect.bisect_left(self._sorted, bound_us / known_us)

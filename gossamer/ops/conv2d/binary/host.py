@@ -44,9 +44,9 @@ else the loop runs over pixels or channels. The number is a rule of thumb."""
 
 
 class HostPopcount(Algorithm):
-    """Computes a convolution of signs. The exclusive or of the words of inputs and weights has a 1
-    wherever signs differ; the sum of the products is the number of products minus twice the number
-    of these ones."""
+    """Computes a convolution of signs. The exclusive or of the words of inputs and weights has a
+    set bit wherever signs differ. The sum of the products is the number of products minus twice the
+    number of set bits."""
 
     op = "conv2d"
     name = "host_popcount"
