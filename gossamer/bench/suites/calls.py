@@ -64,8 +64,8 @@ def latency_items(name: str, network: NetworkMaker, batch: int, files: Files) ->
 
 
 def throughput_items(name: str, network: NetworkMaker, batch: int, files: Files) -> list[Item]:
-    """Returns the cases of many batches of one network: of arrays, of bytes, and of the pictures of
-    a folder where the command line names one."""
+    """Returns the cases in which one network computes many batches: a case with arrays, a case with
+    bytes and, where the command line names a folder, a case with the folder's pictures."""
     load = replace(files.loads[0], threads=1, rate=None)
     items = [Item(THROUGHPUT, f"{name}/{kind}", batch,
                   partial(throughput_case, network, batch, kind, load), is_called=True)

@@ -34,7 +34,7 @@ _WORDS_AT_ONCE = 32 * 1024
 core's L2 cache. The number was chosen on two cores of an AMD EPYC; on another processor another
 number may be faster."""
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
-"""The most 64-bit words whose ones can be counted in one byte."""
+"""The most 64-bit words whose set bits can be counted in one byte."""
 _PIXELS_AT_ONCE = 1024
 """Small images are computed together, up to this number of output pixels. A larger image is
 computed alone."""
