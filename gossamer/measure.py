@@ -50,8 +50,8 @@ class Timing:
 
 
 def scatter_notice(timings: Iterable[Timing], device: Device) -> str:
-    """Returns a notice where the samples of most timings scatter, as they do while another program
-    keeps the device or its processors busy; an empty text for other timings."""
+    """Returns a notice if the samples of most timings scatter, as they do while another program
+    keeps the device or its processors busy. Otherwise returns an empty text."""
     spreads = [timing.p75_us / max(timing.p25_us, 1e-3) for timing in timings]
     if not spreads or (spread := statistics.median(spreads)) <= SCATTERED:
         return ""

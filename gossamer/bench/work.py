@@ -98,8 +98,8 @@ class Item:
     """A case that is not prepared yet.
 
     make: function from the run's settings to the case, with weights, input and contenders.
-    sparsity: function that returns the share of zeros among the weights, None where the share is
-    not known before the case is made.
+    sparsity: function that returns the share of zeros among the weights. Where the share is not
+    known before the case is made, there is no function (None).
     is_tuning: whether the time of planning is measured, with the effort in the item's name.
     is_ladder: whether the case has the rungs of the published ladder. Peers take part in such a
     case only where the command line names them.
@@ -128,7 +128,8 @@ class Files:
     models: files of networks, or names of networks in the zoo.
     data: folder of published sparse weights.
     efforts: efforts whose planning is timed; empty for the suite's own efforts.
-    loads: numbers of threads, rates and durations of calls that are timed.
+    loads: the loads under which calls are timed. Each has a number of threads, a rate and a
+    duration.
     images: folder of pictures that are run.
     modules: patterns of names of torch's modules; None for the suite's own modules.
     """
@@ -143,7 +144,7 @@ class Files:
 
 def least_work(layer: Layer) -> tuple[int, int]:
     """Returns the least FLOPs and the least bytes of a layer: the numbers that its problem states,
-    minus the share of the zero weights."""
+    minus the operations and the bytes of the zero weights."""
     assert layer.problem is not None
     flops, size = layer.problem.flops, layer.problem.least_bytes
     weight = layer.weights.get("weight")

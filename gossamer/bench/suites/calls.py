@@ -1,5 +1,6 @@
-"""The suites of calls: `latency` times a call until its result, and `throughput` times many batches
-with their transfers. Peers are called as their users call them."""
+"""The suites of calls. `latency` measures the time from a call to its result, and `throughput`
+measures the time of many batches with their transfers. Peers are called as their users call
+them."""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ def latency_items(name: str, network: NetworkMaker, batch: int, files: Files) ->
 
 
 def throughput_items(name: str, network: NetworkMaker, batch: int, files: Files) -> list[Item]:
-    """Returns the cases of many batches of one network: of arrays, of bytes, and of the pictures of
-    a folder where the command line names one."""
+    """Returns the cases in which one network computes many batches: a case with arrays, a case with
+    bytes and, where the command line names a folder, a case with the folder's pictures."""
     load = replace(files.loads[0], threads=1, rate=None)
     items = [Item(THROUGHPUT, f"{name}/{kind}", batch,
                   partial(throughput_case, network, batch, kind, load), is_called=True)
@@ -87,7 +88,7 @@ def _case_name(name: str, kind: str, load: Load) -> str:
 
 def latency_case(make: NetworkMaker, batch: int, kind: str, load: Load,
                  setting: Setting) -> CallCase:
-    """Makes the case of calls from one kind of input. Raises AbsentError where the device has no
+    """Makes the case of calls with one kind of input. Raises AbsentError where the device has no
     such inputs."""
     if kind == TENSORS and not setting.device.runs_cuda_libraries:
         raise AbsentError(f"{setting.device.name} holds no tensors of torch")
@@ -107,7 +108,8 @@ def latency_case(make: NetworkMaker, batch: int, kind: str, load: Load,
 
 def throughput_case(make: NetworkMaker, batch: int, kind: str, load: Load,
                     setting: Setting) -> CallCase:
-    """Makes the case of many batches of one array. The times include the transfers."""
+    """Makes the case of many batches. Each batch is the same array. The times include the
+    transfers."""
     network = make(batch)
     x = _input(network, batch, kind)
     plans = plans_of(_graph(network, kind), batch, setting)

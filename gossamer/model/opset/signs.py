@@ -1,7 +1,7 @@
-"""Recognises products of signs: weights that have one magnitude in each channel (all of them a or
--a), and sums whose sign is never 0.
+"""Recognises scaled signs, which are weights with one magnitude a in each channel (each weight is a
+or -a). Also recognises expressions that take the sign of a number that is never 0.
 
-For example, a sum of an odd number of products of 1 and -1 is odd, so that it is not 0. A sum of
+For example, a sum of an odd number of terms that are 1 or -1 is odd, so that it is not 0. A sum of
 integers never equals a threshold that lies between two integers.
 """
 

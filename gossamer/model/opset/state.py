@@ -33,7 +33,7 @@ class InferenceState:
     nodes: the nodes that were emitted.
     known: arrays of the values that do not depend on the data, by name.
     shapes, dtypes: shape and dtype of every value that was made so far, by name.
-    aliases: the name of a value by each other name of the same value.
+    aliases: for each name that is only another name of a value, the value's name.
     most_bytes: the most bytes that one value may take, and that all constants made by nodes may
     take together.
     """

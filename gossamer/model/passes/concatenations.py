@@ -18,8 +18,10 @@ first part and the axis; under each key are pairs of all parts and the whole."""
 
 
 def nest_concatenations(graph: Graph) -> None:
-    """Lets a concatenation read one value in place of several parts, where an earlier concatenation
-    joins these parts, or an earlier split makes them, in the same order along the same axis.
+    """Lets concatenations read larger values that exist already. Consecutive inputs of a
+    concatenation may be all parts of one value (the whole): an earlier concatenation joined them
+    into the whole, or an earlier split divided the whole into them, in the same order along the
+    same axis. The concatenation then reads the whole in place of the parts.
 
     Each part then belongs to one whole only, so that it can be written or read in the memory of the
     whole.

@@ -14,9 +14,10 @@ _RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
 
 
 def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Keeps images of one pixel as images where they become matrices and then images again: means
-    of images keep their dimensions, and products with constant matrices become convolutions. No
-    value between these images may have other readers. Returns whether the graph was changed."""
+    """Where a file turns images of one pixel into matrices and later back into images, leaves out
+    both changes: means of images keep their dimensions, and products with constant matrices become
+    convolutions. No value between these images may have other readers. Returns whether the graph
+    was changed."""
     producers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     replaced: set[int] = set()
@@ -40,7 +41,8 @@ def keep_pixels(graph: Graph, shapes: ShapesByBatch) -> bool:
 
 
 def _is_pixel(name: str, shapes: ShapesByBatch) -> bool:
-    """Returns whether a value is an image of one pixel for each input at every batch size."""
+    """Returns whether a value has the shape (N, C, 1, 1), images of one pixel, at every batch
+    size."""
     known = shapes.shapes(name)
     return bool(known) and all(len(shape) == 4 and shape[2:] == (1, 1) for shape in known)
 

@@ -2,8 +2,9 @@
  * the end; out-of-range indices take the nearest slice. `length` is the size of the axis of `data`,
  * and `taken` is the number of indices.
  *
- * The output is rows of `row` elements, which begin at `first` and then every `pitch` elements: more
- * than one row where it is a part of the channels of a larger tensor.
+ * The output consists of rows of `row` elements. The first row begins at the element `first`, and
+ * each further row begins `pitch` elements after the start of the row before. There are several
+ * rows where the output is a part of the channels of a larger tensor.
  *
  * PAIRED: defined for elements of 16 bits with inner == 1 and an even number of indices. Each
  *     work-item then copies two neighbouring elements of the output, and `count`, `row`, `first` and

@@ -97,8 +97,8 @@ class MmaGemm(_PointwiseGemm):
 
 
 class FewRows(Algorithm):
-    """A product of at most four rows, in which one work-group computes each column. The kernel is
-    memory-bound: its time is the time of reading the weights."""
+    """A product of at most four rows. Each column of the result has a work-group of its own. The
+    kernel is memory-bound: its time is the time of reading the weights."""
 
     op = "gemm"
     name = "few_rows"

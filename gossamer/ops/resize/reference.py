@@ -57,8 +57,9 @@ def linear(problem: ResizeProblem, axis: int) -> tuple[np.ndarray, np.ndarray, n
 
 def _positions(problem: ResizeProblem, axis: int) -> np.ndarray:
     """Returns the input position of each output position along an axis, before rounding to an
-    index. The arithmetic is float32, because the rounding of the division decides whether a
-    position lies exactly between two indices."""
+    index. The arithmetic is float32 for the float64 reference too. The rounding of the division
+    decides whether a position lies exactly between two indices, and the reference has to take the
+    same indices as the kernels."""
     length, original = problem.size[axis], problem.input.shape[2 + axis]
     x = np.arange(length, dtype=np.float32)
     scale = np.float32(problem.scales[axis])

@@ -118,9 +118,9 @@ class ProgramBuilder:
 
 
 def _kept(source: TensorSpec, target: TensorSpec) -> Format:
-    """Returns the format in which a reshape reads a value: row-major in the value's dtype, or
-    packed as it is where both shapes are packed alike. A packed value whose two shapes are not
-    packed alike is read in the dtype of the reshaped tensor."""
+    """Returns the format in which a reshape reads a value. A value that is not packed is read
+    row-major, in its dtype. A packed value is read as it is if the shapes before and after the
+    reshape are packed alike, else row-major in the dtype of the reshaped tensor."""
     if not source.format.is_packed:
         return default_format(source.shape, source.dtype)
     if is_packed_alike(source.shape, target.shape):

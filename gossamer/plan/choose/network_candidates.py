@@ -73,8 +73,8 @@ class NetworkCandidates:
         left_out: set[str] = set()
         parts = measured(left_out)
         if not any(math.isfinite(part.least_cost) for part in parts):
-            # where some ops read a result that jumps, a part cannot be checked: parts without the
-            # layers that have jumps are tried
+            # a part in which an op reads a result that jumps cannot be checked, so parts without
+            # the layers that have jumps are tried
             left_out = {layer.name for layer in network.layers
                         if layer.problem is not None and has_jumps(layer.problem)}
             parts += measured(left_out) if left_out else []

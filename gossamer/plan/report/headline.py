@@ -20,7 +20,8 @@ class Tile:
 def headline(report: Report) -> list[Tile]:
     """Returns the time of the whole network, and the times of three other plans as multiples of
     this time: the best dense plan, the best plan of one library, and the best plan of one algorithm
-    of gossamer's own. Plans without a time are left out, except a dense plan that was not timed."""
+    of gossamer's own. Plans without a time are left out; only for the dense plan a tile says that
+    it was not timed."""
     time = report.end_to_end_us
     if not time:
         return []

@@ -73,8 +73,8 @@ def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUs
     """Returns the memory of a program's layers; None where no layer is computed on bits.
 
     Every value that a step writes counts in full, even where values that are never alive together
-    share memory. A value that a step in place would copy counts once, for the step that computes
-    it.
+    share memory. Where a step works in place, and so does not copy its value, the value counts
+    once: for the step that computed it.
 
     builds: the cost of preparing each step, with the bytes of its packed forms.
     """
@@ -99,7 +99,7 @@ def memory_use(program: Program, builds: Sequence[BuildCost | None]) -> MemoryUs
 
 
 def _add_weights(use: dict[str, int], step: Step, built: BuildCost | None) -> None:
-    """Adds the constants of a step to the sums by their names in MemoryUse."""
+    """Adds the bytes of a step's constants to `use`, whose keys are the fields of MemoryUse."""
     kept = {} if built is None else built.forms
     plain = sum(4 * array.size for name, array in step.layer.weights.items()
                 if name.endswith("weight"))

@@ -27,8 +27,8 @@ _FEW = 6
 """From this number of problems of a kind on, the ratios of their best times to the model's times
 are used."""
 _UNKNOWN = 0.4
-"""The least expected ratio of a measured time to the model's time, for a kind with few measured
-times."""
+"""In a kind with few measured times, a time is expected to be at least this share of the model's
+time."""
 _FEW_CONFIGS = 12
 """From this number of pairs of a later config and a first config on, the ratios of their times are
 used."""
@@ -50,10 +50,10 @@ class NominalRates:
     launch_us: the time of an empty launch in microseconds.
     flops: operations of one compute unit in a microsecond, by precision.
     nbytes: bytes that one compute unit moves in a microsecond.
-    config: the least expected ratio of a later config's time to the time of the algorithm's first
-    config, while few pairs of configs were measured. The last config of a vendor's library can take
-    half the time of its first config. On processors the ratio is lower, since the configs are in an
-    order that was made for GPUs.
+    config: as long as few pairs of configs were measured, a later config is expected to take at
+    least this share of the time of the algorithm's first config. The last config of a vendor's
+    library can take half the time of its first config. On processors the share is lower, since the
+    configs are in an order that was made for GPUs.
     """
 
     launch_us: float
@@ -112,8 +112,9 @@ class Ratios:
             self._most, self._sorted[int(self._doubt * len(self._sorted))])
 
     def saving_us(self, known_us: float, bound_us: float) -> float | None:
-        """Returns how far the products of a time with each ratio are below a bound, on average; a
-        product above the bound counts as 0. Returns None where few ratios are known."""
+        """Returns how far the products of a time with each ratio are below a bound, on average. For
+        a product above the bound, a distance of 0 enters the average. Returns None where few ratios
+        are known."""
         if len(self._sorted) < self._few:
             return None
         below = bisect.bisect_left(self._sorted, bound_us / known_us)

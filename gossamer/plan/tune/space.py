@@ -29,8 +29,8 @@ class Space:
     effort: the name of the effort.
     limits: the numbers of the effort.
     precisions: the precisions that are allowed.
-    keeps_precisions: whether layers may have to be computed in float32 though float16 is faster, so
-    that candidates are measured even where less precise candidates are faster.
+    keeps_precisions: whether candidates are measured even where less precise candidates are faster,
+    because the plan may need them to keep its error within the policy's tolerance.
     threads: BLAS threads of a layer on the host.
     """
 
@@ -53,9 +53,9 @@ class Space:
 
     def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> None:
         """Begins to ask vendors' libraries, in other processes, which variants they have for
-        layers. Only libraries that take long to answer are asked, where there are many layers and
-        the device builds side by side. The variants are on disk when `answers` are done. workers:
-        the processes, which are started here."""
+        layers. Does so only where there are many layers and the device builds side by side, and
+        asks only the libraries that take long to answer. The variants are on disk when `answers`
+        are done. workers: the processes, which are started here."""
         listed = [layer for layer in layers if layer.problem is not None]
         asked = {(algorithm, _problem_of(layer)): None for layer in listed
                  for algorithm in OPS[layer.op].algorithms if algorithm.vendor}

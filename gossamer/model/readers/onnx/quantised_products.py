@@ -105,7 +105,8 @@ def _give_scaled(node: OnnxNode, integers: Integers, sums: Sequence[str], scale:
                  bias: str, shaped: Callable[[np.ndarray], np.ndarray]) -> None:
     """Adds the node that computes sums of integers times a scale, plus a bias. Also notes the
     function that rounds the node's output to integers for a QuantizeLinear. Where the bias is
-    integers times the same scale, this function adds the bias to the sums before it scales them.
+    integers times the same scale, the noted function adds these integers to the sums before it
+    scales the sums.
 
     scale: one number for each channel.
     bias: the name of the constant that is added, or "".
@@ -136,8 +137,8 @@ def _give_scaled(node: OnnxNode, integers: Integers, sums: Sequence[str], scale:
 
 
 def _in_units(bias: Scaled | None, scale: np.ndarray) -> np.ndarray | None:
-    """Returns the integers of a bias that is integers times a scale for each channel; None where
-    the bias has another scale, and where float32 does not hold the integers."""
+    """Returns the integers whose products with `scale`, a number for each channel, are the bias.
+    Returns None where the bias has another scale, or where float32 does not hold the integers."""
     if bias is None or bias.array is None or bias.array.ndim != 1 or not np.allclose(
             bias.scale.reshape(-1), scale, rtol=1e-5, atol=0) or (
             np.abs(bias.array) > _MOST_EXACT).any():
@@ -280,9 +281,9 @@ def _qlinear_matmul(node: OnnxNode, integers: Integers) -> None:
 
 def _zero_point(node: OnnxNode, integers: Integers, index: int,
                 of_columns: bool) -> np.ndarray | str:
-    """Returns the zero point of a factor of integers as an array: one number or, where `of_columns`
-    is set, possibly one number for each column. Where the data decide the zero point, returns the
-    zero point's name."""
+    """Returns the zero point of one factor of a product of integers. The result is an array of one
+    number or, where `of_columns` is set, possibly of one number for each column. Where the data
+    decide the zero point, the result is the zero point's name."""
     name = node.input(index)
     if not name:
         return NO_ZERO

@@ -8,8 +8,8 @@
  * weights, groups take different rows; to multiply, each group takes GROUP_SAMPLES samples of the
  * block.
  *
- * Macros that end in _AT are offsets in shared memory, in floats, and FLOATS is its size in floats.
- * pipeline.h has further macros. */
+ * Macros that end in _AT are offsets in shared memory, in floats. FLOATS is the number of floats of
+ * shared memory. pipeline.h has further macros. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 /* 1: warps 4, 8, ... are idle, so that the first warp has a sub-partition of the multiprocessor for

@@ -34,7 +34,7 @@ _WORDS_AT_ONCE = 32 * 1024
 core's L2 cache. The number was chosen on two cores of an AMD EPYC; on another processor another
 number may be faster."""
 _COUNTS_OF_A_BYTE = 255 // _WORD_BITS
-"""The most 64-bit words whose ones can be counted in one byte."""
+"""The most 64-bit words whose set bits can be counted in one byte."""
 _PIXELS_AT_ONCE = 1024
 """Small images are computed together, up to this number of output pixels. A larger image is
 computed alone."""
@@ -44,9 +44,9 @@ else the loop runs over pixels or channels. The number is a rule of thumb."""
 
 
 class HostPopcount(Algorithm):
-    """Computes a convolution of signs. The exclusive or of the words of inputs and weights has a 1
-    wherever signs differ; the sum of the products is the number of products minus twice the number
-    of these ones."""
+    """Computes a convolution of signs. The exclusive or of the words of inputs and weights has a
+    set bit wherever signs differ. The sum of the products is the number of products minus twice the
+    number of set bits."""
 
     op = "conv2d"
     name = "host_popcount"

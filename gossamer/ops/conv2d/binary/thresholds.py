@@ -72,8 +72,8 @@ def packed_thresholds(weights: Weights, epilogue: Epilogue, bound: int) -> Buffe
         thresholds = thresholds_of(arrays, epilogue, bound)
         return np.zeros(1, np.int32) if thresholds is None else thresholds.table
 
-    # the tuner also computes a layer with the same weights and only a part of the epilogue, to
-    # check the values before a sign
+    # the name says which epilogue, because the tuner also computes the layer with the same weights
+    # and only a part of its epilogue, to check the values before a sign
     table = weights.packed(f"thresholds of {epilogue}", pack)
     return None if table.nbytes == 4 else table
 

@@ -68,7 +68,8 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group: two tiles, and at the end the k-slices' sums."""
+        """Bytes of shared memory of a work-group. This memory holds two tiles and, when these are
+        no longer needed, the k-slices' sums."""
         tiles = 2 * self.tile_k * (self.tile_p + 4 + self.tile_m)
         sums = self.slice_k * self.tile_p * self.tile_m if self.slice_k > 1 else 0
         return 4 * max(tiles, sums)

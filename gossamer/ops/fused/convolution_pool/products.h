@@ -2,8 +2,9 @@
  * sums[n], a lane has the sums of columns c and c + 8, where c is 16 * warp + lane / 4, and of
  * channels d and d + 1, where d is 8 * n + 2 * (lane % 4).
  *
- * A step multiplies 16 numbers of K, two lines of the image by their weights. A line has 16 bytes,
- * 8 numbers of K, for each of 64 columns. The weights of a line have 16 bytes for each channel. */
+ * A step covers 16 numbers of K: it multiplies two lines of the image by their weights. A line has
+ * 16 bytes (8 numbers of K) for each of 64 columns. The weights of a line have 16 bytes for each
+ * channel. */
 
 #pragma once
 

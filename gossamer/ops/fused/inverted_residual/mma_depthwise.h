@@ -20,10 +20,10 @@
 #define TAP_PAIRS (KERNEL_H * ROW_PAIRS + COLUMN_PAIRS)
 /* rows of inputs that are in registers at the same time */
 #define HELD_ROWS ((ROWS_AT_ONCE - 1) * STRIDE_Y + KERNEL_H)
-/* The inputs of the last taps of two rows are loaded together, with every STRIDE_Y-th row as the
- * upper row. The single tap takes its inputs from one of these loads. With SINGLE_IS_LOWER its
- * inputs are the lower row of a load that the next output reads as well; otherwise its inputs are
- * the upper row of a load. */
+/* One load gives the inputs of the last taps of two neighbouring rows. Every STRIDE_Y-th row is the
+ * upper row of such a load. The single tap takes its inputs from one of these loads. With
+ * SINGLE_IS_LOWER its inputs are the lower row of a load that the next output reads as well;
+ * otherwise its inputs are the upper row of a load. */
 #define SINGLE_IS_LOWER (STRIDE_Y == 1 && KERNEL_H > 1)
 /* the upper row of the last pair that an output reads, counted from the output's first row */
 #define LAST_COLUMN (KERNEL_H - (SINGLE_IS_LOWER || KERNEL_H % 2 == 0 ? 2 : 1))

@@ -13,8 +13,9 @@
  * nothing but copy. Tensor cores see copied lines only after a fence, and the fence waits for all
  * copies of its work-item, so the warps that copy cannot be the warps that multiply. Each slot has
  * two barriers: the first completes when the slot's lines have arrived, the second when the lines
- * were multiplied. Without WGMMA each warp copies lines, and loads the lines that it multiplies
- * to registers. With clusters one more barrier expects the sums of all holders (partial_sums.h).
+ * were multiplied. Without WGMMA each warp copies lines. From shared memory it then loads to
+ * registers the lines that it multiplies. With clusters one more barrier expects the sums of all
+ * holders (partial_sums.h).
  *
  * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels behind the slots, for
  * all its tiles; the slots then have the lines of pixels only. All tiles of a work-group have the
@@ -31,8 +32,9 @@
  *                   memory ahead, in stages after the stages of lines; OUT_VECTOR is then VECTOR */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
-/* 1: the values of a pixel lie side by side in x; 0: k_table holds, for every group of AT_ONCE
- * values, the group's offset in x from the window's corner, and its row << 16 | column */
+/* 1: the values of a pixel lie side by side in x; 0: k_table has an entry for every group of
+ * AT_ONCE values: the group's offset in x from the window's corner, and its position in the window
+ * as row << 16 | column */
 #define POINTWISE 1
 #define AT_ONCE 8 /* neighbouring values of x, 4, 8 or 16 bytes, that are copied at once */
 #define LOADS 0 /* 1: the values of x are loaded one by one instead, and AT_ONCE is 1 */
@@ -76,7 +78,8 @@
 #define LANE_CHANNELS 2
 #define CHANNEL(v) ((v) / 2 * 8 + (v) % 2)
 #endif
-/* The first row of a window whose taps are all outside of the image. */
+/* The first row of the window in place of a pixel that does not exist: with this row, all taps of
+ * the window are outside of the image. */
 #define FAR_OUTSIDE (-0x4000)
 
 /* the line and the piece that copy number `unit` of a stage fills */
@@ -245,8 +248,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
     };
 #endif
 
-    /* Number of stages of the first tile whose weights are copied before this kernel waits for the
-     * kernel that writes x. No kernel writes weights. */
+    /* Number of stages of the first tile for which weights are copied before this kernel waits for
+     * the kernel that writes x. No kernel writes weights. */
     int early_stages = KEEPS_WEIGHTS ? 0 : (stop - start < LEAD ? stop - start : LEAD);
 
     /* copy_stage copies the next stage, of this tile or of a later tile. */
