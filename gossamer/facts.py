@@ -23,8 +23,9 @@ _SMALLEST = Fraction(1, 2**126)
 """The largest number of float32, and its smallest positive number that no device rounds to 0."""
 
 _SAMPLES = (64, 4096)
-"""How many of an array's first values are examined before all values are. In most arrays the first
-64 values already have more than two different values and lie on no grid."""
+"""Numbers of values at the start of an array that are tested for a grid before the whole array is.
+In most arrays the first 64 values already have more than two different values and lie on no grid;
+then no further values are tested."""
 
 
 @dataclass(frozen=True)

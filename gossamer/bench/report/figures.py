@@ -158,7 +158,7 @@ def _panels(count: int, width: float, title: str,
 
 def _bars(axis: Any, cases: Sequence[str], series: Mapping[str, Sequence[float | None]],
           colours: Mapping[str, str]) -> None:
-    """Draws a group of bars for each case, with a bar for each series that has a value there."""
+    """Draws a group of bars for each case: a bar for each series with a value for the case."""
     width = 0.8 / len(series)
     for index, (name, values) in enumerate(series.items()):
         positions = [number + (index + 0.5) * width - 0.4 for number in range(len(cases))]

@@ -83,8 +83,8 @@ class TrainLoop:
         return not all(slot.state.ended for slot in self._slots)
 
     def step(self) -> float:
-        """Trains all states that have not ended for one epoch, and returns the duration of the
-        epoch in seconds.
+        """Trains, for one epoch, all states whose training has not ended. Returns the duration of
+        the epoch in seconds.
 
         After the call, a state that ended with this epoch, or diverged in this epoch, holds its
         parameters. All other states get their parameters from fetch_parameters().
