@@ -233,8 +233,8 @@ class ValueFacts:
                                for x in (self.low, self.high)])
 
     def same_sign(self) -> ValueFacts:
-        """Returns the facts of the results of a function for these values, where the only known
-        fact of the function is that no result has the opposite sign of its argument."""
+        """Returns the facts of f(x) for these values x, where only this is known of the function f:
+        f(x) never has the opposite sign of x."""
         return ValueFacts(0.0 if self.low >= 0 else -math.inf, 0.0 if self.high <= 0 else math.inf)
 
     def sum_of(self, count: int) -> ValueFacts:

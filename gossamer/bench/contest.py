@@ -42,8 +42,8 @@ class Result:
     rows: one row for each contender and precision, measured with the contender's fastest
     alternative; the fastest row comes first.
     absent, failed: for the label of a contender or of an alternative, the reason why it has no row.
-    notice: text on a disturbance of the times, which the rows contain too; "" where no disturbance
-    is known.
+    notice: text on a disturbance of the times; "" where no disturbance is known. The rows contain
+    this text, too.
     seconds: time that the case took, preparation included; the caller sets this field.
     """
 

@@ -40,8 +40,9 @@ _HEIGHT, _LEAST_WIDTH, _GROUP, _DOTS = 3.2, 6.0, 0.32, 110
 
 
 def write(rows: Sequence[ResultRow], folder: Path) -> list[Path]:
-    """Writes the figures for each machine into a subfolder: the figures of the sparse suites, all
-    in strict float32, with a summary.md, and the figure of the ladder. Returns the files written.
+    """Writes files for each machine into a subfolder: the figures of the sparse suites, all in
+    strict float32, a summary.md of these suites, and the figure of the ladder. Returns the files
+    written.
 
     Raises InputError where matplotlib is missing, there are no rows of these suites, or the folder
     cannot be written to.
@@ -87,8 +88,8 @@ def _figures(layers: Sequence[MeasuredCase], networks: Sequence[MeasuredCase]) -
 
 
 def _over(peers: Sequence[str]) -> dict[str, SpeedUp]:
-    """Returns functions that compute the speed-up over a peer, by the speed-up's name in a
-    legend."""
+    """Returns for each peer the function that computes the speed-up over the peer. The key is the
+    name of this speed-up in a legend."""
     return {f"over {peer}": methodcaller("speed_up", peer) for peer in peers}
 
 

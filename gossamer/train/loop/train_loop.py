@@ -203,8 +203,8 @@ class TrainLoop:
         loss of the first samples."""
         first = state.first
         if first is None:
-            # where the bad sample is an early one, the mean is over the samples before the bad
-            # sample, as far as their losses were computed before the first update
+            # if the bad sample is one of the first samples, the mean is over the samples before it
+            # whose losses were computed before the first update
             early = losses[:self._early if bad >= self._early else min(bad, self.problem.batch)]
             if not len(early):
                 return ""
