@@ -23,8 +23,9 @@ _SMALLEST = Fraction(1, 2**126)
 """The largest number of float32, and its smallest positive number that no device rounds to 0."""
 
 _SAMPLES = (64, 4096)
-"""How many of an array's first values are examined before all values are. In most arrays the first
-64 values already have more than two different values and lie on no grid."""
+"""Numbers of values at the start of an array that are tested for a grid before the whole array is.
+In most arrays the first 64 values already have more than two different values and lie on no grid;
+then no further values are tested."""
 
 
 @dataclass(frozen=True)
@@ -232,8 +233,8 @@ class ValueFacts:
                                for x in (self.low, self.high)])
 
     def same_sign(self) -> ValueFacts:
-        """Returns the facts of the results of a function for these values, where the only known
-        fact of the function is that no result has the opposite sign of its argument."""
+        """Returns the facts of f(x) for these values x, where only this is known of the function f:
+        f(x) never has the opposite sign of x."""
         return ValueFacts(0.0 if self.low >= 0 else -math.inf, 0.0 if self.high <= 0 else math.inf)
 
     def sum_of(self, count: int) -> ValueFacts:

@@ -22,7 +22,7 @@ _MOST_SAMPLES = 2**21
 """The most calls that one thread times in one round of a closed loop. The number is limited because
 all times stay in memory."""
 _SPIN_S = 2e-4
-"""A thread sleeps until this number of seconds before its next call is due, and then polls the
+"""A thread sleeps until its next call is due within this number of seconds. Then it polls the
 clock, because a sleep may end too late."""
 _BARS = " \N{LOWER ONE EIGHTH BLOCK}\N{LOWER ONE QUARTER BLOCK}\N{LOWER THREE EIGHTHS BLOCK}" \
         "\N{LOWER HALF BLOCK}\N{LOWER FIVE EIGHTHS BLOCK}\N{LOWER THREE QUARTERS BLOCK}" \

@@ -26,12 +26,13 @@ from gossamer.measure import Task, Timing, interleave
 _WARM_UP = 3
 """Executions before a contender is timed. During them libraries load and clock rates rise."""
 _BUDGET_US = 2e7
-"""Microseconds of samples, of all contenders together, after which no further round begins."""
+"""No further round begins once the samples of all contenders together have taken this many
+microseconds."""
 _Made = TypeVar("_Made")
 _SCATTERED = 1.1
-"""Ratio of the third to the first quartile of a contender's times above which a notice names the
-contender. The ratio was chosen on a machine with two processors, where the time of a loop varies by
-6% from one second to the next."""
+"""If the third quartile of a contender's times is more than this factor times the first quartile, a
+notice names the contender. The factor was chosen on a machine with two processors, where the time
+of a loop varies by 6% from one second to the next."""
 
 
 @dataclass
@@ -41,8 +42,8 @@ class Result:
     rows: one row for each contender and precision, measured with the contender's fastest
     alternative; the fastest row comes first.
     absent, failed: for the label of a contender or of an alternative, the reason why it has no row.
-    notice: text on a disturbance of the times, which the rows contain too; "" where no disturbance
-    is known.
+    notice: text on a disturbance of the times; "" where no disturbance is known. The rows contain
+    this text, too.
     seconds: time that the case took, preparation included; the caller sets this field.
     """
 
@@ -71,7 +72,7 @@ class _GuardedWork:
 
 @dataclass
 class _ContestEntry:
-    """A contender that passed its check, and is timed next unless its process timed it already.
+    """A contender that passed its check. It is timed next, unless it was timed in its own process.
 
     case: the case whose work the contender does.
     error: normalised error against the reference.

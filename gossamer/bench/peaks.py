@@ -33,7 +33,8 @@ class Peaks:
 
     device: name of the device.
     flops: operations per second, by precision; a multiply-add counts as two operations.
-    bandwidth: bytes per second of a copy; bytes that are read and bytes that are written count.
+    bandwidth: bytes per second of a copy; each byte counts twice, as it is read and as it is
+    written.
     unknown: for each precision whose rate could not be measured, the reason.
     cache_bytes: size of the device's cache, 0 where it is not known.
     """

@@ -19,7 +19,7 @@ from gossamer.io.packed import opened
 SUFFIXES = (".mtx", ".mtx.gz", ".smtx")
 
 _MOST = 2**31
-"""The least number of weights that is refused, because indices are 32-bit."""
+"""A matrix of this many weights or more is refused, because indices are 32-bit."""
 _ORDERS = {"crs": (0, 1, 2, 3), "rsc": (0, 3, 1, 2)}
 """The permutation that brings the axes of an array into the order (M, C, R, S). The axes of the
 array are M, and then the axes that the key names."""

@@ -41,7 +41,7 @@ class RayAnswers:
         self.place = "ray", f"{nodes} machine{'s' if nodes > 1 else ''} of a cluster"
 
     def answers(self, left: Sequence[int]) -> Iterator[Answer]:
-        """Yields the pictures with these numbers and their outputs, in order."""
+        """Yields in order, batch by batch, the pictures with these indices and their outputs."""
         from gossamer.ray import map_pictures
 
         if not left:

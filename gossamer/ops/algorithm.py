@@ -267,9 +267,9 @@ class Algorithm(abc.ABC):
     reads_parts, writes_parts : bool
         reads_parts: whether the op's own inputs may be parts of the channels of larger tensors in
         NHWC. writes_parts: whether the op's only output may be such a part if the epilogue has no
-        tensor operands. In each pixel, a part begins at a multiple of the largest power of 2, up to
-        16 bytes, that divides the bytes of its channels, as in a tensor of its own. A concatenation
-        reads and writes parts only where it joins channels.
+        tensor operands. A part is aligned as if its channels were a tensor of their own: in each
+        pixel it begins at a multiple of the largest power of 2, up to 16 bytes, that divides the
+        bytes of its channels. A concatenation reads and writes parts only where it joins channels.
     by_name_only : bool
         Whether the algorithm computes a layer only where `only` names it. There are two reasons:
         the algorithm was not timed on a GPU yet; or another algorithm is an improved version of

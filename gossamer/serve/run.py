@@ -34,9 +34,9 @@ batcher waits for the lock after each call of the driver, and Python's default o
 a short batch takes. A rule of thumb: no gain was measured; with Python's default the server gave as
 many answers a second."""
 _NEW_OBJECTS = 20_000
-"""New objects after which Python collects garbage. Each request leaves two or three objects in a
-cycle, but a few requests in progress would reach Python's default of 700 objects. A rule of thumb.
-"""
+"""Number of new objects after which Python collects garbage. There is little garbage: each request
+leaves two or three objects in a cycle. With Python's default of 700 new objects, a few requests in
+progress would already start a collection. A rule of thumb."""
 
 
 def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,

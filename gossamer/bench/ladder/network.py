@@ -32,7 +32,7 @@ _BLOCK = 256
 _BLOCKS = (32, 64, 128, 256, 512, 1024)
 """The numbers of work-items of a work-group that Rung.BLOCKS and the later rung try."""
 _TUNING_REPEATS, _TUNING_SAMPLE_US = 3, 200.0
-"""Samples of each block size, and their length in microseconds."""
+"""Number of samples of each block size, and the length of one sample in microseconds."""
 _LARGEST = 2**31 - 1
 """The most values that a tensor may have, because the kernels count values by 32-bit integers."""
 _PURPOSE = "a rung of the ladder"

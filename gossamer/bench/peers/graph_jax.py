@@ -38,8 +38,8 @@ class GraphFunction:
     folded. The function returns a tuple of the graph's outputs.
 
     The axes of a tensor with four axes are in the order of the layout; the axes of other tensors
-    are in the graph's order. The axes of filters are in the layout's order in _FILTERS, or on the
-    processor in the order _PROCESSOR_FILTERS.
+    are in the graph's order. The axes of filters are in the order that _FILTERS states for the
+    layout, or on the processor in the order _PROCESSOR_FILTERS.
 
     weights: list of the constants, with their axes in these orders and in the precision's dtype; a
     call takes this list as its first argument.
@@ -302,7 +302,8 @@ def _slice(run: _Run, node: Node) -> list[Any]:
     a, x = node.attributes, run.values[node.inputs[0]]
     cuts = [slice(None)] * x.ndim
     for start, end, axis, step in zip(a["starts"], a["ends"], a["axes"], a["steps"], strict=True):
-        # in the graph an end of -1 is before the first element
+        # in the graph, a backward slice with the end -1 includes element 0; in Python this end is
+        # None
         cuts[run.axis(node, axis)] = slice(start, None if end < 0 else end, step)
     return [x[tuple(cuts)]]
 

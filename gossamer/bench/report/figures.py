@@ -40,8 +40,9 @@ _HEIGHT, _LEAST_WIDTH, _GROUP, _DOTS = 3.2, 6.0, 0.32, 110
 
 
 def write(rows: Sequence[ResultRow], folder: Path) -> list[Path]:
-    """Writes the figures for each machine into a subfolder: the figures of the sparse suites, all
-    in strict float32, with a summary.md, and the figure of the ladder. Returns the files written.
+    """Writes files for each machine into a subfolder: the figures of the sparse suites, all in
+    strict float32, a summary.md of these suites, and the figure of the ladder. Returns the files
+    written.
 
     Raises InputError where matplotlib is missing, there are no rows of these suites, or the folder
     cannot be written to.
@@ -87,8 +88,8 @@ def _figures(layers: Sequence[MeasuredCase], networks: Sequence[MeasuredCase]) -
 
 
 def _over(peers: Sequence[str]) -> dict[str, SpeedUp]:
-    """Returns functions that compute the speed-up over a peer, by the speed-up's name in a
-    legend."""
+    """Returns for each peer the function that computes the speed-up over the peer. The key is the
+    name of this speed-up in a legend."""
     return {f"over {peer}": methodcaller("speed_up", peer) for peer in peers}
 
 
@@ -158,7 +159,7 @@ def _panels(count: int, width: float, title: str,
 
 def _bars(axis: Any, cases: Sequence[str], series: Mapping[str, Sequence[float | None]],
           colours: Mapping[str, str]) -> None:
-    """Draws a group of bars for each case, with a bar for each series that has a value there."""
+    """Draws a group of bars for each case: a bar for each series with a value for the case."""
     width = 0.8 / len(series)
     for index, (name, values) in enumerate(series.items()):
         positions = [number + (index + 0.5) * width - 0.4 for number in range(len(cases))]

@@ -45,14 +45,14 @@ class OpDef:
     mixes: the mixing rule; gossamer.model.opset.mixing has common rules. The rule decides whether a
     batch may be run in parts, and whether a file may be run at another batch size than its own.
     passes_values: whether each element of an output is an element of the inputs, or a function of a
-    few elements. A sign after the node then depends on how each input is rounded, so that a batch
-    norm before the node is not folded into weights.
+    few elements. If so, a sign taken of an output depends on how each input is rounded. A batch
+    norm before the node is therefore not folded into weights.
     jumps: function that returns whether a small change of an input may make a node's result jump,
     as a sign does; `never_jumps` for an op whose results never jump.
     facts: the rule that derives the value facts of the outputs.
     float_only: whether the op is computed in float32 only, so that other dtypes are refused.
-    attribute_inputs: attributes that a node may have as its second and further inputs, in this
-    order.
+    attribute_inputs: names of the attributes that a node may take from its second and further
+    inputs instead, in the order of these inputs.
 
     An op that resolve() always turns into other ops has `resolved` as evaluate, mixes and facts.
     """

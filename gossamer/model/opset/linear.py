@@ -92,8 +92,8 @@ def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
 
 def _multiply(state: InferenceState, node: Node, x: str,
               matrices: list[tuple[int, np.ndarray]]) -> None:
-    """Emits the products of vectors along axes of x with matrices, one axis after another. Each
-    axis is moved to the end for its product."""
+    """Emits, for one axis of x after another, the product of the vectors along this axis with the
+    axis's matrix. Each axis is moved to the end for its product."""
     rank = len(state.shapes[x])
     order = list(range(rank))
     for axis, matrix in matrices:

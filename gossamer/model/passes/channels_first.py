@@ -169,7 +169,8 @@ class _Rewriting:
 
 def _axes(axes: object) -> tuple[int, ...] | None:
     """Returns the dimensions of an image that an attribute names, counted from 0 and sorted; None
-    where they are not known. A single number stands for the axis and all axes after it."""
+    where they are not known. A single number stands for the axis with this index and all later
+    axes."""
     rank = len(_LAST)
     if isinstance(axes, int) and -rank <= axes < rank:
         return tuple(range(axes % rank, rank))

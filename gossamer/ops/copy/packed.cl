@@ -19,7 +19,7 @@
 #define STEP i1 /* a step is 32 channels, or in unpack CHANNELS channels */
 #define ROW i2
 #define COLUMN i3
-#define HALVES 1 /* 1: tensors are 16-bit floats; 0: they are floats */
+#define HALVES 1 /* 1: floats in memory are 16-bit floats; 0: they are 32-bit floats */
 #endif
 
 #include "dialect/common.h"

@@ -2,9 +2,10 @@
  * results of one product.
  *
  * The product is computed in stages of DEPTH numbers of K. Asynchronous copies fill the SLOTS of
- * shared memory ahead of the multiplications. Each slot holds the lines of a, then those of b. A line
- * is what lies side by side in device memory: the numbers of K of one row of a or one column of b
- * (BY_K), or the rows or columns of one number of K. Zeros stand for what is outside of a matrix.
+ * shared memory ahead of the multiplications. Each slot holds the lines of a, then the lines of
+ * b. A line is what lies side by side in device memory: with BY_K the stage's numbers in one row of
+ * a or in one column of b, else the tile's numbers in one column of a or in one row of b. Zeros
+ * stand for what is outside of a matrix.
  *
  * WARPS_M x WARPS_N warps share a tile, and WARPS_K warps take turns in the steps of a stage, for
  * small results with a long K. The sums of all warps go through shared memory, where those of WARPS_K
@@ -66,8 +67,9 @@ typedef Lines<TILE_N, B_BY_K> LinesB;
 #define SLOT (LinesA::SIZE + LinesB::SIZE)
 
 /* Copies the lines of a stage of an operand. from: the stage's first number. stride: numbers from a
- * line to the next. across, deep: rows or columns, and numbers of K, that the matrix has from there
- * on. Steps without a number of K are not multiplied, so they are not copied. */
+ * line to the next. across: how many rows of a or columns of b the matrix has from there on. deep:
+ * how many numbers of K it has from there on. Steps beyond the end of K are not multiplied, so they
+ * are not copied. */
 template <int TILE, int BY_K, int AT_ONCE>
 INLINE void copy_lines(REAL *target, const REAL *from, int stride, int across, int deep)
 {

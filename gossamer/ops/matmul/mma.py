@@ -186,13 +186,13 @@ def _stages(problem: MatmulProblem, tile: MatmulTile, itemsize: int) -> int:
 
 
 def _shared_bytes(problem: MatmulProblem, tile: MatmulTile, itemsize: int) -> int:
-    """Returns the bytes of shared memory of a work-group: the lines of the stages that it holds, in
-    whose place come the sums of all warps."""
+    """Returns the bytes of shared memory of a work-group. They hold the lines of several stages,
+    and later, in place of the lines, the sums of all warps."""
     depth = tile.steps * _STEP // itemsize
     slot = 0
     for by_k, across in zip(_along_k(problem), (tile.tile_m, tile.tile_n), strict=True):
         lines, length = (across, depth) if by_k else (depth, across)
-        # bytes between lines keep apart in banks what a warp reads at once
+        # padding between lines brings the numbers that a warp reads at once to different banks
         slot += lines * (length * itemsize + (16 if by_k or itemsize == 2 else 32))
     sums = 4 * tile.warps_k * tile.tile_m * (tile.tile_n + 8)
     return max(min(tile.slots, _stages(problem, tile, itemsize)) * slot, sums)

@@ -156,7 +156,7 @@ def _rounded(array: np.ndarray, dtype: str) -> np.ndarray:
 
 def _batch(problem: MatmulProblem) -> Batch:
     walks = []
-    # each matrix has the same place in memory, transposed or not
+    # only the strides of the batch are used: they are the same for transposed matrices
     for shape in (problem.matrix_a, problem.matrix_b):
         strides = broadcast_strides(TensorSpec(shape), (*problem.batch, *shape[-2:]))
         walks.append(strides[:-2])

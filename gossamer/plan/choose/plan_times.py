@@ -46,8 +46,8 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
     """Returns the time of each of a network's programs; equal programs are timed once.
 
     The times are read from the cache where the cache has all of them. Otherwise all programs are
-    timed together, with their samples interleaved, and the times are stored. Where none of the
-    programs without a stored time runs, the other programs are not timed again. More samples are
+    timed together, with their samples interleaved, and the times are stored. If every program
+    without a stored time fails to run, the other programs keep their stored times. More samples are
     taken of the programs that may be the fastest. Programs that do not fit the memory together with
     the others are timed after the others.
 
@@ -105,8 +105,8 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
                     ) -> dict[str, EndToEnd]:
     """Returns the times of the programs that fit the memory together, and the reasons why other
     programs do not run. A program that finds too little memory beside the others is left out.
-    Programs whose times are missing come first; where none of these programs runs, no other program
-    is timed.
+    Programs whose times are missing come first; if all of these programs fail to run, no other
+    program is timed.
     take: returns the times of tasks."""
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}

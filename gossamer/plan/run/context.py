@@ -294,8 +294,8 @@ class Context:
 
     def execute(self, stream: Any = None) -> None:
         """Queues all steps on the present contents of the buffers. The first execution loads
-        kernels. The second execution is captured as a graph, where the device has graphs and no
-        step runs on the host, and from then on the graph is replayed."""
+        kernels. If the device has graphs and no step runs on the host, the second execution is
+        captured as a graph, and this graph is replayed from then on."""
         self._execute(self.stream if stream is None else stream)
 
     def _execute(self, stream: Any) -> None:

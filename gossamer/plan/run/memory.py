@@ -20,9 +20,9 @@ class Lifetime:
 def place(values: Mapping[str, Lifetime], alignment: int) -> tuple[dict[str, int], int]:
     """Returns the byte offset of every value in one arena, and the arena's size in bytes.
 
-    The largest value is placed first; among values of one size, the value whose life begins first.
-    Each value is placed in the lowest gap that is large enough, between the values that are already
-    placed and are alive at the same time.
+    Values are placed one by one, the largest first; of values of the same size, the value whose
+    life begins first comes first. Each value is placed in the lowest gap that is large enough. Gaps
+    are left by the values that are already placed and are alive at the same time as this value.
     """
     order = sorted(values, key=lambda name: (-values[name].nbytes, values[name].first, name))
     # first step, last step, start and end of each placed value, in the order of the starts; float64

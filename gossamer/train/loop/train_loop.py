@@ -83,8 +83,8 @@ class TrainLoop:
         return not all(slot.state.ended for slot in self._slots)
 
     def step(self) -> float:
-        """Trains all states that have not ended for one epoch, and returns the duration of the
-        epoch in seconds.
+        """Trains, for one epoch, all states whose training has not ended. Returns the duration of
+        the epoch in seconds.
 
         After the call, a state that ended with this epoch, or diverged in this epoch, holds its
         parameters. All other states get their parameters from fetch_parameters().
@@ -203,8 +203,8 @@ class TrainLoop:
         loss of the first samples."""
         first = state.first
         if first is None:
-            # where the bad sample is an early one, the mean is over the samples before the bad
-            # sample, as far as their losses were computed before the first update
+            # if the bad sample is one of the first samples, the mean is over the samples before it
+            # whose losses were computed before the first update
             early = losses[:self._early if bad >= self._early else min(bad, self.problem.batch)]
             if not len(early):
                 return ""

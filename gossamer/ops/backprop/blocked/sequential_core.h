@@ -100,10 +100,10 @@ typedef struct {
 /* Trains on the samples of a block. record: the record of the first sample. count: number of
  * samples, at least one.
  *
- * The latency of each sample determines the time. The warp therefore does work on which the next
- * sample does not depend while it waits for other work: the weights of an output change while the
- * errors are exchanged, the weights of a hidden unit during its next sigmoid, and the pending sums
- * while the hidden outputs are exchanged. Reads from shared memory on the critical path come
+ * The latency of each sample determines the time. While the warp waits, it therefore does work on
+ * which the next sample does not depend: the weights of an output change while the errors are
+ * exchanged, the weights of a hidden unit during its next sigmoid, and the pending sums while the
+ * hidden outputs are exchanged. Reads from shared memory on the critical path come
  * first. */
 INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float *record,
                                 SequentialCore *core, int item, int count, float rate, float keep)

@@ -77,8 +77,8 @@ class Persistent(KernelBackprop):
                 f"{device.name} has {device.limits.shared_bytes_opt_in}")
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
-        # a processor has too few registers for the weights of many work-items, so that these
-        # weights lie in memory
+        # forms with weights in registers come last on a processor: it has too few registers for the
+        # weights of many work-items, so that these weights would lie in memory
         forms = FORMS if device.limits.subgroup_size > 1 else sorted(
             FORMS, key=lambda form: (form.weights == "registers", form.threads))
         seen = set()

@@ -121,7 +121,7 @@
         }                                                                             \
     }
 
-#define OUTSIDE (-0x7fffffff) /* the base of a pixel after the last one */
+#define OUTSIDE (-0x7fffffff) /* base[i] of a pixel after the last pixel */
 
 #if POINTWISE
 #define FETCH_A(i, k_index) a_next[i] = FETCH_UNIT(x + base[i], (k_index) * x_channel);

@@ -35,6 +35,7 @@
 
 #define TILE_P 64
 #define THREADS (128 * WARPGROUPS + (COPIERS ? 64 * WARPGROUPS : 0))
+/* A line has one word of each pixel of the tile. LINE: bytes of a line. LINES: lines of a phase. */
 #define LINE LINE_BYTES(TILE_P)
 #define LINES (AT_ONCE * WORDS)
 #if HALO
@@ -53,10 +54,10 @@
 #define CONSTANT_PITCH (CHANNELS_OF_LANE + 4)
 #define CONSTANT_BYTES (CONSTANT_CLASSES * 4 * CONSTANT_PITCH * 4)
 
-/* Initialises the barriers, and starts the copies of weights. barriers: a barrier for the weights
- * of each phase. all_full: for each warpgroup, STAGES barriers at which the producer warps arrive
- * when a stage is full, followed by STAGES barriers at which the warpgroup arrives when a stage is
- * empty. */
+/* Initialises the barriers, and starts the copies of weights. held: the address in shared memory at
+ * which the weights are kept. barriers: a barrier for the weights of each phase. all_full: for each
+ * warpgroup, STAGES barriers at which the producer warps arrive when a stage is full, followed by
+ * STAGES barriers at which the warpgroup arrives when a stage is empty. */
 INLINE void start_weights(uint held, const uchar *weights, ulong *barriers,
                           [[maybe_unused]] ulong *all_full, int phases)
 {
@@ -105,7 +106,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #endif
     [[maybe_unused]] int *own_constants = (int *)behind_inputs;
     int2 *own_taps = (int2 *)((uchar *)own_constants + CONSTANT_BYTES);
-    uint held = shared_address(pool);
+    uint held = shared_address(pool); /* the address of the weights */
     ulong *barriers = (ulong *)(own_taps + phases * LINES);
 
     [[maybe_unused]] ulong *all_full = barriers + phases;
@@ -250,6 +251,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
 #if HALO
             const uchar *halo = ring + stage * STAGE_BYTES;
             UNROLL for (int step = 0; step < AT_ONCE; step++) {
+                /* where the lane's word lies in the halo, and the number of the word's tap */
                 int2 place = own_taps[(phase * AT_ONCE + step) * WORDS + lane % 4];
                 upper[buffer][step] = load_from_halo(halo, windows[0], place, zeros);
                 lower[buffer][step] = load_from_halo(halo, windows[1], place, zeros);
@@ -315,9 +317,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
         }
         {
 #ifdef EXCHANGED_OPERAND
-            /* Without COPIERS, and if a tile has at least STAGES phases, the waits of the phases
-             * have already waited for the operand's copies. Otherwise the warp waits here for all
-             * its copies, including the copies of later inputs. */
+            /* Without COPIERS, if a tile has at least STAGES phases, the operand's copies are
+             * already complete, because a wait within the phases covered them. Otherwise the warp
+             * waits here for all its copies, including the copies of later inputs. */
             if (COPIERS || phases < STAGES)
                 cp_async_wait_all();
             WARP_BARRIER();

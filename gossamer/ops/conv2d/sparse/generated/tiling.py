@@ -100,19 +100,21 @@ class GeneratedTiling:
 
     @property
     def pixel(self) -> int:
-        """Bytes of a pixel's images in memory."""
+        """Bytes of one pixel of an input channel in memory: its values in all images of the batch,
+        which lie side by side in CHWN."""
         return self.problem.batch * self.itemsize
 
     @property
     def patch_pixel(self) -> int:
-        """Bytes of a pixel's images in shared memory."""
+        """Bytes of one pixel of an input channel in shared memory: its values in the images of the
+        tile."""
         return self.config.images * self.itemsize
 
     @cached_property
     def vector(self) -> int:
         """Bytes that one instruction copies to shared memory: 16, 8 or 4, or 0 where no vector of
-        these sizes is aligned. A vector spans several pixels where a work-group takes all images
-        and the images of a pixel are smaller than the vector."""
+        these sizes is aligned. If a work-group takes all images, and the values of one pixel in
+        all images need fewer bytes than a vector, then a vector can span several pixels."""
         problem, tile = self.problem, self.config.columns * self.problem.stride[1]
         all_images = self.config.images == problem.batch
         for size in (16, 8, 4):
@@ -126,7 +128,8 @@ class GeneratedTiling:
 
     @property
     def lead(self) -> int:
-        """Columns of the patch before the first column that is needed; they align vectors."""
+        """Columns of the patch before the first column that is needed. They are copied so that the
+        patch begins at a multiple of a vector."""
         return -self.problem.pads[1] % max(1, self.vector // self.pixel)
 
     @property
@@ -191,8 +194,8 @@ class GeneratedTiling:
 
     @property
     def kernel_blocks(self) -> tuple[int, ...]:
-        """Number of blocks of each kernel; a layer with fewer blocks than the config has kernels
-        takes one kernel for each block."""
+        """Number of blocks of each kernel. If the layer has fewer blocks than config.kernels, each
+        block has a kernel of its own."""
         total = self.groups[1]
         share = -(-total // self.config.kernels)
         return tuple(min(share, total - first) for first in range(0, total, share))
@@ -205,8 +208,8 @@ class GeneratedTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group: its buffers, and at the end the sums of its
-        k_groups in place of the buffers."""
+        """Bytes of shared memory of a work-group. They hold its buffers, and later, in place of the
+        buffers, the sums of its k_groups."""
         staged = self.buffers * self.config.stage * self.plane
         sums = 4 * self.pair * self.block * self.workers if self.config.k_groups > 1 else 0
         return max(staged, sums)
