@@ -64,7 +64,7 @@ class Verification:
 
     def _is_known(self, layer: Layer, candidate: Candidate, device: Device) -> bool:
         """Returns whether a candidate is known to be right with a layer's constants: either it was
-        measured with these constants, or the cache has a check."""
+        measured with these constants, or the cache records that it passed a check with them."""
         measured = candidate.measured
         assert layer.problem is not None
         return (not layer.weights or measured.weights == layer.digest

@@ -18,8 +18,8 @@
  * sample SAMPLE_OF(r), so that the lanes read inputs and changes from different banks.
  *
  * Warp 4 makes the records, and with APART warps 8, 12, ... do, too. These warps share a
- * sub-partition of the multiprocessor with the first warp: records are little work and leave the
- * first warp time.
+ * sub-partition of the multiprocessor with the first warp. They have little work, so that the first
+ * warp is hardly delayed.
  *
  * Macros that end in _AT are offsets in shared memory, in floats, and FLOATS is its size in floats.
  * pipeline.h has further macros; BLOCK is 8. */
