@@ -52,8 +52,8 @@ class _Part:
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
     """Returns the channel of a concatenation's output at which each input begins, or the channel
     of a copy's input at which its output begins. Returns None where the problem neither joins nor
-    selects channels in NHWC, or where a part does not begin at a multiple of PART_BYTES in every
-    pixel."""
+    selects channels in NHWC, where a part is not aligned (see aligned_channels()), or where the
+    larger tensor has 2^31 elements or more."""
     if isinstance(problem, ConcatProblem):
         (whole,), parts = variant.outputs, variant.inputs
         if problem.axis != 1:

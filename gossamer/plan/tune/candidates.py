@@ -312,7 +312,7 @@ class CandidateSet:
         return buffers[index]
 
     def release(self) -> None:
-        """Frees the inputs on the device that only this layer reads."""
+        """Frees the device's copies of inputs and expected outputs that only this layer needs."""
         self._sources.clear()
         self._expected_buffers.clear()
 
