@@ -307,8 +307,9 @@ class NumpyFile(RowFile):
                            np.ascontiguousarray(values).tobytes())
 
     def _begun(self, values: np.ndarray | None, count: int) -> tuple[IO[bytes], np.ndarray]:
-        """Returns the file, opened and with its header written, and the row of NaN or zeros that
-        stands for an input that could not be read."""
+        """Returns the file, opened and with its header written, and a row of NaN, which stands for
+        an input that could not be read. Where outputs are no floats, the row has zeros and only
+        states the shape."""
         if self._file is None or self._empty is None:
             assert values is not None
             if not np.issubdtype(values.dtype, np.floating) and self._waiting:
