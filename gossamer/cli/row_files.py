@@ -36,11 +36,11 @@ class Row:
     """The answer of a network for one input.
 
     name: the input's file or number.
-    label: the input's label in a CSV file; None where it has none.
+    label: the input's label in a CSV file; None where the input has no label.
     error: why the input could not be read, or why its outputs are wrong; "" without an error.
     classes: the best classes, as best_classes() returns them; None where the network does not score
     classes.
-    outputs: the input's part of every output of the network, by name.
+    outputs: for each output of the network, by its name, the part that belongs to this input.
     """
 
     name: str | int
@@ -128,8 +128,8 @@ class RowFile(abc.ABC):
     @abc.abstractmethod
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        """Completes the file. Where the body failed, growing files keep their rows, and others are
-        not written."""
+        """Completes the file. Where the body of the with statement failed, a file that grows row by
+        row keeps its rows, and any other file is not written."""
 
     @contextmanager
     def _named_errors(self, then: str = "") -> Iterator[None]:
@@ -307,8 +307,9 @@ class NumpyFile(RowFile):
                            np.ascontiguousarray(values).tobytes())
 
     def _begun(self, values: np.ndarray | None, count: int) -> tuple[IO[bytes], np.ndarray]:
-        """Returns the file, opened and with its header written, and the row of NaN or zeros that
-        stands for an input that could not be read."""
+        """Returns the file, opened and with its header written, and a row of NaN, which stands for
+        an input that could not be read. Where outputs are no floats, the row has zeros and only
+        states the shape."""
         if self._file is None or self._empty is None:
             assert values is not None
             if not np.issubdtype(values.dtype, np.floating) and self._waiting:

@@ -33,8 +33,8 @@ from gossamer.train.export import curve
 from gossamer.train.network import JUDGED
 
 SAMPLES = "samples"
-"""Key of the demo's file of samples to run the network on; the other keys of outputs are names of
-options."""
+"""In the demo's mapping `outputs`, the key of the file with samples to try the trained network on.
+The other keys of `outputs` are names of options."""
 _MOST_LINES = 20
 """The most epochs that are printed at the end of a training that showed a bar."""
 
@@ -43,8 +43,8 @@ TRAINING, VALIDATION, TEST = "training", "validation", "test"
 chose the epoch that is kept, or neither."""
 
 Head = Callable[[str, str], list[str]]
-"""A function that takes the names of the device and of the algorithm that train, and returns the
-lines above the rows."""
+"""A function that returns the lines above the rows. It takes the names of the device and of the
+algorithm with which the network is trained."""
 
 
 class EpochReporter:
@@ -127,8 +127,9 @@ class EpochReporter:
 @contextmanager
 def following(epochs: int, rows: bool) -> Iterator[EpochReporter]:
     """Shows a bar while the body of the with statement runs, where stderr is a terminal. rows:
-    whether the epochs are printed on stdout too: each at once, or at the end where stdout and
-    stderr are terminals."""
+    whether epochs are printed on stdout too. If stdout and stderr are both terminals, the rows of
+    some epochs are printed at the end; else the row of each epoch is printed when the epoch
+    ends."""
     console = Console(stderr=True)
     live = not (console.is_terminal and sys.stdout.isatty()) if rows else None
     # there is no bar where stdout is a pipe: the process that reads the pipe may write to the same

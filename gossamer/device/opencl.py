@@ -45,8 +45,8 @@ by the difference."""
 _WAITS = 10
 """How often the wait for an empty stream is measured; the shortest wait counts. A rule of thumb."""
 _LEAST_SHARE = 0.1
-"""At least this share of a time by the host's clock remains when the wait for an empty stream is
-subtracted from the time. A rule of thumb."""
+"""When the wait for an empty stream is subtracted from a time by the host's clock, at least this
+share of the time remains. A rule of thumb."""
 
 _REFUSED = (cl.Error, OverflowError, TypeError, LaunchError)
 """Errors that PyOpenCL or a driver raises for a command or its arguments."""
@@ -101,8 +101,8 @@ class OpenCLDevice(Device):
     def compile(self, source: KernelSource) -> OpenCLKernel:
         kernel = self._kernels.get(source)
         if kernel is None:
-            # the lock keeps two threads from building the same kernel: the second kernel would be
-            # released without the lock
+            # without the lock two threads could build the same kernel; one of the two kernels would
+            # be dropped at once, and so released by a thread that does not hold the lock
             with self._calls:
                 kernel = self._kernels.get(source) or self._kernels.setdefault(
                     source, self._build(source))
@@ -234,8 +234,10 @@ class OpenCLDevice(Device):
     def time(self, work: Callable[[Any], None], stream: Any = None) -> float:
         """Returns the time of some work, by the host's clock on GPUs, by events on other devices.
 
-        GPUs run short kernels faster than drivers queue them. On a stream that records times
-        NVIDIA's driver takes twice as long to queue a kernel, and no plan runs on such a stream.
+        GPUs run short kernels faster than drivers queue them, so the time of short kernels depends
+        on how fast they are queued. Events need a stream that records times. On such a stream
+        NVIDIA's driver takes twice as long to queue a kernel as on the streams of plans, so events
+        on a GPU would give longer times than kernels take in a plan.
         """
         self.synchronize(stream)
         return (self._time_by_clock if self._is_gpu else self._time_by_events)(work)

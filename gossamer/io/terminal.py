@@ -37,7 +37,8 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
                 spare: Sequence[str] = (), below: str = "") -> None:
-    """Prints rows by key under headings; a column in which every cell is a number is
+    """Prints a table. `columns` has the heading of each column by the column's key, and `rows` has
+    the cells of each row by the same keys. A column in which every cell is a number is
     right-aligned.
 
     Where a terminal is too narrow, the column `below` is left out of the table, and its texts are

@@ -22,7 +22,8 @@ def in_float16(facts: ValueFacts) -> bool:
 
 
 def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
-    """Returns whether a layer sums products of integers, which are exact in float32.
+    """Returns whether a layer sums products of integers. In float32 such
+    sums are exact as long as their magnitudes stay within 2^24.
 
     facts: the value facts of the layer's run-time inputs, as its problem states them.
     weights: the facts about the layer's weights.

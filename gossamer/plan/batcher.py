@@ -168,8 +168,9 @@ class Batcher:
             try:
                 made.append(self._request((), named, deadline))
             except Exception as problem:
-                # only this request fails; its error is kept without the traceback, whose frames
-                # hold `made`: `made` and the error would hold each other
+                # only this request fails; its error is kept without its traceback, because a frame
+                # of the traceback refers to `made`, and `made` and the error would keep each other
+                # alive
                 made.append(problem.with_traceback(None))
         futures: list[Future[Any]] = []
         with self._work.changed:

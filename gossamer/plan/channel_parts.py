@@ -52,8 +52,8 @@ class _Part:
 def first_channels(problem: Problem, variant: Variant) -> list[int] | None:
     """Returns the channel of a concatenation's output at which each input begins, or the channel
     of a copy's input at which its output begins. Returns None where the problem neither joins nor
-    selects channels in NHWC, or where a part does not begin at a multiple of PART_BYTES in every
-    pixel."""
+    selects channels in NHWC, where a part is not aligned (see aligned_channels()), or where the
+    larger tensor has 2^31 elements or more."""
     if isinstance(problem, ConcatProblem):
         (whole,), parts = variant.outputs, variant.inputs
         if problem.axis != 1:
@@ -79,8 +79,9 @@ def aligned_channels(part: TensorSpec) -> int:
     channels of the whole.
 
     Kernels choose by the channels of a tensor how many of them they load, copy or store at once.
-    With this alignment their choice fits a part as it fits a tensor of its own. It also holds for
-    parts of parts: what divides the channels of the inner whole divides its place in the outer one.
+    With this alignment their choice fits a part as it fits a tensor of its own. If tensor A is
+    a part of B, and B is a part of C, A is aligned in C, too: the number divides the channels of B,
+    and so it also divides the first channel of B in C.
     """
     return math.gcd(_WIDEST_ACCESS // part.stored_dtype.itemsize, part.shape[1])
 

@@ -20,8 +20,8 @@ from gossamer.tensor import Format, TensorSpec
 def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
     """Returns the names of the layers that copy nothing where the formats allow that. Such layers
     are conversions of the network's inputs from the format of the callers' arrays, and
-    concatenations and slices of values that layers compute. A value lies within one other value at
-    most: the second of two concatenations of the same value copies."""
+    concatenations and slices of values that layers compute. A value can lie within only one other
+    value: where two concatenations read the same value, the second one copies it."""
     roots: dict[str, str] = {}
     within: set[str] = set()
     names = []
@@ -151,7 +151,7 @@ def in_place_candidates(node: MeasuredLayer, names: Collection[str],
     A conversion of an input has nothing to copy where it leaves memory as it is. A concatenation or
     slice has nothing to copy in two cases: part_offsets() returns offsets for it, or it joins or
     selects channels in NHWC and each layer that writes or reads a part is likely to do so in place.
-    A layer is likely to do so where its fastest candidate in NHWC can do so.
+    _takes_part() says which layers are likely to do so.
 
     names: the names that layers_in_place() returns.
     nodes: all layers.
@@ -184,7 +184,8 @@ def _layer(node: MeasuredLayer | Layer) -> Layer:
 def _takes_part(node: MeasuredLayer | Layer, value: str, dtype: str, names: Collection[str], *,
                 is_output: bool) -> bool:
     """Whether a layer is likely to write or read a value as a part of the channels of another
-    value: whether the layer's fastest candidate with the value in NHWC can do so."""
+    value. A layer is likely to do so if it has candidates with the value in NHWC, and if the
+    fastest of these candidates can do so or `names` contains the layer, too."""
     if isinstance(node, Layer) or node.layer.problem is None:
         return False
     index = (node.layer.outputs if is_output else node.layer.inputs).index(value)

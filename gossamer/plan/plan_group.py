@@ -285,7 +285,7 @@ class PlanGroup:
         return report
 
     def close(self) -> None:
-        """Free the memory on the devices that calls have taken; later calls are errors.
+        """Free the memory that calls have taken on the devices; later calls are errors.
 
         Raises
         ------

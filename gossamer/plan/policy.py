@@ -28,7 +28,8 @@ class Effort:
     samples: number of samples of each time.
     build_seconds: processor seconds; a candidate whose build is expected to take longer is left
     out.
-    doubt: share of candidates that may take less than the least time that is expected of them.
+    doubt: share of candidates that may turn out faster than the least time expected of them. With a
+    larger share, more candidates are left out without a measurement.
     worth: share of the network's time that a second of measuring must be expected to save.
     plans_s: seconds after which whole plans are no longer sampled, even where none is clearly
     fastest.

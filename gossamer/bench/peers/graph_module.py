@@ -63,8 +63,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "leaky_relu": functional.leaky_relu, "hard_sigmoid": _hard_sigmoid,
     "less": _truth(operator.lt), "less_equal": _truth(operator.le), "greater": _truth(operator.gt),
     "greater_equal": _truth(operator.ge), "where": _where}
-"""For functions of expressions, the function of torch with the same arguments and constants. One of
-two arguments may be a number."""
+"""For each function of expressions, the function of torch that takes the same arguments and
+constants. Where there are two arguments, one of them may be a number instead of a tensor."""
 
 
 def graph_module(graph: Graph, batch: int) -> nn.Module:

@@ -16,7 +16,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 
 _UNROLLED = (1, 4)
-"""The numbers of steps in the loop's body that are tried."""
+"""How many training steps the loop's body may hold; each of these numbers is tried."""
 
 Layers = list[tuple[Any, Any]]
 """Weights and biases of each layer."""

@@ -37,8 +37,9 @@ def fuse_chains(graph: Graph, shapes: ShapesByBatch) -> None:
     a chain, so that nothing is computed twice. No merged expression is longer than MOST_STEPS.
 
     A node that rounds the result of a layer joins no chain whose result also depends on other
-    layers or inputs. Such a chain may go into the epilogue of another layer. The first layer would
-    then have to store its sums, which take more memory than the rounded values.
+    layers or inputs. Such a chain may go into the epilogue of one of those other layers. The layer
+    whose result is rounded would then have to store its sums, which take more memory than the
+    rounded values.
     """
     users, layers = readers(graph), _layers_of_values(graph, shapes)
     chains: dict[int, _Chain] = {}

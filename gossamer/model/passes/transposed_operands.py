@@ -1,5 +1,6 @@
-"""Moves arithmetic between a transposition and a product above the transposition, which the product
-then does itself: exporters scale the transposed keys of an attention, not the keys."""
+"""Where element-wise arithmetic stands between a transposition and a product, moves the arithmetic
+before the transposition. The product can then read its operand transposed, and nothing is copied.
+Exporters write such networks: they scale the transposed keys of an attention, not the keys."""
 
 from __future__ import annotations
 
@@ -9,10 +10,13 @@ from gossamer.model.passes.batch_norm import readers
 
 
 def scale_before_transposing(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Lets an element-wise node that reads a transposition of matrices, and else only single
-    numbers, read the value before the transposition instead, where only products read its result.
-    Returns whether it changed the graph; transpositions that no node reads any more are still in
-    it."""
+    """Moves element-wise nodes before transpositions of matrices. A node is moved if it reads the
+    result of one such transposition and otherwise only single numbers, and if only products read
+    the node's own result. The moved node reads the value before the transposition, and a new
+    transposition follows the node.
+
+    Returns whether the graph was changed. Transpositions that no node reads any more stay in the
+    graph."""
     makers = {name: node for node in graph.nodes for name in node.outputs}
     users, names = readers(graph), names_of(graph)
     nodes: list[Node] = []
@@ -50,8 +54,8 @@ def _all_products(nodes: list[Node]) -> bool:
 
 
 def _are_single(node: Node, swapped: str, shapes: ShapesByBatch) -> bool:
-    """Returns whether all inputs but the transposed one are known to be single numbers, of no more
-    dimensions than this one has."""
+    """Returns whether all inputs except the transposed input are known to be single numbers with no
+    more dimensions than the transposed input has. swapped: name of the transposed input."""
     rank = shapes.rank(swapped) or 0
     others = [shapes.shapes(name) for name in node.inputs if name != swapped]
     return all(known and all(len(shape) <= rank and set(shape) <= {1} for shape in known)

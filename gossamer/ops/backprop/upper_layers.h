@@ -88,7 +88,8 @@ CONSTANT_TABLE int parameter_at[] = {PARAMETER_AT};
 #define BIAS_SHARED_AT (BIAS_AT + unit_at[l] + j)
 #define BIAS_GLOBAL_AT (parameter_at[l] + sizes[l] * sizes[l + 1] + j)
 
-/* Returns the sum of weight[i * row] * in[i] over every `step`th group of four inputs. */
+/* Returns the sum of weight[i * row] * in[i] over every `step`th group of four inputs i, from group
+ * `start` on. fours: number of groups. */
 INLINE float weighted(SHARED_POINTER const float *weight, SHARED_POINTER const float *in, int fours,
                       int start, int step, int row)
 {

@@ -5,8 +5,8 @@
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE 64 /* rows and columns of a tile of results, a multiple of 16 */
-#define A_BY_K 1 /* 1: the numbers of a row of a lie side by side; 0: those of a column */
-#define B_BY_K 0 /* 1: the numbers of a column of b lie side by side; 0: those of a row */
+#define A_BY_K 1 /* 1: each row of matrix a is contiguous in memory; 0: each column is */
+#define B_BY_K 0 /* 1: each column of matrix b is contiguous in memory; 0: each row is */
 #endif
 
 #include "dialect/common.h"
@@ -15,8 +15,9 @@
 
 #define DEPTH 16
 #define EACH (TILE / 16)
-/* The place along K, and along the rows or columns, of the number of a tile that a work-item loads, so
- * that neighbouring work-items load neighbours in memory. */
+/* The indices, within a tile of a or b, of the tile's element `number`: the index along K, and the
+ * index along the rows of a or the columns of b. Elements with successive numbers, which
+ * neighbouring work-items load, are neighbours in memory. by_k: A_BY_K or B_BY_K. */
 #define PLACE_OF_K(number, by_k) ((by_k) ? (number) % DEPTH : (number) / TILE)
 #define PLACE_ACROSS(number, by_k) ((by_k) ? (number) / DEPTH : (number) % TILE)
 

@@ -87,7 +87,8 @@ class Product:
 
     precision: one of PRECISIONS.
     rows, columns, depth: sizes of the matrices.
-    transposed: whether A is stored as (depth, rows), else as (rows, depth).
+    transposed: whether A is stored as (depth, rows), and op(A) is its transpose. Otherwise A is
+    stored as (rows, depth), and op(A) is A.
     leading: for A, B and D, the number of elements from one column to the next.
     batch: number of products.
     strides: for A, B and D, the number of elements from the matrix of one product to the matrix of

@@ -17,9 +17,10 @@ Intelligence, 1999).
 - elimination.py finds the least total cost, and the least total that is still possible after each
   node is fixed.
 
-Time and memory grow with the largest table, which has as many entries as the product of the numbers
-of states in a bucket. Time and memory grow exponentially with the graph's treewidth, but only
-linearly with its length. Chains, residual, inception and dense blocks have treewidths of 2 to 4.
+Time and memory grow with the largest table. The table of a bucket has an entry for each combination
+of states of the bucket's variables. Time and memory grow exponentially with the graph's treewidth,
+but only linearly with its length. Chains, residual, inception and dense blocks have treewidths of 2
+to 4.
 
 An algorithm that computes several nodes in one step is an option of each of these nodes. The values
 between these nodes have a format that only this option knows, and conversions to and from this

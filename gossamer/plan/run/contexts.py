@@ -80,9 +80,10 @@ class Contexts:
             group.free.put(None)
 
     def on_stream(self, batch: int, stream: Any) -> Context:
-        """Returns the context that was last used on a stream, or else a context whose work has
-        ended. Where several streams share one context, the device computes the work of one stream
-        after the work of another stream."""
+        """Returns the context that was last used on a stream. If there is none, returns a context
+        whose work has ended, or a new context. If no further context can be made, several streams
+        share a context, and the device computes the work of one stream after the work of another
+        stream."""
         group = self._group(batch)
         device = self._device
         handle = device.stream_handle(stream)

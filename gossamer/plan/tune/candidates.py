@@ -59,7 +59,8 @@ class WrongNumbersError(Exception):
 
 @dataclass(frozen=True)
 class _ContinuousPart:
-    """A problem without jumps whose results decide a jump, and the reference's outputs for it."""
+    """The computation of the numbers on which a jump depends, as a problem without jumps, and the
+    reference's outputs for it."""
 
     problem: Problem
     expected: list[np.ndarray]
@@ -153,7 +154,8 @@ class CandidateSet:
 
     @QUIET
     def _bounds_of(self, precision: str) -> list[Bounds]:
-        """Returns where right candidates of a precision may differ from the reference."""
+        """Returns, for each output, where a right candidate of a precision may differ from the
+        reference."""
         # several threads that build candidates may ask at the same time
         with self._bounds_lock:
             if precision not in self._bounds:
@@ -310,7 +312,7 @@ class CandidateSet:
         return buffers[index]
 
     def release(self) -> None:
-        """Frees the inputs on the device that only this layer reads."""
+        """Frees the device's copies of inputs and expected outputs that only this layer needs."""
         self._sources.clear()
         self._expected_buffers.clear()
 

@@ -35,7 +35,8 @@ _LAUNCH_US, _GRAPH_US = 50.0, 5.0
 """Microseconds that the launch may add to the time of one execution: without a graph, and with a
 graph, in which events measure the time."""
 _LONG_US = 1000.0
-"""Microseconds of one execution from which on its launch does not matter."""
+"""If one execution takes more microseconds than this, it is a sample by itself: the time of its
+launch does not matter."""
 _REPEATED_US = 20000.0
 """An execution that seems slow is repeated if it took at most this many microseconds, because other
 processes may have delayed it."""

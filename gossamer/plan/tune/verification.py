@@ -41,9 +41,9 @@ class Verification:
         self._failures: dict[_Key, Exception | None] = {}
 
     def verified(self, chosen: Iterable[Chosen]) -> list[Candidate]:
-        """Returns the candidates. A candidate that computes wrong numbers with the constants of its
-        layer is excluded. Candidates that were not checked with these constants are built, and
-        their references computed, side by side where the device can do that."""
+        """Returns the candidates. A candidate that fails, or computes wrong numbers, with the
+        constants of its layer is excluded. Candidates that were not checked with these constants
+        are built, and their references computed, side by side where the device can do that."""
         by_key = [((layer.name, layer.digest, device.name, candidate.measured.candidate_key),
                    (layer, candidate, device)) for layer, candidate, device in chosen]
         unknown = {key: each for key, each in by_key
@@ -63,8 +63,9 @@ class Verification:
                 for key, (_, candidate, _) in by_key]
 
     def _is_known(self, layer: Layer, candidate: Candidate, device: Device) -> bool:
-        """Returns whether a candidate is known to be right with a layer's constants: either it was
-        measured with these constants, or the cache has a check."""
+        """Returns whether a candidate is known to be right with a layer's constants: the layer has
+        no constants, the candidate was measured with them, or the cache records that the candidate
+        passed a check with them."""
         measured = candidate.measured
         assert layer.problem is not None
         return (not layer.weights or measured.weights == layer.digest

@@ -25,7 +25,8 @@ _GAPS = ("", "nan", "na", "n/a", "null", "none")
 _GREATEST = float(np.finfo(np.float32).max)
 """The largest number of float32."""
 _MOST_VALUES = 1000
-"""The most different texts of a column that become columns of zeros and ones."""
+"""A column of texts may have at most this many different texts: each of them becomes a column of
+zeros and ones."""
 
 
 @dataclass(frozen=True)

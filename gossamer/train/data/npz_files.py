@@ -20,9 +20,9 @@ def read(path: Path, limit: int | None, numbers: bool = False) -> tuple[Dataset,
     """Returns the samples to train on, and the samples to test on. The samples to test on are None
     where the file has none.
 
-    The array x is (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width);
-    y is (n,) labels, whole numbers or texts. Files with Python objects are refused, and no code in
-    them is run.
+    The array x is (n, features), or pictures as (n, height, width[, 1]) or (n, 1, height, width).
+    The array y has n labels, which are whole numbers or texts. Files with Python objects are
+    refused, and no code in them is run.
 
     limit: largest number of samples of either set; None for all.
     numbers: whether y holds numbers to learn, which become float64.

@@ -16,8 +16,9 @@ _LIMITS = (Path("/sys/fs/cgroup/memory.max"),
 """Linux's file on the machine's memory, and the files with the memory limit of a container (cgroup
 versions 2 and 1)."""
 _COPIES, _DEVICE_COPIES = 2, 3
-"""Numbers of copies of the parameters that exist at the same time: on the host; and on the device
-that trains (after the last epoch, and before each of the last two epochs)."""
+"""Numbers of copies of the parameters that exist at the same time: on the host, and on the device
+that trains. The device holds the parameters after the last epoch, and the parameters from before
+each of the last two epochs."""
 
 
 def check(settings: Settings, device: Device, networks: int = 1) -> None:

@@ -4,8 +4,9 @@
 #include <string.h>
 
 #define LINE 128 /* bytes of two cache lines, which processors fetch together */
-/* Distance in floats between units of the first layer. If the distance were a power of two, loads
- * would wait for stores whose addresses end in the same bits. */
+/* Distance, in floats, from the weights of one unit of the first layer to the weights of the next
+ * unit. If the distance were a power of two, loads would wait for stores whose addresses end in the
+ * same bits. */
 #define ROW(inputs) (WIDE(inputs) + 16)
 
 /* A thread's part of a layer. The thread owns `count` units from number `first` on. The thread also

@@ -36,8 +36,8 @@
                  ::"r"(shared_address(barrier)) : "memory");
 }
 
-/* mbarrier.arrive.expect_tx: arrives at a barrier, and makes its phase wait for a further `bytes`
- * bytes. */
+/* mbarrier.arrive.expect_tx: arrives at a barrier, and makes the barrier's current phase wait until
+ * `bytes` more bytes have been copied. */
 [[maybe_unused]] INLINE void mbarrier_arrive_expect_tx(ulong *barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
@@ -52,8 +52,8 @@
                  ::"r"(shared_address(barrier)) : "memory");
 }
 
-/* mbarrier.try_wait.parity, repeated: waits for the end of the latest phase whose number has
- * the same parity, 0 or 1, as `phase`. */
+/* mbarrier.try_wait.parity, repeated: of the barrier's current phase and the phase before it, waits
+ * for the end of the phase whose number has the same parity, 0 or 1, as `phase`. */
 [[maybe_unused]] INLINE void mbarrier_wait_parity(ulong *barrier, uint phase)
 {
     asm volatile("{\n"

@@ -70,7 +70,7 @@ class FileTypes:
 
     def outputs_of(self, node: onnx.NodeProto, inputs: Mapping[str, onnx.TypeProto],
                    known: Mapping[str, np.ndarray]) -> dict[str, onnx.TypeProto]:
-        """Returns the types of a node's outputs that are known.
+        """Returns, by name, the types of those outputs of a node whose types can be inferred.
 
         inputs: types of the values that the node reads, with shapes at one size of the network.
         known: arrays of the inputs whose values follow from shapes and constants.

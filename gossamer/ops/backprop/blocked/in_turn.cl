@@ -1,7 +1,7 @@
 /* Back-propagation for the samples of a block, one after the other, in one work-group per network.
  * Let W be the first layer's weights before the block. advance.cl has computed the products W x_s
  * with the block's samples. The sums of the first layer's units for sample s are
- *     W x_s + sum over the samples r of the block before s of (x_r . x_s) delta_r
+ *     W x_s + sum over the block's samples r < s of (x_r . x_s) delta_r
  * where delta_r has, for each unit, the amount by which the update after sample r changes a weight
  * whose input is 1. As soon as delta_r is known, it is added to the sums of all later samples.
  * Weight decay multiplies W by a factor at each sample, and the inner products by powers of this

@@ -18,8 +18,8 @@
  * sample SAMPLE_OF(r), so that the lanes read inputs and changes from different banks.
  *
  * Warp 4 makes the records, and with APART warps 8, 12, ... do, too. These warps share a
- * sub-partition of the multiprocessor with the first warp: records are little work and leave the
- * first warp time.
+ * sub-partition of the multiprocessor with the first warp. They have little work, so that the first
+ * warp is hardly delayed.
  *
  * Macros that end in _AT are offsets in shared memory, in floats, and FLOATS is its size in floats.
  * pipeline.h has further macros; BLOCK is 8. */
@@ -203,8 +203,8 @@ INLINE void change_weights(const float *pool, MatmulState &state, const float *r
         }
 }
 
-/* Adds the products of this warp's weights and its inputs of the next block to `sum` (units x
- * rows). */
+/* Adds the products of this warp's weights and its inputs of the next block to `sum`: units x
+ * samples, where column r has sample SAMPLE_OF(r). */
 INLINE void multiply_inputs(const float *pool, const MatmulState &state, float (&sum)[TILES][4],
                             int matmul_warp, int lane)
 {
@@ -231,8 +231,8 @@ INLINE void multiply_inputs(const float *pool, const MatmulState &state, float (
 }
 
 /* Loops over this work-item's weights. exists: whether the network has the weight. first: the
- * offset of the work-item's first weight in the unit's row. input_offset: the offset of the weight
- * from `first`. */
+ * offset, among the network's parameters, of the first weight of unit j that this work-item holds.
+ * input_offset: the offset of the weight from `first`. */
 #define FOR_EACH_WEIGHT(BODY)                                                                      \
     UNROLL for (int half = 0; half < 2 * TILES; half++) {                                          \
         int j = half * 8 + lane / 4;                                                               \

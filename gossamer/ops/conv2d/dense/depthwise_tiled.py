@@ -32,7 +32,8 @@ _RESIDENT_SHARED = 224 * 1024
 """Bytes of shared memory that the work-groups of a multiprocessor of an H100 may have together."""
 _MOST_THREADS = 512
 _RESIDENT_THREADS = 512
-"""Number of work-items for which the compiler has to leave registers on a multiprocessor."""
+"""Number of work-items that must fit a multiprocessor at once. It bounds the registers of a
+work-item."""
 _TILINGS = 4
 """The most tilings that are offered in each precision."""
 _ROWS, _COLUMNS = (1, 2), (4, 7, 8)

@@ -22,7 +22,8 @@
 #define CLUSTER 2 /* work-groups of a cluster */
 #define WARPS 8 /* warps of a work-group */
 #define HELD 1 /* 1: the words of an image that a work-group reads fit its shared memory */
-#define HELD_AT 2116 /* floats between the weights and the words of HELD in shared memory */
+/* floats in shared memory between the end of the weights and the words of the image (see HELD) */
+#define HELD_AT 2116
 #define SQUEEZE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the first product */
 #define SQUEEZE_EPILOGUE(value, channel, index) /* applies the epilogue of the first product */
 #define EXCITE_EPILOGUE_PARAMETERS /* parameters of the epilogue of the second product */

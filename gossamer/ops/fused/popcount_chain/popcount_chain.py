@@ -42,7 +42,8 @@ _ITEMS = (128, 256)
 """Work-items of a work-group."""
 _MOST_PRODUCTS = 4
 _MOST_ROWS = (2**31 - 1) // _CLUSTER
-"""Clusters that a grid may have."""
+"""The most rows of a product: each row takes one cluster, and a grid may have at most this many
+clusters."""
 _NEVER = 2**28
 """A threshold that no sum reaches."""
 
@@ -60,7 +61,7 @@ class _Product:
 
     @property
     def planes(self) -> int:
-        """Number of bits of an input."""
+        """Number of bits of each value of the input."""
         return binary_form(pointwise(self.problem)).planes
 
     @property

@@ -12,7 +12,7 @@
 #include "bits.h"
 
 /* Bytes of the weights of a step, and number of sums that a lane holds. Each plane of the weights
- * has the lower and then the upper half of the step. */
+ * has the lower and then the upper half of the step's bits. */
 #define PLANE_BYTES (TILE_C * 32)
 #define STEP_BYTES (PLANES * PLANE_BYTES)
 #define SUMS (TILE_C / 2)

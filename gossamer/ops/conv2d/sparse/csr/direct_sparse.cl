@@ -96,9 +96,9 @@ KERNEL WORK_GROUP_OF(THREADS) void untiled(PARAMETERS EPILOGUE_PARAMETERS)
 }
 #endif
 
-/* A work-group multiplies one row of the weights, in tiles of THREADS weights, one for each
- * work-item. In place of points past the last point, the last point is computed again, but not
- * stored.
+/* A work-group multiplies one row of the weights, in tiles of THREADS weights. Each work-item loads
+ * one weight of a tile, and uses all weights of the tile. In place of points past the last point,
+ * the last point is computed again, but not stored.
  *
  * Work-groups are assumed to start on the multiprocessors (units) in turn. The work-groups of one
  * unit mostly have the same span of points, and rows that are successive in `order`. So a

@@ -205,8 +205,8 @@ def scheduled(chunks: np.ndarray, classes: np.ndarray, phases: int, stages: int,
     classes lie in different banks and can be read at once.
     apart: number of columns that are read at once.
     depth: columns of a step.
-    rounding: number that is added to the number of steps due by the end of a phase before that
-    number is rounded down.
+    rounding: fraction that decides how the number of steps due by the end of a phase is rounded to
+    a whole number: the fraction is added, and the sum is rounded down.
     """
     arrivals = np.searchsorted(chunks, np.arange(phases + 1)).tolist()
     class_of = classes.tolist()
