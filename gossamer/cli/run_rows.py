@@ -52,7 +52,7 @@ class RemoteAnswers(Protocol):
     place: tuple[str, str]
 
     def answers(self, left: Sequence[int]) -> Iterator[Answer]:
-        """Yields the inputs with these numbers and their outputs, in order."""
+        """Yields the inputs whose indices are in `left`, with their outputs, in order."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class _Loop:
         self.seconds = 0.0
 
     def run(self, rows: RowFile, left: Sequence[int]) -> None:
-        """Writes the rows of the inputs with these numbers."""
+        """Writes the rows of the inputs whose indices are in `left`."""
         start = time.perf_counter()
         count = len(self._inputs.names)
         with responsive(), input_bar() as bar, closing(self._answers(left)) as answers:

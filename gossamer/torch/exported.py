@@ -262,7 +262,8 @@ def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names
 
 
 def _cause(error: BaseException) -> str:
-    """Returns the first line of torch's message, or its statement on a fixed batch size."""
+    """Returns the first line of torch's message. If torch's message says that the batch size is
+    fixed, returns a plainer sentence that says so."""
     while error.__cause__ is not None:
         error = error.__cause__
     if constant := _CONSTANT_BATCH.search(str(error)):

@@ -1,8 +1,8 @@
 """Compiles kernels by NVRTC in other processes, for this process.
 
 Within a process NVRTC parses only one kernel at a time, and parsing takes about 20 of the 150
-milliseconds in which a kernel is compiled. Sixteen threads of one process that compile spend more
-than half of their time waiting for one another.
+milliseconds in which a kernel is compiled. If sixteen threads of one process compile kernels, they
+spend more than half of their time waiting for one another.
 """
 
 from __future__ import annotations

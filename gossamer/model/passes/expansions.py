@@ -25,8 +25,8 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
         elif node.op == "constant_of_shape":
             repeated[name] = add_constant(graph, names, f"{name}.number", node.attributes["value"])
         elif node.op == "elementwise" and repeated.keys() & set(node.inputs):
-            # where only two expansions give the result its shape, the first one is dropped, and the
-            # second has to stay
+            # if each of two expansions alone would give the result its shape, the first is dropped,
+            # and the second has to stay
             for operand in dict.fromkeys(node.inputs):
                 if operand not in repeated:
                     continue
