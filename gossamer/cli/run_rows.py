@@ -44,7 +44,7 @@ where no input could be read."""
 
 
 class RemoteAnswers(Protocol):
-    """Computes inputs on the machines of a cluster.
+    """Computes the outputs for inputs on the machines of a cluster.
 
     place: the names and the descriptions of the devices.
     """
@@ -133,7 +133,7 @@ class _Loop:
 
     unreadable: name and error of each input that could not be read.
     broken: names of the inputs with an output that is not finite.
-    computed: number of inputs that were computed.
+    computed: number of inputs whose outputs were computed.
     seconds: time from the first input to the last row.
     """
 

@@ -71,7 +71,7 @@ class Exported:
         return _is_quantised(self.program)
 
     def forget(self) -> None:
-        """Drops the program and the values of the module's weights, which the plan holds too."""
+        """Drops the program and the weights, because the plan holds these weights too."""
         self.program = None
         for constant in self.model.graph.initializer:
             if constant.name.startswith(_PREFIX):

@@ -49,8 +49,8 @@ class CompileProcesses:
 
     def compile(self, source: KernelSource, architecture: str) -> tuple[bytes, float]:
         """Returns the cubin of a kernel as nvrtc.compile_cubin does, and the processor seconds that
-        another process took to compile it, 0 where this process compiled it. Raises CompileError,
-        and CompilerEndedError where the other process ended meanwhile."""
+        another process took to compile it; the seconds are 0 where this process compiled it. Raises
+        CompileError, and CompilerEndedError where the other process ended meanwhile."""
         pool = self._begun(self._count)
         if not pool.has_idle and self._here.acquire(blocking=False):
             try:

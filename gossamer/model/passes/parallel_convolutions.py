@@ -24,7 +24,7 @@ from gossamer.model.passes.weighted_sums import WeightedSum, evaluated, weighted
 
 @dataclass(frozen=True)
 class _Branch:
-    """A convolution with a bias. Its result is one addend of a sum, or several addends together.
+    """A convolution with a bias. Its result is an addend of a sum, or the total of several addends.
 
     addends: names of these addends.
     layer: the largest of the graph's convolutions that compute these addends; None where the only

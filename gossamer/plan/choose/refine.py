@@ -271,7 +271,8 @@ def _better(name: str, program: Program, assigner: Assigner, device: Device, tun
 
 def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]:
     """Returns as many exchanges of candidates as the effort says, first the exchanges that may save
-    most. Steps that compute the same problem in the same way are exchanged together."""
+    most. Steps that compute the same problem in the same way exchange their candidates
+    together."""
     measured = {known.layer.name: known.candidates for known in program.measured}
     alike: dict[object, list[Step]] = {}
     for step in program.steps:
