@@ -17,15 +17,15 @@ channels."""
 
 
 def pruned(graph: Graph, sparsity: float) -> Graph:
-    """Returns the network with the share `sparsity` of the weights of each layer set to zero.
-    Depthwise convolutions keep their weights."""
+    """Returns the network with the smallest weights of each layer set to zero. Depthwise
+    convolutions keep their weights. sparsity: share of a layer's weights that are set to zero."""
     return _with_weights(graph, lambda weight: weight if _is_depthwise(weight) else
                          _with_zeros(weight, sparsity))
 
 
 def pruned_pointwise(graph: Graph, sparsity: float) -> Graph:
-    """Returns the network with the share `sparsity` of the weights of each 1x1 convolution set to
-    zero."""
+    """Returns the network with the smallest weights of each 1x1 convolution set to zero. sparsity:
+    share of a convolution's weights that are set to zero."""
     return _with_weights(graph, lambda weight: (
         _with_zeros(weight, sparsity) if weight.shape[2:] == (1, 1) else weight))
 
@@ -61,7 +61,7 @@ def without_zeros(graph: Graph) -> Graph:
 
 
 def _with_zeros(weight: np.ndarray, sparsity: float) -> np.ndarray:
-    """Returns the weights with the smallest weights set to zero. sparsity: share of the weights
+    """Returns the weights with the smallest of them set to zero. sparsity: share of the weights
     that are set to zero."""
     chosen = prune_patterns.smallest(np.abs(weight).reshape(-1), round(sparsity * weight.size))
     return np.where(chosen.reshape(weight.shape), np.float32(0), weight)

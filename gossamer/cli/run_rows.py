@@ -44,7 +44,7 @@ where no input could be read."""
 
 
 class RemoteAnswers(Protocol):
-    """Computes inputs on the machines of a cluster.
+    """Computes the outputs for inputs on the machines of a cluster.
 
     place: the names and the descriptions of the devices.
     """
@@ -52,7 +52,7 @@ class RemoteAnswers(Protocol):
     place: tuple[str, str]
 
     def answers(self, left: Sequence[int]) -> Iterator[Answer]:
-        """Yields the inputs with these numbers and their outputs, in order."""
+        """Yields the inputs whose indices are in `left`, with their outputs, in order."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class _Loop:
 
     unreadable: name and error of each input that could not be read.
     broken: names of the inputs with an output that is not finite.
-    computed: number of inputs that were computed.
+    computed: number of inputs whose outputs were computed.
     seconds: time from the first input to the last row.
     """
 
@@ -155,7 +155,7 @@ class _Loop:
         self.seconds = 0.0
 
     def run(self, rows: RowFile, left: Sequence[int]) -> None:
-        """Writes the rows of the inputs with these numbers."""
+        """Writes the rows of the inputs whose indices are in `left`."""
         start = time.perf_counter()
         count = len(self._inputs.names)
         with responsive(), input_bar() as bar, closing(self._answers(left)) as answers:

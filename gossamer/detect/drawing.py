@@ -12,8 +12,8 @@ from gossamer.detect.box import Box
 from gossamer.detect.label_places import Area, places
 
 _GOLDEN = 0.618034
-"""The difference between the hues of a class and the next class, where hues are from 0 to 1. The
-difference is the golden ratio less 1, so that neighbouring classes have very different hues."""
+"""The difference between the hue of a class and the hue of the next class, where hues are from 0 to
+1. It is the golden ratio less 1, so that neighbouring classes have very different hues."""
 
 
 def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
@@ -55,7 +55,7 @@ def draw_boxes(image: np.ndarray, boxes: Sequence[Box]) -> np.ndarray:
 
 
 def _inside(box: Box, width: int, height: int) -> Area:
-    """Return the part of a box that lies on a photo of a width and height.
+    """Return the part of a box that lies on a photo of this width and height.
 
     The part is never empty: a box beyond the photo's edge becomes a line or a pixel at the edge.
     """

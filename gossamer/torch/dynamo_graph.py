@@ -88,7 +88,8 @@ def set_weight(module: fx.GraphModule, name: str, value: Any) -> None:
 
 
 def bake_all(module: fx.GraphModule, values: Mapping[int, Any]) -> None:
-    """Makes arguments of a graph attributes of its module. values: their values, by their index."""
+    """Makes arguments of a graph attributes of its module. values: the value of each of these
+    arguments, by the argument's index."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for index, value in values.items():
         bake(module, placeholders[index], value)

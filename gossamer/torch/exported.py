@@ -71,7 +71,7 @@ class Exported:
         return _is_quantised(self.program)
 
     def forget(self) -> None:
-        """Drops the program and the values of the module's weights, which the plan holds too."""
+        """Drops the program and the weights, because the plan holds these weights too."""
         self.program = None
         for constant in self.model.graph.initializer:
             if constant.name.startswith(_PREFIX):
@@ -262,7 +262,8 @@ def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names
 
 
 def _cause(error: BaseException) -> str:
-    """Returns the first line of torch's message, or its statement on a fixed batch size."""
+    """Returns the first line of torch's message. If torch's message says that the batch size is
+    fixed, returns a plainer sentence that says so."""
     while error.__cause__ is not None:
         error = error.__cause__
     if constant := _CONSTANT_BATCH.search(str(error)):

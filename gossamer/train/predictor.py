@@ -80,9 +80,9 @@ class Predictor(Estimator):
         Returns
         -------
         numpy.ndarray
-            Float32 of shape (n, classes): the softmax outputs with the loss "cross_entropy",
-            otherwise the outputs, with 0 in place of negative outputs, divided by their sum. All
-            classes have the same probability where no output is above 0.
+            Float32 of shape (n, classes). With the loss "cross_entropy" these are the softmax
+            outputs. With another loss, negative outputs are replaced by 0, and the outputs are
+            divided by their sum; where no output is above 0, all classes have the same probability.
 
         Raises
         ------

@@ -58,8 +58,8 @@ def _contender(name: str, network: PeerNetwork, x: np.ndarray, device: Device, j
         """Queues calls and waits for the last one, because the device's events are on another
         stream than JAX's work."""
         for _ in range(calls):
-            # the last result is dropped first, so that the next result may take its memory, and XLA
-            # need not write new addresses into the CUDA graphs that it recorded
+            # before a call the previous result is dropped, so that the new result may take its
+            # memory, and XLA need not write new addresses into the CUDA graphs that it recorded
             results.clear()
             results.extend(call(weights, source))
         jax.block_until_ready(results)

@@ -78,14 +78,14 @@ def called(name: str, network: PeerNetwork, x: np.ndarray, device: Device, preci
 
 def _prepared(name: str, network: PeerNetwork, x: np.ndarray, place: torch.device,
               precision: str) -> tuple[Callable[[torch.Tensor], Any], torch.Tensor]:
-    """Returns the function that runs the network, and the input on its device. In float16 images
-    are in NHWC, as PyTorch advises."""
+    """Returns the function that runs the network, and the input on its device. With the precision
+    fp16, images are in NHWC, as PyTorch advises."""
     assert network.torch is not None
     FLAGS.use(precision)
     dtype = torch.float16 if precision == "fp16" else torch.float32
     order = torch.channels_last if x.ndim == 4 and precision == "fp16" else torch.contiguous_format
     module = network.torch(network.graph.constants)
-    # torch.compile makes faster code of batch norms that are not folded
+    # torch.compile makes faster code if batch norms are left unfolded
     module = (folded(module) if name == "torch-eager" else module).to(place, dtype)
     if order is torch.channels_last:
         module = module.to(memory_format=order)
@@ -101,7 +101,7 @@ def _prepared(name: str, network: PeerNetwork, x: np.ndarray, place: torch.devic
 
 
 def captured(run: Callable[[torch.Tensor], Any], source: torch.Tensor) -> CapturedRun:
-    """Returns one execution on the source as a CUDA graph."""
+    """Captures one execution, whose input is `source`, in a CUDA graph."""
     side = torch.cuda.Stream(source.device)
     side.wait_stream(torch.cuda.current_stream(source.device))
     with torch.cuda.stream(side):

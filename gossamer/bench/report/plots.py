@@ -16,7 +16,7 @@ _BAR, _LINE, _GAP, _MARGINS, _WIDTH = 0.13, 0.1, 0.12, 1.1, 9.0
 """Sizes in inches: heights of a bar, of a line of marks, of the gap between cases and of a panel's
 margins, and width of a panel."""
 _DOTS, _MOST_DOTS = 110.0, 60_000
-"""Dots per inch, and most dots of height: matplotlib draws at most 2^16."""
+"""Dots per inch, and the greatest height of a picture in dots; matplotlib draws at most 2^16."""
 _MOST_BARS = 6
 """The most cases of a panel for which bars are drawn; for more cases, marks are drawn."""
 _SHAPES = {"fp32": "o", "tf32": "^", "fp16": "s", "int8": "v", "b1": "D"}
@@ -65,7 +65,7 @@ def png(rows: Sequence[ResultRow]) -> bytes:
 
 
 Panels = dict[tuple[Any, ...], list[View]]
-"""Views of each panel by the parts of its title."""
+"""The views of each panel. The key of a panel holds the parts of its title."""
 
 
 def _grouped(shown: Sequence[View], key: Callable[[View], tuple[Any, ...]]) -> Panels:

@@ -47,8 +47,8 @@ _OVER_LAYERS = 2e-2
 one layer, because the errors of the layers add up. Over the 53 layers of MobileNetV2 the error was
 3e-3 in TF32 and 4e-3 in float16."""
 _ANY_ERROR = 10.0
-"""The error limit of networks whose errors cannot be judged. No error of a result exceeds this
-limit."""
+"""The error limit of networks whose errors cannot be judged. It is higher than any error that these
+networks have."""
 _JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
 """Functions that are not continuous. Such a function may turn the smallest difference into a large
 one, so that the errors of the layers behind the function have no bound."""
@@ -173,9 +173,9 @@ def _most_error(graph: Graph) -> dict[str, float]:
 
 def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
            between_layers: bool = False) -> list[Plan]:
-    """Plans the network once for each allowed precision. The precision of a plan is the precision
-    of its least precise layer. Returns one plan for each precision that a plan has, the most
-    precise plan first.
+    """Plans the network once for each allowed precision, and returns the plans, the most precise
+    plan first. The precision of a plan is the precision of its least precise layer. If several
+    plans have the same precision, only one of them is returned.
 
     policy: restrictions of gossamer's choice.
     Raises AbsentError where the algorithm that the policy forces computes no layer.

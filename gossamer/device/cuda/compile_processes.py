@@ -1,8 +1,8 @@
 """Compiles kernels by NVRTC in other processes, for this process.
 
 Within a process NVRTC parses only one kernel at a time, and parsing takes about 20 of the 150
-milliseconds in which a kernel is compiled. Sixteen threads of one process that compile spend more
-than half of their time waiting for one another.
+milliseconds in which a kernel is compiled. If sixteen threads of one process compile kernels, they
+spend more than half of their time waiting for one another.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class CompileProcesses:
 
     def compile(self, source: KernelSource, architecture: str) -> tuple[bytes, float]:
         """Returns the cubin of a kernel as nvrtc.compile_cubin does, and the processor seconds that
-        another process took to compile it, 0 where this process compiled it. Raises CompileError,
-        and CompilerEndedError where the other process ended meanwhile."""
+        another process took to compile it; the seconds are 0 where this process compiled it. Raises
+        CompileError, and CompilerEndedError where the other process ended meanwhile."""
         pool = self._begun(self._count)
         if not pool.has_idle and self._here.acquire(blocking=False):
             try:

@@ -82,7 +82,8 @@ class ShapesByBatch:
     def broadcast_to(self, output: str, operands: Sequence[str],
                      constants: dict[str, np.ndarray]) -> bool:
         """Returns whether the operands broadcast to the output's shape at every batch size.
-        constants: arrays by name, which count in place of the inferred shapes of these names."""
+        constants: arrays by name; for these names the shapes of the arrays count, in place of the
+        inferred shapes."""
         for state in self._states:
             shapes = [constants[name].shape if name in constants else state.shapes[name]
                       for name in operands]

@@ -97,7 +97,7 @@ def _reaches_input(static: StaticGraph, node: Node, axis: int) -> bool:
     step = a["dilations"][axis]
     starts = (np.arange(static.shapes[node.outputs[0]][2 + axis]) * a["strides"][axis]
               - a["pads"][axis])
-    # in each window the first tap that does not lie before the input
+    # for each window the index of the first tap that does not lie before the input
     taps = np.maximum(-(starts // step), 0)
     size = static.shapes[node.inputs[0]][2 + axis]
     return bool(((taps < a["kernel"][axis]) & (starts + taps * step < size)).all())

@@ -1,7 +1,7 @@
 """Moves a choice of channels into the weights of the convolutions that read the chosen channels.
 
-A convolution of single pixels then reads all channels, with weights of 0 for the channels that were
-not chosen. On a GPU the additional channels cost less than a kernel that writes the chosen ones.
+A 1x1 convolution then reads all channels, with weights of 0 for the channels that were not chosen.
+On a GPU the additional channels take less time than a kernel that copies the chosen channels.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ together before."""
 
 
 def choose_channels_by_weights(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Removes each gather of constant channels of images whose readers are all convolutions of
-    single pixels, and gives these convolutions weights for all channels. Returns whether the graph
-    was changed; nodes that no output needs any more stay in the graph."""
+    """Removes each gather that chooses channels of images by constant indices, if only 1x1
+    convolutions read it, and gives these convolutions weights for all channels. Returns whether the
+    graph was changed; nodes that no output needs any more stay in the graph."""
     users, names = readers(graph), names_of(graph)
     changed = False
     for node in graph.nodes:
@@ -63,9 +63,9 @@ def _order(graph: Graph, node: Node, shapes: ShapesByBatch) -> tuple[int, np.nda
 
 
 def _takes(graph: Graph, layer: Node, x: str, chosen: int) -> bool:
-    """Returns whether a node is a convolution of single pixels of x with constant weights for the
-    chosen channels. Weights that are signs with one scale a channel stay as they are, since only
-    such weights are computed on bits."""
+    """Returns whether a node is a 1x1 convolution of x with constant weights for the chosen
+    channels. Returns False for weights that are signs with one scale for each channel: they can be
+    computed on bits, and additional weights of 0 would prevent this."""
     if layer.op != "conv2d" or layer.inputs[0] != x or x in layer.inputs[1:] or (
             layer.attributes.get("groups", 1) != 1):
         return False

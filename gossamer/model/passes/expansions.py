@@ -25,8 +25,8 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
         elif node.op == "constant_of_shape":
             repeated[name] = add_constant(graph, names, f"{name}.number", node.attributes["value"])
         elif node.op == "elementwise" and repeated.keys() & set(node.inputs):
-            # where only two expansions give the result its shape, the first one is dropped, and the
-            # second has to stay
+            # if each of two expansions alone would give the result its shape, the first is dropped,
+            # and the second has to stay
             for operand in dict.fromkeys(node.inputs):
                 if operand not in repeated:
                     continue
@@ -40,8 +40,8 @@ def drop_expansions(graph: Graph, shapes: ShapesByBatch) -> None:
 
 def _value(graph: Graph, node: Node, repeated: Mapping[str, str]) -> np.ndarray | None:
     """Returns the result of an element-wise node whose operands are float32 constants or expansions
-    of them, computed from the constants before expansion. Returns None for other nodes, and where
-    no operand is an expansion."""
+    of such constants. The result is computed from the constants before expansion. Returns None for
+    other nodes, and where no operand is an expansion."""
     arrays = [graph.constants.get(repeated.get(name, name)) for name in node.inputs]
     known = [array for array in arrays if array is not None and array.dtype == np.float32]
     if len(known) < len(arrays) or not repeated.keys() & set(node.inputs):

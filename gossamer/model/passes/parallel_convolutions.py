@@ -1,6 +1,7 @@
 """Merges parallel convolutions of one value, whose results are added, into one convolution.
 
-Networks such as RepVGG and MobileOne have such branches while they are trained, and often in files.
+Networks such as RepVGG and MobileOne are trained with such branches, and their files often still
+have them.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from gossamer.model.passes.weighted_sums import WeightedSum, evaluated, weighted
 
 @dataclass(frozen=True)
 class _Branch:
-    """A convolution with a bias that gives some addends of a sum.
+    """A convolution with a bias. Its result is an addend of a sum, or the total of several addends.
 
     addends: names of these addends.
-    layer: the largest convolution of the graph that gives one of them; None where the only addend
-    is the source itself.
+    layer: the largest of the graph's convolutions that compute these addends; None where the only
+    addend is the source itself.
     source: name of the value that is convolved.
     weight: (M, C / groups, R, S) in float64.
     bias: a number, or one for each channel as (M, 1, 1), in float64.
@@ -56,8 +57,8 @@ class _Branch:
                    for array in (self.weight, self.bias))
 
     def growth(self, axis: int) -> int:
-        """Returns how much higher (axis 0) or wider (1) the results for windows at every pixel are
-        than the source."""
+        """Returns by how many pixels the result would be higher (axis 0) or wider (axis 1) than the
+        source if the strides were 1."""
         reach = self.dilations[axis] * (self.weight.shape[2 + axis] - 1)
         return self.pads[axis] + self.pads[axis + 2] - reach
 
@@ -65,12 +66,13 @@ class _Branch:
 # NumPy need not warn of numbers that are too large: sums with such numbers stay as they are
 @np.errstate(all="ignore")
 def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
-    """Merges the addends of a sum that are convolutions of one value, and this value itself, into
-    one convolution where this takes no more multiplications. The nodes that nothing reads any more
-    stay in the graph.
+    """Merges addends of a sum into one convolution if each addend is a convolution of one value or
+    this value itself, and if the merged convolution takes no more multiplications. The nodes that
+    nothing reads any more stay in the graph.
 
-    Weights are added in float64 and then rounded, as where batch norms are folded. So a sum on
-    which a sign depends stays, and so do products of integers and products with scaled signs.
+    Weights are added in float64 and then rounded, as where batch norms are folded. Because of this
+    rounding a sum on which a sign depends is left as it is, and so are convolutions whose weights
+    are integers or scaled signs.
     """
     users, names = readers(graph), names_of(graph)
     producers = {name: node for node in graph.nodes for name in node.outputs}
@@ -101,10 +103,12 @@ def merge_parallel_convolutions(graph: Graph, shapes: ShapesByBatch) -> None:
 
 def _by_source(graph: Graph, shapes: ShapesByBatch, node: Node, total: WeightedSum,
                producers: dict[str, Node], users: dict[str, list[Node]]) -> list[list[_Branch]]:
-    """Returns lists of several branches that convolve the same value, of the addends of a sum.
+    """Returns addends of a sum as branches, with one list for each value that several addends
+    convolve.
 
-    An addend is a convolution of another value where a convolution computes it that only the sum
-    reads; else it is a convolution of itself, with a window of one pixel. node: computes the sum.
+    If an addend is computed by a convolution and read by the sum alone, its branch is this
+    convolution. Otherwise its branch convolves the addend itself, with a window of one pixel.
+    node: computes the sum.
     """
     result = node.outputs[0]
     channels = shapes.shapes(result)[0][1]
@@ -144,8 +148,8 @@ def _filters(factor: np.ndarray, channels: int) -> np.ndarray:
 
 def _product(graph: Graph, layer: Node) -> WeightedSum | None:
     """Returns the result of a convolution as its products times a factor, plus a bias. Returns None
-    where its epilogue computes something else, and for products of integers or with scaled signs,
-    which have algorithms of their own."""
+    where its epilogue computes something else, and where its weights are integers or scaled signs,
+    for which there are other algorithms."""
     rows = output_rows(graph, layer)
     if rows is None or "auto_pad" in layer.attributes:
         return None
@@ -162,7 +166,8 @@ def _product(graph: Graph, layer: Node) -> WeightedSum | None:
 
 
 def _merged(branches: Iterable[_Branch]) -> list[_Branch]:
-    """Returns the branches, with those merged that take no more multiplications together."""
+    """Returns the branches. Two branches are merged if the merged branch takes no more
+    multiplications than the two."""
     merged: list[_Branch] = []
     for branch in sorted(branches, key=lambda branch: branch.products, reverse=True):
         for index, larger in enumerate(merged):
@@ -176,8 +181,8 @@ def _merged(branches: Iterable[_Branch]) -> list[_Branch]:
 
 
 def _together(larger: _Branch, smaller: _Branch) -> _Branch | None:
-    """Returns two branches of one value as one; None where their windows do not move alike over the
-    value, or where the one branch would take more multiplications."""
+    """Returns two branches of one value as one branch; None where their windows do not move alike
+    over the value, or where the one branch would take more multiplications than the two."""
     both = larger, smaller
     if larger.strides != smaller.strides or any(
             larger.growth(axis) != smaller.growth(axis) for axis in range(2)):
@@ -185,7 +190,7 @@ def _together(larger: _Branch, smaller: _Branch) -> _Branch | None:
     pads = tuple(map(max, larger.pads, smaller.pads))
     dilations, window = [], []
     for axis in range(2):
-        # the largest step from the first pixel of the window that leads to all pixels of both
+        # the largest dilation at which one window contains the pixels of both windows
         steps = [branch.dilations[axis] for branch in both if branch.weight.shape[2 + axis] > 1]
         dilation = math.gcd(larger.pads[axis] - smaller.pads[axis], *steps) or 1
         reach = pads[axis] + pads[axis + 2] - larger.growth(axis)
@@ -206,8 +211,8 @@ def _together(larger: _Branch, smaller: _Branch) -> _Branch | None:
 
 def _add_weights(weight: np.ndarray, branch: _Branch, groups: int, pads: Sequence[int],
                  dilations: Sequence[int]) -> None:
-    """Adds a branch's weights to the weights of a convolution with larger windows and groups, which
-    has these groups, pads and dilations."""
+    """Adds a branch's weights to `weight`, the weights of a convolution with larger windows and
+    groups. groups, pads, dilations: attributes of this convolution."""
     outputs, inputs, *size = branch.weight.shape
     window = []
     for axis in range(2):
@@ -238,7 +243,8 @@ def _convolution(graph: Graph, names: set[str], branch: _Branch, layer: Node) ->
 
 def _addition(graph: Graph, names: set[str], node: Node, addends: Sequence[str],
               others: dict[str, np.ndarray]) -> Node:
-    """Returns a node that adds values, and other values times factors, in place of a node."""
+    """Returns a node that takes the place of `node` and adds up two kinds of values: `addends` as
+    they are, and `others` times their factors."""
     composer = Composer()
     values = [composer.operand(name) for name in addends]
     for name, factor in others.items():

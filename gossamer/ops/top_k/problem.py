@@ -20,8 +20,9 @@ class TopKProblem(Problem):
 
     axis: index of the dimension, from 0.
     count: number of elements that are taken.
-    largest: whether the order is descending, else it is ascending.
-    places_only: whether the indices are the only output, else they are the second output.
+    largest: whether the greatest elements are taken, in descending order; else the smallest, in
+    ascending order.
+    places_only: whether the indices are the only output; else they are the second output.
 
     Raises ValueError for an unknown dtype, an axis that the input does not have, and a count that
     is larger than the dimension.

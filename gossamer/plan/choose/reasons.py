@@ -15,10 +15,10 @@ names of algorithms."""
 
 def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candidate], *,
                    forced: str | None = None, why: str = "") -> dict[str, dict[str, str]]:
-    """Returns reasons by the name of a step's layer or fusion, and by the name of an algorithm. The
-    step of a fusion gets the reason why the fusion is not computed layer by layer. For a fusion
-    that was not taken, the step that computes its first layer gets the reasons why no algorithm
-    computes the fusion.
+    """Returns the reasons of each step. The key of a step is the name of its layer or fusion; the
+    key of a reason is the name of an algorithm, or LAYER_BY_LAYER. The step of a fusion gets the
+    reason why the fusion is not computed layer by layer. For a fusion that was not taken, the step
+    that computes its first layer gets the reasons why no algorithm computes the fusion.
 
     measured: all layers and fusions. taken: the candidate of each step, by the name of its layer or
     fusion. forced: the algorithm that the user forces. why: as in Comparison.

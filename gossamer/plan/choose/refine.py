@@ -150,7 +150,7 @@ class _Plans:
     def fastest(self, among: Collection[str] | None = None) -> str:
         """Times plans together, by default all, and returns the plan to use. The plan to beat is
         the network as one part, or the first plan where no plan is one part. The fastest plan is
-        used where it is clearly faster than the plan to beat or the plan to beat does not run.
+        used if it is clearly faster than the plan to beat, or if the plan to beat does not run.
         Otherwise the plan to beat is used. Unless the effort tries everything, only plans that skip
         zeros or count bits may beat the network as one part: while another program uses a
         processor, a library's threads take two to three times as long. A plan of dense layers would
@@ -271,7 +271,8 @@ def _better(name: str, program: Program, assigner: Assigner, device: Device, tun
 
 def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]:
     """Returns as many exchanges of candidates as the effort says, first the exchanges that may save
-    most. Steps that compute the same problem in the same way are exchanged together."""
+    most. Steps that compute the same problem in the same way exchange their candidates
+    together."""
     measured = {known.layer.name: known.candidates for known in program.measured}
     alike: dict[object, list[Step]] = {}
     for step in program.steps:

@@ -58,10 +58,10 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
 
 
 def _needed(state: LowerState) -> list[Layer]:
-    """Returns the layers without needless reshapes and transpositions. Such a layer is needless
-    where all its readers read the value before it instead. Examples are a matrix product that reads
-    the matrix that another product computes, before this matrix is reshaped to more dimensions, and
-    a product that transposes a matrix itself."""
+    """Returns the layers without needless reshapes and transpositions. A reshape or transposition
+    is needless if all its readers read its input in place of its result. Such a reader may be a
+    matrix product that takes another product's matrix as it was before the reshape to more
+    dimensions, or a product that transposes a matrix itself."""
     by_layers = {name for layer in state.layers for name in layer.inputs}
     by_layers |= {info.name for info in state.static.graph.outputs}
     return [layer for layer in state.layers
@@ -147,7 +147,8 @@ def _split(state: LowerState, node: Node) -> None:
 def _slice(state: LowerState, node: Node) -> None:
     a = node.attributes
     source = state.spec(node.inputs[0])
-    # in a graph an end of -1 is before the first element; slice_() counts -1 from the end
+    # in a graph an end of -1 means that a backward slice includes element 0; slice_() would count
+    # -1 from the end of the axis
     ends = [-source.shape[axis] - 1 if end < 0 else end
             for end, axis in zip(a["ends"], a["axes"], strict=True)]
     state.copy(node, copy_problem.slice_(source, a["starts"], ends, a["axes"], a["steps"]))

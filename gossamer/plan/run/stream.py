@@ -159,7 +159,7 @@ class _Pipeline:
         """Reads the batches, checks each batch, and hands it to the threads that compute."""
         last: BaseException | None = None
         try:
-            # arrays on the device are ready when the pending work on this stream is done
+            # a device stream: arrays on the device are ready when the work queued on it has ended
             stream = self._plans[0].device.create_stream()
             for index in count():
                 self._room.acquire()

@@ -131,9 +131,9 @@ class TuningCache:
         return None if line is None else decode_plan(line)
 
     def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
-        """Adds the times of plans from end to end by key, each with a description for the reader of
-        the file, and replaces times of the same keys. The times are on disk when this method
-        returns."""
+        """Adds the end-to-end times of plans, and replaces times of the same keys. The times are on
+        disk when this method returns. timings: for each key, a description for the reader of the
+        file, and the time."""
         if timings:
             self._base.add("plans", {
                 key: encode_plan(*described) for key, described in timings.items()}, now=True)

@@ -13,7 +13,7 @@ def _words(text: str) -> frozenset[str]:
 
 SHORT_NAMES = {"network": "net", "conv": "convolutional", "conn": "connected", "max": "maxpool",
                "avg": "avgpool", "local_avg": "local_avgpool", "soft": "softmax"}
-"""Other names of sections."""
+"""Alternative names of sections, each with the usual name of the section."""
 
 NOT_COMPUTED = _words("""
     contrastive conv_lstm crnn deconv deconvolutional detection Gaussian_yolo gru history implicit

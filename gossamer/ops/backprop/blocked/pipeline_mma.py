@@ -22,7 +22,7 @@ _SOURCE = Path(__file__).with_name("pipeline_mma.cu")
 _BLOCK, _GROUP, _TILE = 8, 8, 16
 """Numbers of samples, inputs and units that one tensor core instruction takes."""
 _MOST_GROUPS = 30
-"""Largest number of groups of inputs of a warp: each is a bit of one word."""
+"""Largest number of groups of inputs of a warp: each group has a bit in one word."""
 _SPARE = 24
 """Registers of a work-item that hold neither weights, nor inputs, nor changes."""
 
@@ -33,7 +33,8 @@ class PipelineMma:
 
     threads: work-items of the work-group.
     apart: 1 where all other warps in the first warp's sub-partition of the multiprocessor make
-    records, which is little work; 0 where only one of these warps makes records.
+    records (see sequential_core.h), which is little work; 0 where only one of these warps makes
+    records.
     """
 
     threads: int
@@ -82,7 +83,7 @@ share of any part of the picture."""
 
 
 class _MmaLayout(PipelineLayoutBase):
-    """The layout with the inputs of three blocks in shared memory.
+    """The layout of shared memory, which holds the inputs of three blocks of samples.
 
     groups: number of groups of inputs of a matmul warp.
     """

@@ -48,7 +48,8 @@ class BinaryLayer:
     @property
     def takes_zeros_back(self) -> bool:
         """Whether one-bit inputs, which cannot hold 0, are padded with zeros. The padding is then
-        computed as -1, and the terms that the padding adds are subtracted again."""
+        computed as -1, and the terms that the padding adds to the sums are subtracted
+        afterwards."""
         return any(self.convolution.pads) and not self.padding and self.form.planes == 1
 
     @property

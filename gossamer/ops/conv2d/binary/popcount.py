@@ -3,7 +3,7 @@ for OpenCL and CUDA.
 
 The kernel follows the published method of binary convolutions on GPUs. Channels are packed into
 words of 32 or 64 bits, N(C/b)HWb. A tile has several output channels, rows and columns; a work-item
-computes 4 x 4 outputs of one channel. Inputs are staged in shared memory, and a vote of 32
+computes up to 4 x 4 outputs of one channel. Inputs are staged in shared memory, and a vote of 32
 work-items packs 32 results. Unlike in the published method, the vote compares sums with an integer
 threshold for each channel, instead of taking the sign of a result.
 """

@@ -17,7 +17,7 @@ def packed_variants(layer: BinaryLayer, inputs: Sequence[TensorSpec],
                     config: tuple[tuple[str, int | str], ...], word_bits: int) -> Iterator[Variant]:
     """Yields the variants of a config that reads words of `word_bits` bits. A layer with one result
     has variants that write floats and variants that write words. A layer with two results has
-    variants that write floats and words.
+    variants that write both, the first result as floats and the second as words.
 
     inputs: the input of the layer, and the run-time operands of its epilogue.
     """

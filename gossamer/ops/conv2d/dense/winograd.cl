@@ -35,8 +35,9 @@
         (m)[apart] = m1 - m2 + (m)[3 * (apart)];                               \
     }
 #else
-/* The points are 0, plus and minus A, plus and minus B, and infinity. With these A and B the error
- * is half of the error with A = 1 and B = 2, and factors that are products of A and B are exact. */
+/* The interpolation points are 0, plus and minus A, plus and minus B, and infinity. With these A
+ * and B the error is half of the error with A = 1 and B = 2, and factors that are products of A and
+ * B are exact. */
 #define A 0.625f
 #define B 1.5f
 #define TRANSFORM_INPUT(d, apart)                                              \

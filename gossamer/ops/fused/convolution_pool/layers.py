@@ -1,5 +1,5 @@
-"""Recognises fusions of a network's first convolution and the maximum over windows behind it, and
-says which of these fusions one kernel can compute."""
+"""Recognises fusions of a network's first convolution and the max pooling after it, and says which
+of these fusions one kernel can compute."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _MOST_GRID = 65535
 
 @dataclass(frozen=True)
 class ConvolutionPool:
-    """A convolution of few input channels and the maximum over windows of its result.
+    """A convolution of few input channels, and the max pooling of its result.
 
     problem: the fusion.
     given: the layer that computes the convolution's image from the network's input; None where the
     network's input is the image itself.
     convolution: the convolution.
-    pool: the maximum over windows.
+    pool: the max pooling.
     """
 
     problem: FusionProblem
@@ -36,8 +36,8 @@ class ConvolutionPool:
 
 
 def convolution_pool_of(problem: FusionProblem) -> ConvolutionPool | None:
-    """Returns the layers of a fusion; None where the layers are not a first convolution and the
-    maximum over windows of its result."""
+    """Returns the layers of a fusion; None where the layers are not a first convolution and the max
+    pooling of its result."""
     *before, convolution, pool = problem.parts
     if not (isinstance(convolution, Conv2dProblem) and isinstance(pool, PoolProblem)):
         return None

@@ -139,7 +139,7 @@ class Tables:
     def constants(self, weights: Weights, with_thresholds: bool) -> Buffer:
         """Returns the numbers that are added to sums, for each class of pixels and each channel of
         the units, as int32 of shape (classes, channels). With thresholds, returns instead the
-        largest value of 2 ones - counted (see bits.h) for which the sum is below the upper
+        largest value of `2 * ones - counted` (see bits.h) for which the sum is below the upper
         threshold."""
         def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             problem = self.problem
@@ -225,7 +225,7 @@ def halo_pixels(problem: Conv2dProblem, tile: int) -> int:
     rows = np.arange(problem.out_height) * problem.stride[0] * problem.width
     columns = np.arange(problem.out_width) * problem.stride[1]
     plane = problem.height * problem.width
-    # after `period` images, an image and a tile begin with the same output pixel again
+    # after `period` images, an image and a tile again begin at the same output pixel
     period = tile // math.gcd(tile, len(rows) * len(columns))
     images = np.arange(min(problem.batch, period + 1)) * plane
     corners = np.add.outer(np.add.outer(images, rows), columns).reshape(-1)

@@ -161,7 +161,7 @@ def steps_of(problem: Conv2dProblem, word_bits: int) -> int:
 
 
 def input_bytes(layer: BinaryLayer, word_bits: int, pixels: int) -> int:
-    """Returns the bytes of shared memory for the inputs of a step. Each word of the step has an
-    array with this word of every pixel, and 32 bytes (8 banks) follow each array."""
+    """Returns the bytes of shared memory for the inputs of a step. For each word of the step there
+    is an array that holds this word of every pixel, with 32 bytes (8 banks) of padding after it."""
     planes = layer.form.planes
     return STEP_BITS // word_bits * (pixels * word_bits // 8 * planes + 32)

@@ -74,7 +74,7 @@
 #define OF_BLOCK (VECTOR / 2) /* fragments of a block */
 #define BLOCKS (FRAGMENTS_M / OF_BLOCK)
 #define HOLDERS (CLUSTER * WARPS_K) /* warps that hold a partial sum of each output */
-#define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels and a block */
+#define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels by one block */
 #define SHARE CEIL_DIV(SUMS, CLUSTER) /* sets that a work-group adds up */
 /* The staged operand has OPERAND_STAGES stages of OPERAND_ROWS rows, one row for each pixel. A row
  * has OPERAND_PIECES pieces; OPERAND_PLACE is the number of pieces that lie before a piece in

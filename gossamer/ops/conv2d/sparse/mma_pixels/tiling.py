@@ -81,11 +81,12 @@ class PixelTile:
 
 @dataclass(frozen=True)
 class PixelTiling:
-    """A problem divided into tiles. A tile has `lines` lines of `width` fragments, and a line is a
-    row of pixels.
+    """A problem divided into tiles. A line is a row of pixels. A tile has `lines` lines, each of
+    `width` fragments.
 
     Shared memory holds a work-group's channels in pieces of eight inputs: a copy of each channel
-    for each horizontal tap. The lines of a copy are sorted by residue modulo the vertical stride.
+    for each horizontal tap. In a copy, lines whose numbers have the same residue modulo the
+    vertical stride lie together.
 
     problem: the convolution.
     shape: the amount of work of a work-group.
@@ -141,8 +142,8 @@ class PixelTiling:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks of a group of the convolution, with empty blocks that fill the last
-        work-group."""
+        """Number of blocks of a group of the convolution, including the empty blocks that fill the
+        last work-group."""
         blocks = -(-(self.problem.out_channels // self.problem.groups) // self.shape.rows)
         return -(-blocks // self.shape.blocks) * self.shape.blocks
 
@@ -184,7 +185,7 @@ class PixelTiling:
 
     @property
     def residue_pieces(self) -> int:
-        """Pieces of the lines with one residue modulo the vertical stride."""
+        """Pieces of the lines of a copy that share one residue modulo the vertical stride."""
         return -(-self.span[0] // self.problem.stride[0]) * self.width
 
     @property

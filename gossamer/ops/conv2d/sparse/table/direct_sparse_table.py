@@ -50,10 +50,10 @@ class DirectSparseTable(Algorithm):
     block of output channels, and is multiplied by one weight for each channel. The kernel does not
     depend on the weights.
 
-    Columns in which no channel of a block has a weight are skipped. A column in which one channel
-    has a weight is multiplied by zero for the block's other channels. So a NaN or infinity of the
-    input reaches all channels of a block as NaN, as in a dense convolution; with rows=1 it reaches
-    only channels with a weight in this column.
+    Columns in which no channel of a block has a weight are skipped. A column in which only some
+    channels have a weight is multiplied by zero for the block's other channels. So a NaN or
+    infinity of the input reaches all channels of a block as NaN, as in a dense convolution; with
+    rows=1 it reaches only channels with a weight in this column.
     """
 
     op = "conv2d"
