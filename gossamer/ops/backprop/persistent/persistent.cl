@@ -20,7 +20,7 @@
 /* 1: zeros of a sample are skipped; each list then holds the nonzero inputs among 32 neighbouring
  * inputs */
 #define SPARSE 0
-#define X_AT 1024 /* offset in shared memory, in floats, of two samples */
+#define X_AT 1024 /* offset of the inputs of two samples in shared memory, in floats */
 #define LISTED_AT 1152 /* offset of the indices of the listed inputs, in floats */
 #define LENGTHS_AT 1152 /* offset of the lengths of the lists, in floats */
 #define FIRST_AT 1152 /* offset of the first layer's weights, in floats */

@@ -146,7 +146,8 @@ def csr(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 
 
 class _SparseProduct:
-    """The product of sparse weights with a part's im2col matrix, preprocessed by cuSPARSE."""
+    """The product of sparse weights with one part of the im2col matrix, preprocessed by
+    cuSPARSE."""
 
     def __init__(self, sparse: _CsrWeights, problem: Conv2dProblem, part: MatrixPart,
                  variant: Variant, device: Device) -> None:

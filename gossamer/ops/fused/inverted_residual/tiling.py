@@ -83,8 +83,9 @@ class BlockTiling(BlockSizes):
 
     @cached_property
     def row_tiles(self) -> int:
-        """Tiles of 16 pixels that hold the inputs under a tile's windows, rounded up to whole units
-        of the expansion."""
+        """Number of tiles of 16 pixels that hold the inputs under the windows of a work-group. The
+        number is rounded up to a multiple of the tiles that a warp, or with wgmma a warpgroup,
+        expands at once."""
         of_unit = self.expand_tiles * self._warpgroup_warps
         return -(-self._windows // (ROWS * of_unit)) * of_unit
 
@@ -96,7 +97,7 @@ class BlockTiling(BlockSizes):
 
     @property
     def expand_pairs(self) -> int:
-        """Pairs of channel tiles that a warp expands at once, which share the pixels."""
+        """Pairs of channel tiles that a warp expands at once from the same pixels."""
         return self._expand_unit[1]
 
     @cached_property
