@@ -19,10 +19,10 @@ def drawn(layer: ConvLayer, density: float) -> np.ndarray:
     """Returns random weights (M, C/groups, R, S) in float32. The weights are the same in every
     call for a layer of this name and shape.
 
-    Of all weights, round(density * size) are nonzero and normally distributed, with a variance that
-    keeps the size of activations. The numbers of nonzeros of the output channels follow a gamma
-    distribution; the largest of 256 such numbers is about three times their mean. Within an output
-    channel, positions are drawn without replacement. The odds of a position are the product of the
+    Of all weights, round(density * size) are nonzero and normally distributed, with the variance
+    of with_values(). The numbers of nonzeros of the output channels follow a gamma distribution;
+    the largest of 256 such numbers is about three times their mean. Within an output channel,
+    positions are drawn without replacement. The odds of a position are the product of the
     odds of its input channel and the odds of its tap. The odds of input channels and of taps follow
     gamma distributions, too, and each group has odds of its own.
     """
@@ -57,7 +57,8 @@ def redrawn(mask: np.ndarray, density: float, rng: np.random.Generator) -> np.nd
 
 def with_values(mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Returns normally distributed nonzero values where a mask (M, ...) is set, and zero elsewhere.
-    The variance of the values keeps the size of activations on average when ReLU follows."""
+    The variance of the values keeps the magnitude of activations the same from layer to layer, on
+    average, where ReLU follows each layer."""
     values = rng.standard_normal(mask.shape, np.float32)
     values[values == 0] = 1
     nonzeros = max(int(np.count_nonzero(mask)), 1) / len(mask)

@@ -154,8 +154,8 @@ def _size_of_batches(graph: Graph) -> int:
 
 
 def _stored_shape(path: Path, name: str | None) -> tuple[int, ...] | None:
-    """Returns the shape of a sample in a .npz file, from which the reader makes a flat row; None
-    for other files."""
+    """Returns the shape that a sample has in a .npz file, before the reader makes it a flat row;
+    None for other files."""
     if path.suffix != ".npz":
         return None
     with zipfile.ZipFile(path) as archive:

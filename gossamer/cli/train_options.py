@@ -145,8 +145,8 @@ def _remove_empty(folder: Path) -> None:
 
 
 def checkpoint_hint(checkpoint: Path | None) -> str:
-    """Returns a sentence for a training whose network is not written: whether the training is lost,
-    or can go on from the checkpoint."""
+    """Returns a sentence for the message that a trained network was not written. It says whether
+    the training is lost, or can go on from the checkpoint."""
     if checkpoint is not None and checkpoint.is_file():
         return f"{checkpoint} keeps what was trained: the same command with --resume goes on"
     return "what was trained is lost: --checkpoint FILE keeps what --resume goes on from"

@@ -196,7 +196,7 @@ class Detector:
         Parameters
         ----------
         outputs : sequence of arrays
-            The network's outputs, the batch first.
+            The network's outputs, with the photos along axis 0.
         placements : sequence of Placement
             Where each photo lies in the input.
 

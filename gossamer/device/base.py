@@ -336,7 +336,8 @@ class Device(OptionalCapabilities):
     def wait(self, waiting: Any, awaited: Any) -> None:
         """Make later work of one stream start after the present work of another stream.
 
-        By default the calling thread waits for the present work, unless both streams are the same.
+        Unless a device overrides this method, the calling thread waits for the present work. If
+        both streams are the same, it waits for nothing.
 
         Parameters
         ----------

@@ -91,8 +91,8 @@ class _Pool:
     the answer. Its second argument is the byte of shared memory at which the pictures of the group
     begin; None where the answer contains the pictures.
     group: the most files of a group.
-    ahead: the number of files after a block that must have been submitted before this process waits
-    for the pictures of the block.
+    ahead: this process waits for the pictures of a block only when it has submitted at least this
+    number of files that come after the block.
     """
 
     submit: Callable[[Sequence[str], int | None], Future[Answer]]

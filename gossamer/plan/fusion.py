@@ -1,5 +1,5 @@
-"""Finds the fusions of a network, layers that one algorithm may compute in one step, and makes each
-fusion one layer."""
+"""Finds the fusions of a network, and makes each fusion one layer. A fusion is several layers that
+one algorithm may compute in one step."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
     tolerance : float, optional
         The largest normalised error that is accepted on the example. By default it is 1e-4; 1e-2
         where the module's dtype or the precision has fewer bits than float32; 2e-2 where the module
-        is quantised. Where twice the error of torch against float64 is larger, the default is twice
-        the error of torch.
+        is quantised. If twice torch's own error against float64 is larger than this number, the
+        default is twice torch's error.
     follow : bool, default False
         Whether the fast module adopts later changes of the module's weights. The weights are
         checked for changes every 100 calls. By default a change is an error. With True the module

@@ -65,7 +65,7 @@ class Explanation:
 
     @property
     def expected_us(self) -> float:
-        """Microseconds of one execution, as models expect them before anything is measured."""
+        """Microseconds of one execution, as cost models expect them before any measurement."""
         return sum(layer.expected_us for layer in self.layers)
 
     def __str__(self) -> str:

@@ -43,7 +43,7 @@ KERNEL void mean(const GLOBAL VALUE *RESTRICT x, GLOBAL VALUE *RESTRICT y, int i
     }
 }
 
-/* The product of the rows of x with a weight (M, K), and a bias. */
+/* The product of the rows of x with a weight (M, K), plus a bias. */
 KERNEL void product(const GLOBAL VALUE *RESTRICT x, const GLOBAL VALUE *RESTRICT weight,
                     const GLOBAL VALUE *RESTRICT bias, GLOBAL VALUE *RESTRICT y, int items,
                     int outputs, int depth)

@@ -16,7 +16,7 @@ from gossamer.tensor import Format, TensorSpec, logical_view, pack
 
 _X, _WEIGHT, _BIAS, _Y = 1, 2, 3, 4
 _MOST_PLANS = 6
-"""Most plans of cuDNN that are timed."""
+"""The most plans of cuDNN that are timed."""
 
 
 def cudnn_int8(contender: str, problem: Conv2dProblem, x: np.ndarray,

@@ -34,7 +34,8 @@ _PUBLISHED = tuple(f"{network}/conv{number}" for network in ("alexnet", "caffene
 """The layers on which the publication compares its programs of direct sparse convolution."""
 
 SpeedUp = Callable[["MeasuredCase"], float | None]
-"""Function from a case to a ratio of two contenders' times; None where one of them is missing."""
+"""Function that returns the ratio of two contenders' times in a case; None where one of these times
+is missing."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class MeasuredCase:
 
     @property
     def where(self) -> tuple[str, str]:
-        """The machine and the API that gossamer ran through."""
+        """The machine, and the API through which gossamer ran on it."""
         return self.own.machine, self.own.device
 
     def time(self, contender: str, precision: str = "fp32") -> float | None:
@@ -165,7 +166,7 @@ def _over(contender: str, precision: str, allowed: str) -> SpeedUp:
 
 
 def _forms(layers: Sequence[MeasuredCase]) -> list[str]:
-    """Returns a table of the algorithms of direct sparse convolution against one another."""
+    """Returns a table that compares the algorithms of direct sparse convolution."""
     pairs = {"tiled over untiled": (TILED, UNTILED), "tables over tiled": (TABLE, TILED),
              "generated over tiled": (COMPILED, TILED), "gossamer over tiled": (OWN, TILED),
              "gossamer over generated": (OWN, COMPILED)}

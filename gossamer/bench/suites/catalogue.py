@@ -210,21 +210,22 @@ def binary_layers(batch: int, files: Files) -> list[Item]:
 
 
 def latency(batch: int, files: Files) -> list[Item]:
-    """Returns calls, each timed until its result. The networks are the networks of the files, or
-    MobileNetV2 where no files are given."""
+    """Returns cases that measure the time from a call to its result. The networks are the networks
+    of the files, or MobileNetV2 where no files are given."""
     return [item for name, make in _called_networks(files)
             for item in latency_items(name, make, batch, files)]
 
 
 def throughput(batch: int, files: Files) -> list[Item]:
-    """Returns many batches, timed with their transfers. The networks are the networks of the files,
-    or MobileNetV2 where no files are given."""
+    """Returns cases that measure the time of many batches, transfers included. The networks are the
+    networks of the files, or MobileNetV2 where no files are given."""
     return [item for name, make in _called_networks(files)
             for item in throughput_items(name, make, batch, files)]
 
 
 def _called_networks(files: Files) -> list[tuple[str, Callable[[int], PeerNetwork]]]:
-    """Returns the name of each network, and the function that makes it with a module of torch."""
+    """Returns the name of each network, and a function that makes the network and its torch module
+    for a batch size."""
     def make(path: Path, batch: int) -> PeerNetwork:
         if str(path) == "mobilenet_v2":
             return _mobilenet(str(path))

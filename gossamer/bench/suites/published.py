@@ -36,9 +36,9 @@ _LEAKY = Expression(1, (ExpressionStep("leaky_relu", (0,), (SLOPE,)),), (1,))
 
 
 def published(batch: int, files: Files) -> list[Item]:
-    """Returns cases for each layer of YOLOv4-tiny and YOLOv2-tiny with batch norm: the five
-    published steps, each alone, and the whole layer. Batch norm takes the mean and the variance of
-    its own batch."""
+    """Returns cases for each convolution of YOLOv4-tiny and YOLOv2-tiny that a batch norm follows:
+    the five published steps, each alone, and the whole layer. Batch norm takes the mean and the
+    variance of its own batch."""
     register()
     items = []
     for layer in yolo():

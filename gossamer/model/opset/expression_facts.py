@@ -64,7 +64,8 @@ def _compared(expression: Expression,
     """Returns the index of each value whose sign is taken or that is compared with numbers, and
     these numbers (0 for a sign). An assumption that a value is below, at or above one of its
     numbers narrows the facts of the results that depend on the value. The last step is left out
-    where its result is the only output, because no other step reads this result."""
+    where its result is the only output: cases of its operand could narrow only this result, and
+    joining the cases widens it again."""
     limits: dict[int, set[float]] = {}
     last = expression.inputs + len(expression.steps) - 1
     for step in expression.steps[:-1] if expression.outputs == (last,) else expression.steps:

@@ -1,4 +1,4 @@
-"""optimise: rewrites a graph so that its results stay the same at every batch size."""
+"""optimise: simplifies a graph, and keeps its results the same at every batch size."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     channels_first: whether layers of channels-last images become layers of channels-first images
     where this leaves fewer transpositions. Channels-first images help only if each kernel can work
     in several layouts, which ONNX Runtime's kernels cannot.
-    chooses_by_weights: whether convolutions of single pixels may read more channels than they need,
-    with weights of 0, in place of a gather of channels. This helps on GPUs.
+    chooses_by_weights: whether a gather of channels is left out where all its readers are 1x1
+    convolutions. These convolutions then read all channels, with weights of 0 for the channels that
+    they do not need. This helps on GPUs.
     """
     graph = _copy(graph)
     drop_identities(graph)
@@ -110,7 +111,7 @@ def drop_identities(graph: Graph) -> None:
         if name not in fixed:
             names[name] = source
         elif source in produced and source not in fixed:
-            # the node that produces the source gives it the output's name
+            # the node that produces the source now writes it under the output's name
             names[source] = name
             fixed.add(name)
             for earlier in nodes:

@@ -86,7 +86,8 @@ class LargeGemm(Algorithm):
 
 
 def _configs(device: Device) -> list[tuple[int, ...]]:
-    """Returns the configs that the device can run: more than two tiles need asynchronous copies."""
+    """Returns the configs that the device can run. Configs with more than two tiles in shared
+    memory at once need asynchronous copies."""
     return [config for config in _CONFIGS if device.limits.mma or _tiles(config) == 2]
 
 

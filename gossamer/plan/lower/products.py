@@ -58,9 +58,9 @@ def gemm(state: LowerState, node: Node) -> None:
 
 
 def _gemm_of_weight(state: LowerState, node: Node, a: str, weight: np.ndarray) -> None:
-    """Adds the product of a value's rows with a weight that has a row for each column of the
-    result. A value of more than two dimensions is reshaped to a matrix before the product, and back
-    after it; reshapes copy nothing."""
+    """Adds the product of a value with a weight (M, K), whose rows give the M columns of the
+    result. A value of more than two dimensions is reshaped to a matrix before the product, and the
+    result is reshaped back; reshapes copy nothing."""
     epilogue, values, weights = state.epilogue(node)
     inputs = [state.matrix(node, name) for name in (a, *values)]
     rows, depth = state.spec(inputs[0]).shape

@@ -28,7 +28,7 @@ class Member:
 
 
 class Members:
-    """The devices that share work, and the devices that are left out since they failed."""
+    """The devices that share work, and the devices that are left out because they failed."""
 
     def __init__(self, plans: Sequence[PlanParts]) -> None:
         self.all = [Member(plan) for plan in plans]

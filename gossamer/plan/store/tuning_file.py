@@ -152,7 +152,8 @@ def damage_named() -> Iterator[None]:
 
 
 def _finite(text: str) -> float:
-    """Returns the number of a text. Raises ValueError for a number that JSON does not have."""
+    """Returns the number that a text states. Raises ValueError for NaN and infinity, which JSON
+    does not have."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"the number {cut(text)}")

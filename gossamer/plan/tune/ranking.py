@@ -99,7 +99,8 @@ class Ranking:
             skip = ENDED if is_over and not attempt.is_required else self.skip(attempt)
             if skip is None:
                 score = self._score(attempt)
-                # scores mostly get worse as more times are known
+                # scores mostly get worse as more times are known, so that another attempt may now
+                # have a better score
                 if self._heap and -score > self._heap[0][0]:
                     heapq.heappush(self._heap, (-score, number, attempt))
                     continue

@@ -144,8 +144,9 @@ class Search:
         self._sampler.sample_left()
 
     def _step(self) -> bool:
-        """Begins to build candidates, and measures a candidate that is built, or takes the other
-        samples of a group. Returns whether anything was measured."""
+        """Begins to build candidates. Then measures a candidate that is built; if there is none,
+        takes all samples of a group that has no candidate left to try. Returns whether anything was
+        measured."""
         if self._is_over():
             # builds that the plan can do without are given up
             self.skips |= dict.fromkeys(self._builds.give_up_optional(), ENDED)

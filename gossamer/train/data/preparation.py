@@ -33,7 +33,8 @@ class Preparation:
         True where the numbers are grey levels from 0 (black) to 255, so that a network's file
         can also be given a picture file.
     brightness : float, optional
-        Mean grey level of the samples, which shows whether a picture has to be inverted.
+        Mean grey level of the samples. Comparing a picture with it shows whether dark and light
+        have to be exchanged in the picture.
     columns : tuple of Column
         Columns of the table from which the samples were made before these steps. A network's file
         keeps them, so that `gossamer evaluate` turns other tables into numbers in the same way.

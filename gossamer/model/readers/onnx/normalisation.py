@@ -17,8 +17,8 @@ Converter = Callable[[OnnxNode], None]
 
 def _standardised(node: OnnxNode, x: str, axes: int | str, composer: Composer) -> int:
     """Emits the mean and the variance of x along axes, adds (x - mean) / sqrt(variance + epsilon)
-    to the expression `composer`, and returns the result's number in `composer`. axes: an int stands
-    for the axis and all axes after it."""
+    to the expression `composer`, and returns the result's number in `composer`. axes: "spatial", or
+    the number of an axis, which stands for this axis and all axes after it."""
     mean = node.emit("reduce", [x], "mean", kind="mean", axes=axes, keepdims=True)
     centred = node.emit("elementwise", [x, mean], "centred", expression=apply("sub"))
     of_squares = Composer()

@@ -52,7 +52,7 @@ class InTurn:
 
     @property
     def reach(self) -> int:
-        """Number of later samples with which each sample has inner products."""
+        """The inner products of each sample with this number of later samples are computed."""
         return self.block
 
     def workspace(self, problem: BackpropProblem) -> int:

@@ -99,8 +99,8 @@ class _UpdateLaunches:
     weights: for each layer the offset of its weights among a network's parameters.
     starts: for each layer the offset of its inputs among the units of a sample, or -1 where its
     inputs are in the data; the last number is the offset of the outputs.
-    errors: offset of the units' errors in the workspace, in floats; the errors follow the units'
-    outputs for all samples.
+    errors: offset of the units' errors in the workspace, in floats. The workspace holds the outputs
+    of the units for all samples of a batch, and then the errors of the units.
     """
 
     def __init__(self, problem: BackpropProblem, threads: int, device: Device) -> None:

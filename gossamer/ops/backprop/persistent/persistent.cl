@@ -2,17 +2,17 @@
  * shared memory until the last sample, and fetches each sample while it trains on the sample
  * before.
  *
- * In the first layer LANES neighbouring work-items share SHARE inputs. Each work-item has PER_ITEM
- * units, which are LANES apart, so that only one work-item reads and changes each weight. Without
- * velocities the weights are stored divided by `scale`, so that their decay takes one
- * multiplication per update.
+ * In the first layer each set of LANES neighbouring work-items has SHARE inputs of its own. Each of
+ * these work-items has PER_ITEM units, which are LANES apart. So only one work-item reads and
+ * changes each weight. Without velocities the weights are stored divided by `scale`, so that their
+ * decay takes one multiplication per update.
  *
  * upper_layers.h has further macros. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define INPUTS 64 /* inputs of the first layer */
 #define UNITS 32 /* units of the first layer */
-#define LANES 32 /* neighbouring work-items that share SHARE inputs of the first layer */
+#define LANES 32 /* neighbouring work-items that have the same SHARE inputs */
 #define SPLITS 4 /* sets of LANES work-items */
 #define SHARE 16 /* inputs of a work-item */
 #define PER_ITEM 1 /* units of a work-item, LANES apart */
@@ -20,7 +20,7 @@
 /* 1: zeros of a sample are skipped; each list then holds the nonzero inputs among 32 neighbouring
  * inputs */
 #define SPARSE 0
-#define X_AT 1024 /* offset in shared memory, in floats, of two samples */
+#define X_AT 1024 /* offset of the inputs of two samples in shared memory, in floats */
 #define LISTED_AT 1152 /* offset of the indices of the listed inputs, in floats */
 #define LENGTHS_AT 1152 /* offset of the lengths of the lists, in floats */
 #define FIRST_AT 1152 /* offset of the first layer's weights, in floats */

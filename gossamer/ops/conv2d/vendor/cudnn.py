@@ -52,8 +52,8 @@ class _BuiltConvolution:
 
     graph: cuDNN's graph.
     engine: name of the plan's engine.
-    constants: buffers of the weights and channel operands, by their names in the graph.
-    inputs: indices of the launch's inputs, by their names in the graph.
+    constants: buffers of the weights and channel operands, by the tensor's number in the graph.
+    inputs: indices of the launch's inputs, by the tensor's number in the graph.
     """
 
     graph: Any = field(repr=False)
@@ -93,7 +93,8 @@ class Cudnn(Algorithm):
     def variants_in(self, problem: Conv2dProblem, device: Device,
                     precisions: Sequence[str]) -> Iterator[Variant]:
         epilogues = _epilogues(problem)
-        # ways to apply the epilogue for which cuDNN has plans in strict float32 come first
+        # cuDNN may have plans in strict float32 for only one way to apply the epilogue; this way
+        # then comes first
         if "fp32" in precisions:
             epilogues.sort(key=lambda epilogue: not any(
                 offer.plans for offer in _offers(problem, device, epilogue, "fp32").values()))
@@ -200,7 +201,7 @@ def _offers(problem: Conv2dProblem, device: Device, epilogue: str,
 
 
 def _forms(problem: Conv2dProblem, epilogue: str, precision: str) -> list[CudnnForm]:
-    """Returns the descriptions for which cuDNN is asked for plans, one for each layout."""
+    """Returns the descriptions of the problem that cuDNN gets, one for each layout."""
     return [CudnnForm(precision, layout, epilogue != _SEPARATE, problem.sums_integers)
             for layout in _LAYOUTS]
 

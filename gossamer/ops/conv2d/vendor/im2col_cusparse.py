@@ -71,7 +71,7 @@ class Im2colCusparse(Algorithm):
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
         for algorithm in _ALGORITHMS:
-            # only CSR_ALG3 takes float16, and only the other two take batches of matrices
+            # only CSR_ALG3 takes float16, and only CSR_ALG1 and CSR_ALG2 take batches of matrices
             is_alg3 = algorithm == "CSR_ALG3"
             for precision in ("fp32", "fp16") if is_alg3 else ("fp32",):
                 itemsize = np.dtype(dtype_of(precision)).itemsize
@@ -146,7 +146,8 @@ def csr(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
 
 
 class _SparseProduct:
-    """The product of sparse weights with a part's im2col matrix, preprocessed by cuSPARSE."""
+    """The product of sparse weights with one part of the im2col matrix, preprocessed by
+    cuSPARSE."""
 
     def __init__(self, sparse: _CsrWeights, problem: Conv2dProblem, part: MatrixPart,
                  variant: Variant, device: Device) -> None:

@@ -30,7 +30,7 @@ _MOST_SUMS = 6
 """The most units of the projection that fit the registers of a work-item. A unit has the sums of
 four pixels and four channels."""
 _OUTPUTS = (49, 64, 32, 16)
-"""Output pixels of a tile, approximately."""
+"""The numbers of output pixels that tiles have, approximately."""
 _CHUNKS = (32, 16, 8)
 _WORK_GROUPS = (64, 128, 256)
 _MOST_SHARED = 48 * 1024

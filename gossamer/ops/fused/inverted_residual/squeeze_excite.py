@@ -95,8 +95,8 @@ class SqueezeExcite(FusionAlgorithm):
 
 
 class _Workspace:
-    """The places of three tensors in a variant's workspace: the depthwise convolution's results,
-    the sums of each channel over each tile, and the gates."""
+    """Where three tensors lie in a variant's workspace: the depthwise convolution's results, the
+    sums of each channel over each tile, and the gates."""
 
     def __init__(self, block: Block, variant: Variant, device: Device) -> None:
         tile, p = Tile.of(variant), block.depthwise

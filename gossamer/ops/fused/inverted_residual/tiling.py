@@ -83,8 +83,9 @@ class BlockTiling(BlockSizes):
 
     @cached_property
     def row_tiles(self) -> int:
-        """Tiles of 16 pixels that hold the inputs under a tile's windows, rounded up to whole units
-        of the expansion."""
+        """Number of tiles of 16 pixels that hold the inputs under the windows of a work-group. The
+        number is rounded up to a multiple of the tiles that a warp, or with wgmma a warpgroup,
+        expands at once."""
         of_unit = self.expand_tiles * self._warpgroup_warps
         return -(-self._windows // (ROWS * of_unit)) * of_unit
 
@@ -96,13 +97,13 @@ class BlockTiling(BlockSizes):
 
     @property
     def expand_pairs(self) -> int:
-        """Pairs of channel tiles that a warp expands at once, which share the pixels."""
+        """Pairs of channel tiles that a warp expands at once from the same pixels."""
         return self._expand_unit[1]
 
     @cached_property
     def _expand_unit(self) -> tuple[int, int]:
-        """Returns the tiles of pixels, and the pairs of tiles of channels, that a warp expands at
-        once."""
+        """Returns how many tiles of pixels, and how many pairs of tiles of channels, a warp expands
+        at once."""
         if self.block.expand is None:
             return 1, 1
         pairs = self.tile.chunk // 16
@@ -163,11 +164,13 @@ class BlockTiling(BlockSizes):
                    key=lambda count: self._project_cycles(count).alone)
 
     def _phase(self, issued: float, waited: float, shared: float) -> Phase:
-        """Returns a phase. issued: cycles in which a single warp issues its instructions."""
+        """Returns the cycles of a phase. issued: cycles in which one warp issues its instructions;
+        a scheduler issues the instructions of a quarter of the warps."""
         return Phase(issued * self.tile.warps / 4, waited, shared)
 
     def _sum_tiles(self, warpgroups_m: int) -> tuple[int, int]:
-        """Returns the pixel tiles and the pairs of channel tiles of a warp of the projection."""
+        """Returns how many pixel tiles, and how many pairs of channel tiles, the projection has for
+        each warp."""
         of_warpgroups = -(-self.pixel_tiles // self._warpgroup_warps)
         return (-(-of_warpgroups // (self._warpgroups // warpgroups_m)),
                 -(-self.out_pairs // warpgroups_m))
@@ -190,7 +193,7 @@ class BlockTiling(BlockSizes):
 
     @cached_property
     def sums(self) -> int:
-        """Sums of the projection of a work-item."""
+        """Number of sums of the projection that a work-item has."""
         tiles, pairs = self._sum_tiles(self.warpgroups_m)
         return 8 * tiles * pairs
 
@@ -219,7 +222,7 @@ class BlockTiling(BlockSizes):
 
     @cached_property
     def run(self) -> int:
-        """Outputs below one another that a warp convolves in turn."""
+        """Number of outputs below one another that a warp convolves in turn."""
         return min((run for run in _OUTPUTS_AT_ONCE if self.tile.rows % run == 0),
                    key=lambda run: self._product_cycles(run).alone)
 

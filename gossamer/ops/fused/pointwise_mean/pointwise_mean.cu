@@ -29,7 +29,8 @@
 #define LINE (4 * WIDTH)               /* channels of a line of 64 bytes */
 #define LINES CEIL_DIV(CHANNELS, LINE) /* lines of a pixel */
 #define OUT_TILES (OUT_PART / 8)
-/* words of 16 bytes of a row of weights, with padding so that two rows are in different banks */
+/* length of a row of weights in words of 16 bytes, with padding so that neighbouring rows begin in
+ * different banks */
 #define WEIGHT_ROW (LINES * 4 + (LINES % 2 ? 0 : 4))
 /* lines that are loaded at once; in float32 the split of a line takes twice as many registers */
 #define MOST_AT_ONCE (HALVES || TF32 ? 10 : 4)

@@ -2,10 +2,11 @@
  * copied once for all taps.
  *
  * Input pixels are numbered through the rows and through the images. The halo has HALO_PIXELS
- * consecutive pixels, beginning with the first pixel of the tile's first window. A line of the halo
- * has one word of each pixel, and the next line begins 8 banks further on. A tap outside of the
- * image has the number of another pixel, which may belong to another row or image. The tap's
- * operand is therefore not loaded from the halo, but from an array of zeros in shared memory. */
+ * consecutive pixels, beginning with the first pixel of the tile's first window. For each word of a
+ * pixel the halo has an array with this word of all its pixels. HALO_LINE is the size of such an
+ * array in bytes, with padding after it, so that the next array begins 8 banks further on. A tap
+ * outside of the image has the number of another pixel, which may belong to another row or image.
+ * The tap's operand is therefore not loaded from the halo, but from zeros in shared memory. */
 
 #pragma once
 
@@ -74,9 +75,9 @@ struct OwnWindow {
     uint inside;
 };
 
-/* Loads a lane's part of a pixel's step, or zeros where the tap of the lane's word is outside of
- * the image. place.x: bytes from the window's first word to the lane's word. place.y: number of the
- * word's tap. */
+/* Loads the bits of one step (256 bits of a pixel's inner product) that this lane multiplies; zeros
+ * where their tap is outside of the image. place.x: bytes from the window's first word to the
+ * lane's word. place.y: number of the word's tap. */
 INLINE Operand load_from_halo(const uchar *halo, const OwnWindow &window, const int2 &place,
                               const void *zeros)
 {

@@ -179,8 +179,8 @@ class WgmmaTile(Tile):
         return needed if has_room else 0
 
     def halo_line(self, layer: BinaryLayer, word_bits: int) -> int:
-        """Returns the bytes of one line of a halo: a word of each of its pixels, and the gap to the
-        next line."""
+        """Returns the bytes of one array of a halo, which has one word of each of the halo's
+        pixels, padding included."""
         pixels = halo_pixels(layer.convolution, self.pixels)
         return -(-pixels * layer.form.planes * word_bits // 8 // 128) * 128 + 32
 

@@ -47,8 +47,8 @@ def stages_of(problem: Conv2dProblem, precision: str) -> int:
 
 
 def lines_of(problem: Conv2dProblem, precision: str) -> int:
-    """Returns the number of lines of a stage: the output channels of a group, rounded up to whole
-    blocks."""
+    """Returns the number of lines of a stage: the output channels of a group, rounded up to a
+    multiple of 4 * vector_of(precision)."""
     block = 4 * vector_of(precision)
     return -(-(problem.out_channels // problem.groups) // block) * block
 
@@ -61,8 +61,8 @@ def packed_lines(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem,
     channels are ordered so that each lane of a row of the tensor cores' results has adjacent
     channels: line 8 f + 2 q + j of the block belongs to channel vector * q + 2 f + j, where f is
     a fragment, q one of the row's four lanes, and j is 0 or 1. Otherwise lines are in the order of
-    channels, and the pairs of channels of four lanes are adjacent. Piece p of line l is stored as
-    piece p ^ l % 8 of the line.
+    channels: each of the row's four lanes then has a pair of adjacent channels, and the next pair
+    belongs to the next lane. Piece p of line l is stored as piece p ^ l % 8 of the line.
     """
     vector = vector_of(precision)
     groups, stages = problem.groups, stages_of(problem, precision)

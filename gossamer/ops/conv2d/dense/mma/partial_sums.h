@@ -1,7 +1,7 @@
 /* Adds up the partial sums of a tile of implicit_gemm.cu. CLUSTER work-groups share the K
  * range of a tile, and WARPS_K warps of each work-group share the work-group's part of the range.
- * So HOLDERS = CLUSTER * WARPS_K warps hold a partial sum of each output. Each work-group adds up
- * every CLUSTER-th set of sums. */
+ * So HOLDERS = CLUSTER * WARPS_K warps hold a partial sum of each output. The sums are divided into
+ * sets, each of 8 pixels by 4 * VECTOR channels. Each work-group adds up every CLUSTER-th set. */
 
 #pragma once
 
@@ -44,8 +44,8 @@
             }
 }
 
-/* Adds the sums of all holders in one set to a lane's values. share: number of the set among the
- * sets that this work-group adds up. */
+/* Adds the partial sums of one set, from all holders, to a lane's values. share: number of the set
+ * among the sets that this work-group adds up. */
 [[maybe_unused]] INLINE void add_parts(float (&values)[VECTOR], const float4 *partial, int share,
                                        uint lane)
 {

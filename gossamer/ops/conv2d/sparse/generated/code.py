@@ -79,7 +79,7 @@ def generate(division: GeneratedTiling, arrays: Mapping[str, np.ndarray]) -> lis
 
 @dataclass
 class _Copy:
-    """A vector of each input channel that a work-item copies to shared memory.
+    """A vector that a work-item copies to shared memory from each input channel.
 
     source: register with the address of the vector in `channel`.
     target: register with the address of the vector in the first slot of shared memory.

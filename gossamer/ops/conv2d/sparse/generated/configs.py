@@ -246,8 +246,8 @@ def _all(problem: Conv2dProblem, limits: Limits, halves: bool) -> Iterator[Gener
 
 
 def _configs_per_unit(d: GeneratedTiling, limits: Limits) -> Iterator[GeneratedConfig]:
-    """Yields the config with the most work-groups that fit a multiprocessor. Where prefetch warps
-    may help, also yields a config with prefetch warps."""
+    """Yields the config of `d` with the largest blocks_per_unit that fits. Where prefetch warps may
+    help, also yields a config with prefetch warps."""
     per_unit = -(-math.prod(d.groups) // limits.compute_units)
     most = min(per_unit, _MOST_BLOCKS_PER_UNIT, _WORK_ITEMS_PER_UNIT // d.work_group)
     if not d.vector or d.copies > _MOST_COPIES:

@@ -158,8 +158,8 @@ class Results:
         return value
 
     def _leave_unless_inside(self, item: str) -> None:
-        """Emits the exit of work-items without a result. For other work-items the register `_at`
-        gets the index of their pixel and first image in an output channel."""
+        """Emits the exit of work-items without a result. In the other work-items the register `_at`
+        gets the index of the work-item's first result among the results of an output channel."""
         code, d = self._code, self._division
         problem, config = d.problem, d.config
         images, rows, columns = tile_indices(code, d)

@@ -15,9 +15,9 @@ class TableForm:
 
     rows: output channels of a block.
     points: output points of a work-item.
-    lanes: work-items of a set, which multiply a block's columns together.
+    lanes: work-items of a set. They multiply the same columns with the inputs of different points.
     blocks: blocks of a work-group.
-    splits: sets of work-items that share a block's columns: 1 or a multiple of rows.
+    splits: sets of work-items among which a block's columns are divided: 1 or a multiple of rows.
     masked: 1 where the kernel reads the input without padding and masks taps outside of the image,
     0 where the input is first copied with its padding.
     """
