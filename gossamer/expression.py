@@ -39,8 +39,8 @@ def _select(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _truth(compare: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """Returns the comparison with 1 and 0 as results, in the dtype of its arguments, as kernels
-    compute it."""
+    """Returns a function that compares as `compare` does, but returns 1 or 0 in the dtype of its
+    arguments, as kernels do."""
     return lambda a, b: compare(a, b).astype(np.result_type(a))
 
 

@@ -16,8 +16,8 @@ from gossamer.device.checks import check_view
 
 
 class Owner:
-    """Holds the only references to some objects of a driver. The references are dropped, which
-    releases the objects, while this thread holds the lock round the driver's calls."""
+    """Holds the only references to some objects of a driver. Dropping the references releases the
+    objects. The thread that drops them holds the lock round the driver's calls while it does so."""
 
     def __init__(self, objects: list[Any], calls: AbstractContextManager[Any]) -> None:
         self.objects = objects

@@ -25,7 +25,7 @@ the precisions before it."""
 
 EXACT = "b1"
 """The precision that rows of reports and benchmarks state for exact sums of bits. It is not one of
-PRECISIONS: an algorithm with exact sums is allowed whatever precision a policy allows."""
+PRECISIONS: policies of every precision allow exact sums."""
 
 
 @dataclass(frozen=True)
@@ -268,8 +268,9 @@ class Algorithm(abc.ABC):
         reads_parts: whether the op's own inputs may be parts of the channels of larger tensors in
         NHWC. writes_parts: whether the op's only output may be such a part if the epilogue has no
         tensor operands. A part is aligned as if its channels were a tensor of their own: in each
-        pixel it begins at a multiple of the largest power of 2, up to 16 bytes, that divides the
-        bytes of its channels. A concatenation reads and writes parts only where it joins channels.
+        pixel it begins at a multiple of its alignment in bytes. This alignment is the largest power
+        of 2, at most 16, that divides the number of bytes of its channels in one pixel. A
+        concatenation reads and writes parts only where it joins channels.
     by_name_only : bool
         Whether the algorithm computes a layer only where `only` names it. There are two reasons:
         the algorithm was not timed on a GPU yet; or another algorithm is an improved version of
@@ -437,8 +438,8 @@ class Algorithm(abc.ABC):
                    device: Device) -> Callable[[Device], object] | None:
         """Return work that another process can do before this process calls `prepare`.
 
-        Only the algorithms of vendors' libraries need this method: another process can call
-        `prepare` of gossamer's own algorithms without the device.
+        Only the algorithms of vendors' libraries need this method. For gossamer's own algorithms
+        the other process can call `prepare` itself, and does not open the device for it.
 
         Parameters
         ----------

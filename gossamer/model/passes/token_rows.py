@@ -1,6 +1,6 @@
-"""Where images become rows of tokens, or rows of tokens become images, makes the network transpose
-the images instead of the rows. An image that lies in NHWC, the layout in which convolutions are
-fast, already has the memory order of the rows, so that its transposition copies nothing."""
+"""Makes a network transpose images instead of rows of tokens, wherever it turns one into the other.
+An image that lies in NHWC, the layout in which convolutions are fast, already has the memory order
+of the rows, so that its transposition copies nothing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze")
 
 
 def transpose_images_for_tokens(graph: Graph, shapes: ShapesByBatch) -> bool:
-    """Rewrites the transposition of an image (N, C, H * W) to (N, H * W, C) as the transposition of
-    the image (N, C, H, W) before it is reshaped, and likewise from tokens back to an image. Returns
-    whether the graph was changed; nodes that no output needs any more stay in the graph."""
+    """Replaces a reshape of an image to (N, C, H * W) and a transposition to (N, H * W, C) by a
+    transposition to (N, H, W, C) and a reshape to (N, H * W, C). Replaces the nodes from tokens
+    back to an image likewise. Returns whether the graph was changed; nodes that no output needs any
+    more stay in the graph."""
     producers = {name: node for node in graph.nodes for name in node.outputs}
     names = names_of(graph)
     nodes: list[Node] = []

@@ -174,6 +174,8 @@ class _Generator:
         self._dtypes = [spec.dtype for spec in _operand_specs(self.problem, self.variant)]
         dense = dense_strides(self.sizes)
         self._scalar = [not any(walk) for walk in self.walks]
+        # operands that the kernel walks: it finds their elements by coordinates, strides and an
+        # offset, where it reads other operands at 0 or at the output's index
         self._walked = [index for index, walk in enumerate(self.walks)
                         if (any(walk) and walk != dense) or self.offsets[index]]
         self.numbers: list[int] = []

@@ -23,8 +23,8 @@ input."""
 
 
 class RoundsTopK(KernelAlgorithm):
-    """One launch with a round for each element that is taken. A round finds the element that is
-    next in the order after the element of the round before."""
+    """One launch with a round for each element that is taken. Each round finds the element that
+    follows, in sorted order, the element found by the previous round."""
 
     op = "top_k"
     name = "rounds"

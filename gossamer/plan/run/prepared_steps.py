@@ -60,9 +60,10 @@ class PreparedSteps:
             debug.show(step_line(step, elapsed, state, debug.level()))
 
     def profile(self, repeats: int) -> list[Timing]:
-        """Returns the time of every step that reports show. Each step runs on the data that the
-        steps before it computed. The time of a part is divided among its layers in proportion to
-        their times in the library's own profile."""
+        """Returns the times that a report shows, one for each step. Each step runs on the data that
+        the steps before it computed. A part has one time for each of its layers except reshapes:
+        the time of the part is divided among these layers in proportion to their times in the
+        library's own profile."""
         timings: list[Timing] = []
         for step, state, work in zip(self._program.steps, self.states, self._works, strict=True):
             if step.in_place:
@@ -100,8 +101,8 @@ class PreparedSteps:
     def _built_before(self) -> dict[int, Callable[[], Prepared]]:
         """Returns, by the indices of steps, functions that return prepared states. Another instance
         of this class has prepared these states for the same program, and this instance may use them
-        too. Preparing the states again would take most of the time of preparing the program for a
-        further thread or stream."""
+        too. When a program is prepared for a further thread or stream, most of the time would go
+        into preparing these states again."""
         earlier = self._program.prepared and self._program.prepared()
         if earlier is None:
             return {}

@@ -19,8 +19,8 @@ from gossamer.plan.tune.profile import LISTING, TuningProfile
 from gossamer.plan.tune.workers import WorkerPools
 
 _FEW_LISTED = 8
-"""The least number of pairs of a problem and a library's algorithm for which processes are started
-to ask the libraries."""
+"""Processes are started to ask the libraries only where there are at least this many pairs of a
+problem and a library's algorithm."""
 
 
 class Space:
@@ -49,7 +49,7 @@ class Space:
         """Futures of the answers of vendors' libraries that were asked in other processes. A future
         is done when the library has answered or failed."""
         self.why = f"with effort {effort}"
-        """The words that say where the limit of the time for building comes from."""
+        """Words for messages: what sets the limit on build time."""
 
     def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> None:
         """Begins to ask vendors' libraries, in other processes, which variants they have for

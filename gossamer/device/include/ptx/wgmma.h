@@ -39,8 +39,8 @@ template <int registers> INLINE void setmaxnreg_dec()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-/* setmaxnreg.inc: waits until other warps have given up enough registers that each work-item has
- * `registers` registers. */
+/* setmaxnreg.inc: waits until other warps have given up enough registers for each work-item of this
+ * warp to have `registers` registers. */
 template <int registers> INLINE void setmaxnreg_inc()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));

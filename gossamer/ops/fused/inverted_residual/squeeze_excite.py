@@ -130,7 +130,7 @@ class _Workspace:
 
 
 def _gate_parts(block: Block) -> int:
-    """Returns how many work-items together compute one number of the first product."""
+    """Returns how many work-items together compute one output of the squeeze layer."""
     assert block.excite is not None
     return max(1, _WORK_GROUP // block.excite.squeezed)
 

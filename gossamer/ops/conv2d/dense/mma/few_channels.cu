@@ -10,11 +10,12 @@
  * output covers parts of LINES successive lines, and each part begins PITCH numbers after the part
  * of the previous line.
  *
- * A row of the left operand is the window of an output. The row has KERNEL_W numbers of each of the
- * window's lines, and after them zeros up to ROW_WIDTH numbers. A lane loads two neighbouring
- * numbers at once, and clears numbers beyond the window. With an odd stride every other window
- * begins at an odd index, at which a lane cannot load two numbers at once. Shared memory then has a
- * second copy of all numbers, shifted by one, from which these windows are loaded.
+ * A row of the left operand is the window of an output. For each of the window's lines the row has
+ * ROW_WIDTH numbers: KERNEL_W numbers of the line, filled up with zeros. A lane loads two
+ * neighbouring numbers at once, and clears numbers beyond the window. With an odd stride every
+ * other window begins at an odd index, at which a lane cannot load two numbers at once. Shared
+ * memory then has a second copy of all numbers, shifted by one, from which these windows are
+ * loaded.
  *
  * The columns of the right operand are output channels. Within GROUP_TILES neighbouring tiles the
  * channels are permuted, so that the sums that a lane gets from mma belong to neighbouring channels
@@ -51,8 +52,8 @@
 #define HALO_W ((TILE_W - 1) * STRIDE_X + KERNEL_W)
 #define PITCH (CEIL_DIV(HALO_W, 2) * 2) /* numbers of a line */
 #define COPIED (CHANNELS * HALO_H * PITCH)
-/* numbers after the last line: for the last windows lanes may load these numbers, and then clear
- * them */
+/* numbers after the last line, which lanes may load with the numbers of the last windows, and then
+ * clear */
 #define TAIL (16 * PITCH)
 /* index at which the second copy begins, or 0 without a second copy. The copies lie half of all
  * banks apart, to avoid bank conflicts. */

@@ -16,9 +16,10 @@
  * split-K). With WGMMA, WARPS_M and WARPS_K are 1, and COPIERS further work-items do nothing but
  * copy.
  *
- * The four lanes of a row of sums together have a block of 4 * VECTOR output channels. Where four
- * or more channels are stored at once, the lines of a block are ordered so that the channels of one
- * lane are adjacent in memory.
+ * A fragment is the sums of 16 pixels by 8 output channels; four lanes hold each of its rows. The
+ * 4 * VECTOR output channels that these lanes hold in OF_BLOCK successive fragments are a block.
+ * Where four or more channels are stored at once, the lines of a block are ordered so that the
+ * channels of one lane are adjacent in memory.
  *
  * HALVES, KEEPS_WEIGHTS and STAGED are explained in implicit_gemm.cu. */
 
@@ -76,9 +77,10 @@
 #define HOLDERS (CLUSTER * WARPS_K) /* warps that hold a partial sum of each output */
 #define SUMS (TILE_P / 8 * WARPS_M * BLOCKS) /* sets of sums, each of 8 pixels by one block */
 #define SHARE CEIL_DIV(SUMS, CLUSTER) /* sets that a work-group adds up */
-/* The staged operand has OPERAND_STAGES stages of OPERAND_ROWS rows, one row for each pixel. A row
- * has OPERAND_PIECES pieces; OPERAND_PLACE is the number of pieces that lie before a piece in
- * shared memory. */
+/* The staged operand has one row for each pixel of a tile. The rows are divided into OPERAND_STAGES
+ * sets of OPERAND_ROWS rows. These sets are called stages, too, since each is copied to a slot of
+ * its own, as the lines of a stage are. A row has OPERAND_PIECES pieces; OPERAND_PLACE is the
+ * number of pieces that lie before a piece in its slot. */
 #define OPERAND_PIECES (TILE_M / VECTOR)
 #define OPERAND_FITS(stages) (TILE_P / (stages) * OPERAND_PIECES * 16 <= SLOT_BYTES)
 #define OPERAND_STAGES (STAGED ? OPERAND_FITS(1) ? 1 : OPERAND_FITS(2) ? 2 : 4 : 0)

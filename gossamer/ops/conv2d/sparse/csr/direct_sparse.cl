@@ -51,9 +51,11 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
 
 /* The output points of one channel are indexed by (outer, line, place, inner) from the outermost
  * on. A line is a row of output pixels, and a place is one pixel of this row. outer and inner
- * together state the image. plane, row and inner: the numbers of points of one outer index, of one
- * line and of one place. x_outer, ..., y_inner: the elements by which a step along an index moves
- * the window in x and the result in y. */
+ * together are the index of the image; _Points in direct_sparse.py divides it between them.
+ *
+ * plane: points of one outer index. row: points of one line. inner, as a parameter: points of one
+ * place. x_outer, ..., y_inner: the elements by which a step along an index moves the window in x
+ * and the result in y. */
 #define PARAMETERS                                                                          \
     const GLOBAL ELEMENT *RESTRICT x, const GLOBAL int *RESTRICT rows,                      \
     const GLOBAL int *RESTRICT columns, const GLOBAL float *RESTRICT values,                \

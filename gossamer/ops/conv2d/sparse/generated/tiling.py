@@ -26,8 +26,8 @@ class GeneratedConfig:
     columns: output columns of a work-group's tile.
     stage: input channels that are computed between two barriers.
     k_groups: sets of work-items that split the input channels and add up their sums at the end.
-    staggered_entries: parts of a stage's code at which different warps begin. Each warp runs all
-    parts, one after another, so that several instruction fetches are under way at once.
+    staggered_entries: parts of a stage's code. Different warps begin at different parts, so that
+    several instruction fetches are under way at once; each warp then runs all parts in turn.
     prefetch_warps: 1 where one extra warp per staggered entry runs its part of a stage's code,
     without computing results, before the other warps need the code. The other warps then find the
     code in the instruction cache, and all begin at the start of the stage's code. 0 where there are
