@@ -224,8 +224,9 @@ def _read(source: Path | io.BytesIO, name: str) -> Image.Image:
     except FileNotFoundError:
         raise InputError(f"{name}: no such image file") from None
     except UnidentifiedImageError:
+        array = "; an array is given by --input" if name.endswith((".npy", ".npz")) else ""
         raise InputError(f"{name}: not an image that can be read; expected "
-                         f"{', '.join(FORMATS)}") from None
+                         f"{', '.join(FORMATS)}{array}") from None
     except InputError:
         raise
     except Image.DecompressionBombError:

@@ -111,6 +111,13 @@ def test_other_formats_are_refused_whatever_their_name(tmp_path, form):
         load_image(path)
 
 
+def test_arrays_have_an_option_of_their_own(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, RGB)
+    with pytest.raises(InputError, match=r"x.npy: not an image .*; an array is given by --input"):
+        load_image(path)
+
+
 def test_imagenet_normalises_the_centre():
     flat = np.full((300, 400, 3), (10, 100, 250), np.uint8)
     prepared = PRESETS["imagenet"](flat)
