@@ -101,10 +101,15 @@ def test_texts_and_sequences() -> None:
 def test_ctrl_c_ends_a_loop() -> None:
     plan = gossamer.compile(counting(2**62), "host")
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    # a shell starts background processes with this signal ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        plan(np.zeros(2, np.float32))
-    timer.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            plan(np.zeros(2, np.float32))
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_what_onnxruntime_refuses_too_is_said_in_one_line() -> None:
