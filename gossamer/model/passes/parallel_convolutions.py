@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gossamer.expression import apply
+from gossamer.expression import apply, identity
 from gossamer.model.compose import Composer
 from gossamer.model.graph import Graph, Node, add_constant, names_of
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
@@ -232,13 +232,15 @@ def _add_weights(weight: np.ndarray, branch: _Branch, groups: int, pads: Sequenc
 def _convolution(graph: Graph, names: set[str], branch: _Branch, layer: Node) -> Node:
     """Returns a node that computes a branch in place of its layer."""
     result, = layer.outputs
-    bias = np.broadcast_to(branch.bias, (len(branch.weight), 1, 1)).reshape(-1)
-    inputs = [branch.source,
-              add_constant(graph, names, f"{result}.weight", branch.weight.astype(np.float32)),
-              add_constant(graph, names, f"{result}.bias", bias.astype(np.float32))]
+    inputs, epilogue = [branch.source, add_constant(
+        graph, names, f"{result}.weight", branch.weight.astype(np.float32))], identity()
+    if branch.bias.any():
+        bias = np.broadcast_to(branch.bias, (len(branch.weight), 1, 1)).reshape(-1)
+        inputs.append(add_constant(graph, names, f"{result}.bias", bias.astype(np.float32)))
+        epilogue = apply("add")
     return replace(layer, inputs=inputs, attributes={
         "strides": branch.strides, "pads": branch.pads, "dilations": branch.dilations,
-        "groups": branch.groups, "epilogue": apply("add")})
+        "groups": branch.groups, "epilogue": epilogue})
 
 
 def _addition(graph: Graph, names: set[str], node: Node, addends: Sequence[str],

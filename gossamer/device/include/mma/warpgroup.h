@@ -24,7 +24,7 @@
     "{ .reg .pred p; setp.eq.u32 p, 0, 0; " WGMMA_SHAPE(n) "{" registers "}, " x ", " weights ", " \
     WGMMA_OPTIONS " }"
 
-/* The asm operands of the sums. The number in a macro's name is the number of its first operand. */
+/* The instruction's operands for the sums. The number in a macro's name is its first operand. */
 #define REGISTERS_0 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
     "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -41,8 +41,8 @@
     "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, " \
     "%125, %126, %127"
 
-/* A lane's sums as asm operands: the four sums for 8 lines of the right operand (FOUR), and the 16
- * sums for 32 lines (SIXTEEN). */
+/* A lane's sums as operands of the instruction: the four sums for 8 lines of the right operand
+ * (FOUR), and the 16 sums for 32 lines (SIXTEEN). */
 #define FOUR(j) "+f"(sums[j][0]), "+f"(sums[j][1]), "+f"(sums[j][2]), "+f"(sums[j][3])
 #define SIXTEEN(j) FOUR(j), FOUR(j + 1), FOUR(j + 2), FOUR(j + 3)
 
