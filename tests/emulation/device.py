@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import os
 import platform
@@ -143,6 +142,12 @@ class EmulatedDevice(Device):
             raise CompileError(f"g++ cannot build {arguments[-1]}: {run.stderr}")
         return self._folder / arguments[-1]
 
+    def another(self) -> EmulatedDevice:
+        """Returns a device with the same kernels, whose limits and schedule may change alone."""
+        device = object.__new__(EmulatedDevice)
+        vars(device).update(vars(self))
+        return device
+
     def launch(self, kernel: Kernel, groups: Sequence[int], work_group_size: Sequence[int],
                arguments: Sequence[Argument], *, shared_bytes: int = 0,
                stream: Any = None) -> None:
@@ -264,7 +269,7 @@ def emulated(mode: str = "plain", schedule: int = 0) -> EmulatedDevice:
     if shutil.which("g++") is None:
         raise DeviceError("no g++ to build emulated kernels with; on Debian: apt-get install g++")
     if schedule:
-        device = copy.copy(emulated(mode))
+        device = emulated(mode).another()
         device.schedule = schedule
         return device
     device = EmulatedDevice(mode)
