@@ -21,6 +21,7 @@ TIMM_MODULES = tuple(f"{TIMM}{name}" for name in (
 _PICTURES = 8
 _SIZE = 224
 _LEAST_SCALE = 1e-3
+"""Equal scales of channels below this number become 1. Layer scales begin at 1e-6 to 1e-5."""
 
 
 def names_of(patterns: str | None) -> list[str]:

@@ -108,6 +108,14 @@ def _transpose_shape(state: InferenceState, node: Node) -> None:
         state.emit(node, [shape[axis] for axis in permutation], permutation=tuple(permutation))
 
 
+def swaps_matrices(node: Node) -> bool:
+    """Returns whether a node swaps the last two dimensions of its input and no others."""
+    permutation = tuple(node.attributes.get("permutation") or ())
+    rank = len(permutation)
+    return node.op == "transpose" and rank > 1 and (
+        permutation == (*range(rank - 2), rank - 1, rank - 2))
+
+
 def _expand_shape(state: InferenceState, node: Node) -> None:
     old, new = state.shapes[node.inputs[0]], list(node.attributes["shape"])
     if (state.graph.fixed_batch is not None and len(new) == len(old)

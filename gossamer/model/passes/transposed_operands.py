@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from gossamer.model.graph import Graph, Node, names_of, new_name
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch
+from gossamer.model.opset.shapes import swaps_matrices
 from gossamer.model.passes.batch_norm import readers
 
 
@@ -23,7 +24,7 @@ def scale_before_transposing(graph: Graph, shapes: ShapesByBatch) -> bool:
     changed = False
     for node in graph.nodes:
         turned = [maker for name in node.inputs if (maker := makers.get(name)) is not None
-                  and _swaps_matrices(maker)]
+                  and swaps_matrices(maker)]
         if node.op != "elementwise" or len(turned) != 1 or len(node.outputs) != 1 or (
                 not _all_products(users.get(node.outputs[0], []))
                 or not _are_single(node, turned[0].outputs[0], shapes)):
@@ -39,14 +40,6 @@ def scale_before_transposing(graph: Graph, shapes: ShapesByBatch) -> bool:
         changed = True
     graph.nodes = nodes
     return changed
-
-
-def _swaps_matrices(node: Node) -> bool:
-    """Returns whether a node swaps the last two dimensions and no others."""
-    permutation = tuple(node.attributes.get("permutation") or ())
-    rank = len(permutation)
-    return node.op == "transpose" and rank > 1 and (
-        permutation == (*range(rank - 2), rank - 1, rank - 2))
 
 
 def _all_products(nodes: list[Node]) -> bool:

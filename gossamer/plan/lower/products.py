@@ -102,9 +102,3 @@ def matmul(state: LowerState, node: Node) -> None:
     swapped = tuple(index for index, name in enumerate(node.inputs) if name in state.swapped)
     a, b = (state.swapped.get(name, name) for name in node.inputs)
     state.add(node, MatmulProblem(state.spec(a), state.spec(b), transposed=swapped), [a, b])
-
-
-def swaps_matrices(permutation: tuple[int, ...]) -> bool:
-    """Returns whether a permutation of dimensions swaps the last two and no others."""
-    rank = len(permutation)
-    return rank >= 2 and permutation == (*range(rank - 2), rank - 1, rank - 2)

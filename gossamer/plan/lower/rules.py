@@ -15,6 +15,7 @@ from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import OpDef
 from gossamer.model.opset.onnx_part import nodes_of
 from gossamer.model.opset.registry import OPSET
+from gossamer.model.opset.shapes import swaps_matrices
 from gossamer.ops.batch_norm.problem import BatchNormProblem
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.copy import problem as copy_problem
@@ -29,13 +30,7 @@ from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.ops.top_k.problem import TopKProblem
 from gossamer.ops.weights import WeightsStore
-from gossamer.plan.lower.products import (
-    conv2d,
-    conv_transpose2d,
-    gemm,
-    matmul,
-    swaps_matrices,
-)
+from gossamer.plan.lower.products import conv2d, conv_transpose2d, gemm, matmul
 from gossamer.plan.lower.state import LowerState
 from gossamer.plan.program import Layer
 from gossamer.tensor import default_spec
@@ -160,10 +155,10 @@ def _reshape(state: LowerState, node: Node) -> None:
 
 
 def _transpose(state: LowerState, node: Node) -> None:
-    (source,), permutation = node.inputs, tuple(node.attributes["permutation"])
-    if swaps_matrices(permutation) and state.constant(source) is None:
+    (source,) = node.inputs
+    if swaps_matrices(node) and state.constant(source) is None:
         state.swapped[node.outputs[0]] = source
-    state.copy(node, copy_problem.transpose(state.spec(source), permutation))
+    state.copy(node, copy_problem.transpose(state.spec(source), node.attributes["permutation"]))
 
 
 def _expand(state: LowerState, node: Node) -> None:
