@@ -146,6 +146,19 @@ def test_an_unknown_domain_is_refused_with_its_name() -> None:
         gossamer.compile(proto, "host")
 
 
+def test_a_file_without_onnx_own_domain_is_for_each_onnxruntime(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx.defs, "onnx_opset_version", lambda: 10**4)
+    graph = helper.make_graph(
+        [helper.make_node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml", threshold=0.5)], "signs",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 1)],
+                              ir_version=8)
+    result = gossamer.compile(proto, "host")(np.float32([[-1, 0.25, 1]]))
+    np.testing.assert_array_equal(result, [[0, 0, 1]])
+
+
 @pytest.mark.library_parts
 def test_values_that_a_whole_network_cannot_take_name_the_node() -> None:
     proto = model([helper.make_node("MatMul", ["x", "w"], ["a"], "product"),

@@ -23,6 +23,9 @@ from gossamer.model.readers.onnx.probe import Probe
 
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains whose operators ONNX Runtime knows."""
+_CAST_OPSET = 17
+"""The opset of the nodes that are added to a file without nodes of ONNX's own domain. Each supported
+version of ONNX Runtime knows it; the newest opset of the onnx package may be too new for it."""
 _OTHER_SIZES = {"batch": 2, "open_size": 192}
 """The sizes of open dimensions at which a condition is evaluated a second time."""
 _FLOAT64 = ("which is float64; give a precision, such as fp32, to have it computed in float32")
@@ -310,7 +313,7 @@ class Parts:
             graph.output.append(helper.make_tensor_value_info(inner, wanted, None))
         model = self._types.with_graph(graph)
         if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
-            model.opset_import.add(domain="", version=onnx.defs.onnx_opset_version())
+            model.opset_import.add(domain="", version=_CAST_OPSET)
         model.metadata_props.add(key=NODES, value=json.dumps(
             [[source(node), reason] for node, reason in members]))
         data = model.SerializeToString(deterministic=True)
