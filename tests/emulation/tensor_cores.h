@@ -123,32 +123,6 @@ void multiply_bits_of_group(int (&sums)[SUMS], unsigned a0, unsigned a1, unsigne
     wait_for_warp(file, line);
 }
 
-/* Adds products of a warp's 16 rows of a warpgroup's 64 and of N columns, whose numbers lie in
- * shared memory as bits do there. sums: for each 8 columns the four that a lane has. */
-template <int N>
-void multiply_rows_of_group(bool halves, float (*sums)[4], unsigned a0, unsigned a1, unsigned a2,
-                            unsigned a3, unsigned long long described, const char *file, int line)
-{
-    int lane = number() % 32;
-    Registers *warp = rows_of_groups[number() / 32];
-    warp[lane] = {{a0, a1, a2, a3}, {}};
-    wait_for_warp(file, line);
-    Columns columns = columns_of(described);
-    for (int n = 0; n < N / 2; n++) {
-        int row = lane / 4 + n / 2 % 2 * 8, column = lane % 4 * 2 + n % 2;
-        for (int k = 0; k < (halves ? 16 : 8); k++) {
-            int quarter = halves ? k % 8 / 2 : k % 4, upper = k / (halves ? 8 : 4);
-            unsigned bits = *(const unsigned *)(
-                columns.first
-                + (upper * columns.to_upper + n / 4 * columns.to_next + column) * 16 + quarter * 4);
-            sums[n / 4][n % 4] +=
-                element(warp[row % 8 * 4 + quarter].a[row / 8 + 2 * upper], k % 2, halves)
-                * element(bits, k % 2, halves);
-        }
-    }
-    wait_for_warp(file, line);
-}
-
 /* Returns a piece of 16 bytes of a described operand: piece k of a line. Bits 62 and 63 say how
  * lines lie: 0 in eights of pieces, 1 as 128 bytes whose pieces are permuted by bits 7 to 9 of
  * the address. */
@@ -165,6 +139,30 @@ static const char *described_piece(unsigned long long described, int line, int k
         address ^= address >> 3 & 0x70;
     }
     return (const char *)shared_pointer(address);
+}
+
+/* Adds products of a warp's 16 rows of a warpgroup's 64 and of N columns, which are
+ * described. sums: for each 8 columns the four that a lane has. */
+template <int N>
+void multiply_rows_of_group(bool halves, float (*sums)[4], unsigned a0, unsigned a1, unsigned a2,
+                            unsigned a3, unsigned long long described, const char *file, int line)
+{
+    int lane = number() % 32;
+    Registers *warp = rows_of_groups[number() / 32];
+    warp[lane] = {{a0, a1, a2, a3}, {}};
+    wait_for_warp(file, line);
+    for (int n = 0; n < N / 2; n++) {
+        int row = lane / 4 + n / 2 % 2 * 8, column = lane % 4 * 2 + n % 2;
+        for (int k = 0; k < (halves ? 16 : 8); k++) {
+            int quarter = halves ? k % 8 / 2 : k % 4, upper = k / (halves ? 8 : 4);
+            unsigned bits =
+                ((const unsigned *)described_piece(described, n / 4 * 8 + column, upper))[quarter];
+            sums[n / 4][n % 4] +=
+                element(warp[row % 8 * 4 + quarter].a[row / 8 + 2 * upper], k % 2, halves)
+                * element(bits, k % 2, halves);
+        }
+    }
+    wait_for_warp(file, line);
 }
 
 template <int N> void compute_product(const Product &product)
@@ -203,6 +201,14 @@ void multiply_later(bool halves, float (*sums)[4], unsigned long long rows,
                     unsigned long long columns, bool adds = true)
 {
     keep_product({compute_product<N>, sums, rows, columns, halves, adds, 0});
+}
+
+/* The same for rows in registers, which are read at once. */
+template <int N>
+void multiply_later(bool halves, float (*sums)[4], const uint4 &rows, unsigned long long columns)
+{
+    multiply_rows_of_group<N>(halves, sums, rows.x, rows.y, rows.z, rows.w, columns, __FILE__,
+                              __LINE__);
 }
 
 /* Computes the products that are not in the last `groups_left` groups. */

@@ -88,9 +88,9 @@ _WGMMA_FLOATS = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.align
 _WGMMA_LINES = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\."
                           r"f32\.f16\.f16 .*p, 1, 1, 0, 0; \}")
 """Products of float16 whose operands both lie in shared memory without swizzling."""
-_WGMMA_OF_MEMORY = re.compile(r'asm volatile\(WGMMA_TEXT\((\d+),[^;]*?'
-                              r'"l"\((\w+)\),\s*"l"\((\w+)\)\)')
-"""Products of floats whose operands both lie in shared memory."""
+_WGMMA_OF_PIXELS = re.compile(r'asm volatile\(WGMMA_TEXT\((\d+),[^;]*?'
+                              r'"l"\(weights\),\s*PIXEL_OPERANDS\(x\)\)')
+"""Products of floats whose pixels lie in shared memory or in registers."""
 _ASM = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*((?:(?:"[^"]*"|WGMMA_[A-Z]+)\s*)+)'
                   r'((?:[^()";]|"[^"]*"|\((?:[^()]|\([^()]*\))*\))*)\)')
 _LITERAL = re.compile(r'"([^"]*)"')
@@ -104,7 +104,7 @@ def translated(source: KernelSource) -> str:
     text = source.text()
     if DIALECT not in files_of(source.path):
         raise CompileError(f"{source.path.name} does not include dialect/common.h")
-    text = _WGMMA_OF_MEMORY.sub(r"emulation::multiply_later<\1>(HALVES, sums, \2, \3)", text)
+    text = _WGMMA_OF_PIXELS.sub(r"emulation::multiply_later<\1>(HALVES, sums, x, weights)", text)
     text = _ASM.sub(_instruction, text)
     text = _DYNAMIC.sub(r"\1 *const \2 = (\1 *)emulation::dynamic_shared();", text)
     if left := re.search(r"\basm\b.*", text.split("#ifdef __CUDACC__", 1)[1]):

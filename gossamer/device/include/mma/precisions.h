@@ -13,7 +13,14 @@
 typedef uint4 Pixels;
 typedef uint4 Weights;
 
+/* Returns numbers of any precision as operands. */
 INLINE uint4 as_operands(const uint4 &words)
+{
+    return rounded_operands(words);
+}
+
+/* Returns as operands numbers that were rounded when they were packed. */
+[[maybe_unused]] INLINE uint4 packed_operands(const uint4 &words)
 {
     return words;
 }
@@ -47,6 +54,11 @@ INLINE Operands as_operands(const uint4 &words)
     split(words.z, split_words.upper.z, split_words.lower.z);
     split(words.w, split_words.upper.w, split_words.lower.w);
     return split_words;
+}
+
+[[maybe_unused]] INLINE Operands packed_operands(const uint4 &words)
+{
+    return as_operands(words);
 }
 
 /* Adds three of the four products of upper and lower numbers; the product of the two lower numbers

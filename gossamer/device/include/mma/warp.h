@@ -17,6 +17,26 @@
     return packed;
 }
 
+/* Returns the bits of a float rounded to the 11 significant bits that TF32 keeps, for tensor cores,
+ * which truncate it: half of the last of these bits is added. NaN and infinity stay what they
+ * are. */
+[[maybe_unused]] INLINE uint round_to_tf32(uint bits)
+{
+    float power_of_two = __int_as_float((int)(bits & 0xff800000u));
+    return (uint)__float_as_int(FMA(power_of_two, 0x1p-11f, __int_as_float((int)bits)));
+}
+
+/* Returns the operands in words of 16 bytes: floats are rounded to TF32. */
+[[maybe_unused]] INLINE uint4 rounded_operands(const uint4 &words)
+{
+#if HALVES
+    return words;
+#else
+    return make_uint4(round_to_tf32(words.x), round_to_tf32(words.y), round_to_tf32(words.z),
+                      round_to_tf32(words.w));
+#endif
+}
+
 /* mma.sync.m16n8k16 (TF32: m16n8k8): multiplies a 16 x 16 (TF32: 16 x 8) tile of weights by 8
  * columns of the other operand and adds the products to sum. A lane holds rows lane / 4 and lane /
  * 4 + 8 of the result, each in columns 2 (lane % 4) and 2 (lane % 4) + 1. */

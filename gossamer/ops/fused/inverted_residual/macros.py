@@ -111,11 +111,8 @@ def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[st
     bias, rest = without_bias(epilogue)
     bounds = _half_bounds(rest.expression) if halves else None
     if bounds is None:
-        # Results of the depthwise convolution are rounded to TF32 for the projection. Results of
-        # the expansion are not rounded, because without float16 no tensor cores read them.
-        values = ("first, second" if prefix == "EXPAND_" else "rounded(first), rounded(second)")
         store = (f"{{ {prefix}EPILOGUE(first, channel, 0) "
-                 f"{prefix}EPILOGUE(second, (channel) + 1, 0) store_two(target, {values}); }}")
+                 f"{prefix}EPILOGUE(second, (channel) + 1, 0) store_two(target, first, second); }}")
     else:
         low, high = bounds
         steps = f"uint packed = two_halves{'_from_0' if low == 0 else ''}(first, second); "

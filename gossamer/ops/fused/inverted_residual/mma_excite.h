@@ -119,7 +119,6 @@ INLINE void scale_chunks(REAL *convolved, const float *gates, int own_chunks, co
             if ((tile.rank + own_chunk * CLUSTER) * CHUNK + channel + j >= hidden)
                 lanes[j] = 0.0f;
 #endif
-            lanes[j] = rounded(lanes[j]);
         }
         STORE_REAL4(convolved, place, MAKE4(lanes[0], lanes[1], lanes[2], lanes[3]));
     }

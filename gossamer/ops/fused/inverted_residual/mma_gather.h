@@ -46,9 +46,7 @@ INLINE void gather_windows(REAL *inputs, const INPUT *image, const Tile &tile GA
                                 * IMAGE_COLUMN
                             + channel * IMAGE_CHANNEL(image_height * image_width);
                 bool exists = first + j < GATHERED && rows_exist[r] && columns_exist[s];
-                float value;
-                LOAD_IMAGE(value, corner, place, channel, exists)
-                values[j] = rounded(value);
+                LOAD_IMAGE(values[j], corner, place, channel, exists)
             }
             REAL *target = inputs + pixel * X_ROW + first;
 #if HALVES

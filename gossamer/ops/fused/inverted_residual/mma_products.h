@@ -21,19 +21,7 @@ INLINE Pixels load_pixels(const REAL *first, int row, int step, uint lane)
 /* Loads the weights of one step of K for two tiles of channels. */
 INLINE Weights load_weights(const uint4 *first, uint lane)
 {
-    return as_operands(first[(int)lane]);
-}
-
-/* Returns a value that is to be stored for tensor cores. With TF32 the value is rounded, because
- * tensor cores would truncate it. */
-INLINE float rounded(float value)
-{
-#if TF32
-    /* NaN is not rounded: the addition would turn GPUs' NaN, whose bits are ones, into zero */
-    return value == value ? __int_as_float(__float_as_int(value) + 0x1000) : value;
-#else
-    return value;
-#endif
+    return packed_operands(first[(int)lane]);
 }
 
 #if HALVES

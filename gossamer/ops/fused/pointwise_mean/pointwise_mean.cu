@@ -87,7 +87,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_mean(
                     Pixels first = as_operands(make_uint4(upper.x, lower.x, upper.y, lower.y));
                     Pixels second = as_operands(make_uint4(upper.z, lower.z, upper.w, lower.w));
                     UNROLL for (int n = 0; n < OUT_TILES; n++) {
-                        Weights factor = as_operands(
+                        Weights factor = packed_operands(
                             factors[(n * 8 + lane / 4) * WEIGHT_ROW + (start + j) * 4 + lane % 4]);
                         multiply_tile(sums[n], first, factor, 0);
                         multiply_tile(sums[n], second, factor, 1);

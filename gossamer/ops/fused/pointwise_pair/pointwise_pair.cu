@@ -188,9 +188,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
             float sums[8][4] = {};
             wgmma_fence();
             UNROLL for (int channel = 0; channel < CHANNELS; channel += 16)
-                wgmma_ss(sums,
-                         matrix_descriptor(own + channel / 64 * SLOT_BYTES) + channel % 64 / 8,
-                         tile_descriptor(kept, 64, 8) + channel / 8 * 64);
+                wgmma(sums,
+                      matrix_descriptor(own + channel / 64 * SLOT_BYTES) + channel % 64 / 8,
+                      tile_descriptor(kept, 64, 8) + channel / 8 * 64);
             wgmma_commit_group();
             wgmma_wait_group<0>();
             if (slice > 0) {
@@ -234,9 +234,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
             wgmma_fence();
             UNROLL for (int part = 0; part < PARTS; part++)
                 UNROLL for (int step = 0; step < 4; step++)
-                    wgmma_ss(results[part], matrix_descriptor(lines) + step * 2,
-                             tile_descriptor(kept + FIRST_BYTES + part * (64 * 128), 64, 8)
-                                 + step * 128);
+                    wgmma(results[part], matrix_descriptor(lines) + step * 2,
+                          tile_descriptor(kept + FIRST_BYTES + part * (64 * 128), 64, 8)
+                              + step * 128);
             wgmma_commit_group();
             last_slot = slot_read + slot.number;
             last_stage = stage_read + stage.number;

@@ -7,10 +7,10 @@
  * A work-group computes one tile after the other. Asynchronous copies fill the slots of shared
  * memory ahead of the multiplications, also for the work-group's next tiles.
  * implicit_gemm_tile.h defines tiles, stages, slots, lines, pieces, steps and blocks. In TF32 the
- * inputs are truncated.
+ * inputs are rounded in registers.
  *
- * With WGMMA, warpgroups multiply straight from shared memory, and COPY_WARPS further warps do
- * nothing but copy. Tensor cores see copied lines only after a fence, and the fence waits for all
+ * With WGMMA, warpgroups multiply from shared memory (pixels in TF32 from registers), and
+ * COPY_WARPS further warps do nothing but copy. Tensor cores see copied lines only after a fence, and the fence waits for all
  * copies of its work-item, so the warps that copy cannot be the warps that multiply. Each slot has
  * two barriers: the first completes when the slot's lines have arrived, the second when the lines
  * were multiplied. Without WGMMA each warp copies lines. From shared memory it then loads to

@@ -109,8 +109,7 @@ template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][
                 int step_pieces = 2 * its.run_pieces;
 #endif
                 UNROLL for (int step = 0; step < STEPS; step++)
-                    wgmma_ss(sums[i], lines + step * step_pieces,
-                                   weights + step * (2 * TILE_M));
+                    wgmma(sums[i], lines + step * step_pieces, weights + step * (2 * TILE_M));
             }
             wgmma_commit_group();
             if (slice + tap > 0) {

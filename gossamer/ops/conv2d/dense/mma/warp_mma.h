@@ -14,7 +14,8 @@ INLINE void multiply_step(float (&sums)[FRAGMENTS_P][FRAGMENTS_M][4], uint x_add
 {
     uint4 lines[FRAGMENTS_P], weights[FRAGMENTS_M / 2];
     UNROLL for (int i = 0; i < FRAGMENTS_P; i++)
-        lines[i] = ldmatrix_x4((x_address ^ (uint)step << 5) + i * 16 * LINE);
+        lines[i] = rounded_operands(
+            ldmatrix_x4((x_address ^ (uint)step << 5) + i * 16 * LINE));
     UNROLL for (int j = 0; j < FRAGMENTS_M / 2; j++)
         weights[j] = ldmatrix_x4((weight_address ^ (uint)step << 5) + j * 16 * LINE);
     UNROLL for (int i = 0; i < FRAGMENTS_P; i++)

@@ -112,8 +112,9 @@ INLINE void multiply_point(float (&sums)[TILES][PRODUCTS][4], const Step &step, 
         }
 #else
         int upper_place = step.upper_places[half] + shift;
-        uint4 lower = pool[place >> 7].pieces[MOVED(place) ^ first_piece];
-        uint4 upper = pool[upper_place >> 7].pieces[MOVED(upper_place) ^ first_piece];
+        uint4 lower = rounded_operands(pool[place >> 7].pieces[MOVED(place) ^ first_piece]);
+        uint4 upper = rounded_operands(
+            pool[upper_place >> 7].pieces[MOVED(upper_place) ^ first_piece]);
         multiply_all(0, lower.x, upper.x);
         multiply_all(1, lower.y, upper.y);
         multiply_all(2, lower.z, upper.z);

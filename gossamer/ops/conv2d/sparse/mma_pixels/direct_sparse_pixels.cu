@@ -67,6 +67,16 @@ struct Step {
 #endif
 };
 
+/* Returns an input as an operand of mma: floats are rounded to TF32. */
+INLINE REAL rounded_operand(REAL input)
+{
+#if HALVES
+    return input;
+#else
+    return __int_as_float((int)round_to_tf32((uint)__float_as_int(input)));
+#endif
+}
+
 /* Multiplies a step. first: the piece of the first column for the warp's first fragment. */
 INLINE void multiply_step(float (&sums)[TILES][FRAGMENTS][4], const Step &step,
                           const REAL *first, uint lane)
@@ -177,7 +187,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
                 held[k] = 0;
                 const REAL *from = x + source;
                 if (left_over > k * at_once)
-                    held[k] = *from;
+                    held[k] = rounded_operand(*from);
                 source += at_once * plane;
             }
             if (is_first) {
