@@ -1,5 +1,5 @@
-"""Kernels for tensor cores round floats to TF32, where tensor cores would truncate: on the GPU where
-there is one; tests/emulation/test_tf32_rounding.py runs the kernels anywhere."""
+"""Kernels for tensor cores round floats to TF32, where tensor cores would truncate: on the GPU
+where there is one; tests/emulation/test_tf32_rounding.py runs the kernels anywhere."""
 
 from __future__ import annotations
 
