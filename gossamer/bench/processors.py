@@ -44,8 +44,8 @@ def sharing_cache(processor: int) -> set[int]:
 def transfer_ns() -> float:
     """Returns the nanoseconds that a cache line takes to move from another processor to the first
     one. The time is measured for every processor that this thread may use and that shares a cache
-    with the first processor; the longest time is returned. The result is 0 where the first
-    processor is the only one.
+    with the first processor; the longest time is returned. The result is 0 where
+    there is no such processor.
 
     To measure the time, the first processor reads a line that the other processor has written. The
     time for a line that the first processor has written is subtracted.
@@ -60,8 +60,8 @@ def transfer_ns() -> float:
 
 
 def far_notice(transfers: Sequence[float]) -> str:
-    """Returns a notice where transfers between processors were slow in most rounds of a case; an
-    empty text otherwise. transfers: transfer_ns() of each round."""
+    """Returns a notice where transfers between processors were slow most times that they were
+    measured for a case; an empty text otherwise. transfers: the results of transfer_ns()."""
     if not transfers or (median := statistics.median(transfers)) <= FAR_NS:
         return ""
     return (f"a cache line takes {median:.0f} ns between processors that share a cache, more than "

@@ -1,4 +1,5 @@
-"""Reads published sparse weights: MatrixMarket files, and the masks of DLMC (.smtx)."""
+"""Reads published sparse weights: MatrixMarket files, such as those of SkimCaffe's pruned AlexNet,
+and the masks of Google's DLMC (.smtx); benchmarks/README.md says where both are from."""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ from gossamer.model.infer.images_apart import images_apart
 from gossamer.model.infer.resolve import resolve
 
 _PROBES = (7, 5)
-"""Batch sizes at which the shapes of the network are inferred. Hardly any other dimension of a
-network has these sizes by chance, so that a dimension of these sizes follows the batch."""
+"""Batch sizes at which the shapes of the network are inferred, one after the other. A dimension
+that is 7 at the first and 5 at the second follows the batch; no dimension of a fixed size does
+that."""
 
 
 def mixing_node(graph: Graph, batch: int) -> str | None:

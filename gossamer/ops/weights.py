@@ -30,7 +30,8 @@ class WeightsInfo:
     mask_hash : str
         Hash of the positions of the nonzero weights; empty when no weight is zero.
     facts : ValueFacts
-        The value facts of the weights where they have few different values; else REAL.
+        The value facts of the weights where they have few different values; else REAL, by which
+        nothing is known.
     scaled_signs : bool
         Whether each output channel has a number c > 0 such that all weights of the channel are c or
         -c.

@@ -1,5 +1,5 @@
-"""The first step of the published convolution in OpenCL: a kernel makes the im2col matrix. Each
-work-item of the kernel copies the taps of one channel of one output pixel."""
+"""The first step of a published convolution in OpenCL (docs/algorithms.md): a kernel makes the
+im2col matrix. Each work-item of the kernel copies the taps of one channel of one output pixel."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class Im2colProblem(Problem):
-    """The taps of every output pixel of a convolution: a matrix (C R S, E F) for each image, with
-    zeros where a tap lies in the padding.
+    """The taps of every output pixel of a convolution: a matrix for each image, with a row for each
+    tap of each channel and a column for each output pixel. Taps in the padding are zeros.
 
     convolution: the convolution, whose weights and epilogue are not used.
     """
@@ -96,7 +96,8 @@ def reference(problem: Im2colProblem, inputs: Sequence[np.ndarray],
 
 
 def _matrix(problem: Im2colProblem, x: np.ndarray) -> np.ndarray:
-    """Returns the matrices (N, C R S, E F) of images (N, C, H, W), in the dtype of x."""
+    """Returns the matrices (N, taps of all channels, output pixels) of images (N, C, H, W), in the
+    dtype of x."""
     conv = problem.convolution
     top, left, bottom, right = conv.pads
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))

@@ -86,8 +86,9 @@ def _part_mixes(images: Images, node: Node) -> str:
 
 DEFINITIONS = (
     define("onnx_part",
-           text="values that cross into nodes of an ONNX file; model: those nodes as the bytes of "
-                "an ONNX model, whose inputs and outputs are the node's in their order",
+           text="the values that a part of an ONNX file reads from outside of the part; model: the "
+                "part as the bytes of an ONNX model, whose inputs and outputs are in the order of "
+                "this node's",
            shape=_part_shape, evaluate=not_evaluated, mixes=_part_mixes, passes_values=True,
            jumps=never_jumps, facts=nothing_known, float_only=False, attribute_inputs=()),
 )

@@ -1,6 +1,7 @@
-"""Batch norm with the mean and the variance of its own input, in two kernels that were published as
-steps of a convolution in OpenCL. In the first kernel a work-group of 512 computes the mean and the
-variance of a channel over the whole batch. The second kernel normalises every element."""
+"""Batch norm with the mean and the variance of its own input, in two kernels. They were published
+together with a convolution in OpenCL (docs/algorithms.md), which they follow. In the first
+kernel a work-group of 512 computes the mean and the variance of a channel over the whole batch.
+The second kernel normalises every element."""
 
 from __future__ import annotations
 

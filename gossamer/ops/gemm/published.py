@@ -1,4 +1,5 @@
-"""The matrix product of a published convolution in OpenCL, as an algorithm of gemm."""
+"""The matrix product of a published convolution in OpenCL (docs/algorithms.md), as an algorithm of
+gemm."""
 
 from __future__ import annotations
 

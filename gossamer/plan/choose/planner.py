@@ -129,8 +129,8 @@ class Planner:
         else:
             program, accuracy = self._calibration.choose(make, self._error)
             planned = Planned(program, accuracy=accuracy)
-        # a new assigner was made for each set of less precise layers: further programs must come
-        # from the assigner of the taken program
+        # a new assigner was made for each set of less precise layers, and _refined() needs the one
+        # that made the taken program
         return planned, next(maker for program, maker in made if program is planned.program)
 
     def _made(self, network: Network,

@@ -145,7 +145,8 @@ class Database:
         process ends."""
         self.flush()
         if not self.is_kept:
-            # lines still wait where the garbage collector drops the cache while this thread writes
+            # the garbage collector may call this method in the middle of a write by the same
+            # thread; that write holds the lock, so that flush() cannot write
             atexit.register(self.flush)
 
     @property
@@ -338,9 +339,9 @@ def _insert(base: sqlite3.Connection, section: Section) -> None:
     made_by = _text(section["made_by"])
     present = {of_versions(key, line) for key, line in section.get("candidates", {}).items()}
     for any_version, this_version in present:
-        # Both prefixes end with a space, and the character after the space is "!". So in sorted
-        # order the keys that begin with a prefix, and no other keys, lie from the prefix on and
-        # before the same text with "!" in place of its last space.
+        # Both prefixes end with a space, and in the order of characters "!" is next to the space.
+        # So the keys that begin with a prefix, and no other keys, lie from the prefix on and before
+        # the same text with "!" in place of its last space.
         base.execute("DELETE FROM line WHERE made_by = ? AND kind = 'candidates'"
                      " AND key >= ? AND key < ? AND substr(key, 1, ?) != ?",
                      (made_by, any_version, any_version[:-1] + "!", len(this_version),

@@ -146,7 +146,8 @@ class CandidateBuilds:
                 built = workers.build(attempt.algorithm, attempt.group.problem, attempt.variant,
                                       weights).result()
         try:
-            # a build mostly waits for compilers, so it begins before the reference is computed
+            # a build mostly waits for compilers, while another thread may compute the reference
+            # that set_of() returns below
             with self._profile.stage(BUILDING):
                 prepared = build(attempt.algorithm, weights, layer.problem, attempt.variant,
                                  self._device, built)

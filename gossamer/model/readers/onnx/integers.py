@@ -3,9 +3,9 @@ nodes that compute quantised values in float32.
 
 A quantised value holds integers q of few bits that stand for the numbers (q - zero point) * scale.
 In gossamer's graph the value is q - zero point in float32. Floats hold these integers exactly,
-zeros round an image are the right padding, and rounding is element-wise arithmetic in the epilogue
-of the layer before. Where a node reads the integers q of the file, they are computed from the
-float32 value.
+images are padded with zeros, since 0 stands for the zero point, and integers are rounded by
+element-wise arithmetic in the epilogue of the layer before. Where a node reads the integers q of
+the file, they are computed from the float32 value.
 """
 
 from __future__ import annotations
@@ -179,8 +179,9 @@ def quantisation(node: OnnxNode, integers: Integers, indices: tuple[int, int], v
 
 
 def constant(node: OnnxNode, c: Composer, array: np.ndarray, role: str) -> int:
-    """Adds a constant to the expression `c`, as a step where the constant has one element, else as
-    an operand. Returns the number of the constant in `c`."""
+    """Adds a constant to the expression `c`: into its text where the constant has one element, else
+    as an operand. Returns the number by which further steps of the expression name the constant, as
+    Composer gives numbers to its values."""
     if array.size == 1:
         return c.constant(float(array.reshape(-1)[0]))
     return c.operand(node.add_constant(array.astype(np.float32), role))

@@ -169,7 +169,8 @@ def _constant_of_shape(node: OnnxNode) -> None:
 
 
 def _range(node: OnnxNode) -> None:
-    node.attribute("stash_type")  # the type in which float16 is summed up: float32 will do for all
+    # read, so that it counts as known; it names the type of ONNX's sums, and ours are float32
+    node.attribute("stash_type")
     node.emit("range", [node.required(i) for i in range(3)])
 
 

@@ -45,20 +45,20 @@ class Blocked(KernelBackprop):
             return reason
         if problem.batch > 1 or problem.velocity:
             return "blocks are of online training without momentum"
-        if any(form.unfit(problem, device) is None for form in _FORMS.values()):
+        if any(form.why_unfit(problem, device) is None for form in _FORMS.values()):
             return None
-        return (f"pipeline: {pipeline.FORMS[0].unfit(problem, device)}; "
-                f"launches: {in_turn.FORMS[-1].unfit(problem, device)}")
+        return (f"pipeline: {pipeline.FORMS[0].why_unfit(problem, device)}; "
+                f"launches: {in_turn.FORMS[-1].why_unfit(problem, device)}")
 
     def is_pipelined(self, problem: BackpropProblem, device: Device) -> bool:
         """Returns whether one work-group can train a network; the first variants are then
         pipelines."""
         return self.supports(problem, device) is None and any(
-            form.unfit(problem, device) is None for form in _PIPELINES)
+            form.why_unfit(problem, device) is None for form in _PIPELINES)
 
     def variants(self, problem: BackpropProblem, device: Device) -> Iterator[Variant]:
         for config, form in _FORMS.items():
-            if form.unfit(problem, device) is None:
+            if form.why_unfit(problem, device) is None:
                 yield Variant(config, problem.inputs, problem.outputs,
                               workspace=form.workspace(problem))
 

@@ -59,7 +59,7 @@ class InTurn:
         """Returns the bytes of workspace that the launches need."""
         return _Memory(problem, self).nbytes
 
-    def unfit(self, problem: BackpropProblem, device: Device) -> str | None:
+    def why_unfit(self, problem: BackpropProblem, device: Device) -> str | None:
         """Returns the reason why the device cannot train the network with this config, or None."""
         blocks, units = -(-problem.samples // self.block), problem.sizes[1]
         if 2 * blocks > MOST_LAUNCHES:

@@ -51,9 +51,10 @@ typedef struct {
     float product[PRODUCTS_PER_ITEM], target[TARGETS_PER_ITEM];
 } Fetched;
 
-/* Fetches the inner products of network `source` and the targets for the block whose first sample
- * is `next`. In place of samples that do not exist, targets of an earlier sample are fetched,
- * without effect. */
+/* Fetches the inner products of the samples and the targets of the block whose first sample is
+ * `next`. source: the network whose inner products are fetched. It is network 0 where the
+ * samples of both are in the same order. In place of samples that do not exist, targets of an
+ * earlier sample are fetched, without effect. */
 INLINE void fetch_records(Fetched *fetched, const Run *run, const SHARED_POINTER int *data_row,
                           int source, int record_item, int next)
 {
@@ -71,7 +72,8 @@ INLINE void fetch_records(Fetched *fetched, const Run *run, const SHARED_POINTER
     }
 }
 
-/* Writes the losses of the block whose first sample is `last`, from its records. */
+/* Writes the losses of the previous block from its records. last: the index of the first sample of
+ * that block. */
 INLINE void write_losses(const SHARED_POINTER float *records, const Run *run, int record_item,
                          int last)
 {

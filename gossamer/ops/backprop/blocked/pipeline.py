@@ -71,7 +71,7 @@ class PipelineLayoutBase:
             self.nbytes += 4 * padded(count)
         self.macros["FLOATS"] = self.nbytes // 4
 
-    def unfit(self, device: Device) -> str | None:
+    def why_unfit(self, device: Device) -> str | None:
         """Returns the reason why a work-group of the device has no room for the network, or
         None."""
         limits = device.limits
@@ -140,13 +140,13 @@ class Pipeline:
         """Returns the bytes of workspace that the launches need."""
         return SampleRun(problem, self.reach).nbytes
 
-    def unfit(self, problem: BackpropProblem, device: Device) -> str | None:
+    def why_unfit(self, problem: BackpropProblem, device: Device) -> str | None:
         """Returns the reason why a work-group cannot train the network with this config, or
         None."""
         if (reason := unfit_sizes(problem)) is not None:
             return reason
         layout = _PipelineLayout(problem, self)
-        if (reason := layout.unfit(device)) is not None:
+        if (reason := layout.why_unfit(device)) is not None:
             return reason
         if layout.lanes > 32 or layout.fetched > _MOST_FETCHED:
             return "too many registers"

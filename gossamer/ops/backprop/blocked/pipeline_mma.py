@@ -53,7 +53,7 @@ class PipelineMma:
         """Returns the bytes of workspace that the launches need."""
         return SampleRun(problem, self.reach).nbytes
 
-    def unfit(self, problem: BackpropProblem, device: Device) -> str | None:
+    def why_unfit(self, problem: BackpropProblem, device: Device) -> str | None:
         """Returns the reason why a work-group cannot train the network with this config, or
         None."""
         if not device.limits.mma:
@@ -63,7 +63,7 @@ class PipelineMma:
         layout = _MmaLayout(problem, self)
         if layout.groups > _MOST_GROUPS:
             return f"{layout.groups} groups of inputs a warp, more than {_MOST_GROUPS}"
-        return layout.unfit(device)
+        return layout.why_unfit(device)
 
     def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
         """Returns the launches that train on all samples."""

@@ -316,7 +316,7 @@ def _gpu_us(problem: Conv2dProblem, tile: Tile, limits: Limits, rates: PeakRates
     by its rate of copies; the start and the latencies stay the same.
     """
     # in cycles, except `read`: the time of reading an operand from shared memory, as a multiple of
-    # the time of a multiply-add
+    # the time of a multiply-add; `fill` is the time until the pipeline of multiply-adds is full
     start, read, latency, fill, store, stage = 3800, 0.4, 224, 3.76, 0.29, 0.029
     slower = H200_UNIT.multiply_adds / rates.multiply_adds
     moving = H200_UNIT.nbytes / rates.nbytes

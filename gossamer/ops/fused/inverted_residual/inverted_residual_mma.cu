@@ -25,7 +25,8 @@
  *
  * In float16 tensor cores compute the depthwise convolution, too: the 16 rows of the right operand
  * are two taps of 8 channels, and its diagonals hold the taps' weights. A warp computes RUN outputs
- * below one another in each of 16 columns, so that it loads an input once for all rows of taps.
+ * below one another in each of 16 columns of the tile, so that it loads an input once for all rows
+ * of taps.
  *
  * mma_sizes.h has the macros and their meanings; mma_gather.h and ops/image.h have
  * further macros for GATHERS, and mma_excite.h has further macros for EXCITES. */
@@ -185,7 +186,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
 
 #if EXCITES
     /* a work-group without a chunk has not yet waited for the copies of its inputs, and the sums
-     * take the memory of the inputs */
+     * that it receives from others take the memory of the inputs */
     cp_async_wait_group<0>();
     BARRIER();
     int own_chunks = tile.rank < chunks ? (chunks - 1 - tile.rank) / CLUSTER + 1 : 0;
@@ -228,7 +229,8 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
         int row = tile.first_row + pixel / TILE_W, column = tile.first_column + pixel % TILE_W;
         if (pixel < TILE_H * TILE_W && row < out_height && column < out_width) {
             int place = (GROUP_ID(2) * out_height + row) * out_width + column;
-            /* index of the same pixel and channel in x; the value there is added to the result */
+            /* where the value lies that is added to the result: in the tile of x in shared memory,
+             * or in a tensor with the shape of y */
             [[maybe_unused]] int operand =
                 EXPANDS && !EXCITES
                     ? ((row - tile.above - tile.top) * tile.columns + column - tile.left

@@ -109,7 +109,7 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         for tile in _tiles(block, ranked, device.limits):
             (plain,) = layout_variants(problem, ("NHWC",), tuple(asdict(tile).items()))
             for precision in precisions:
-                if BlockTiling(block, tile, precision).unfit(device.limits) is None:
+                if BlockTiling(block, tile, precision).why_unfit(device.limits) is None:
                     variant = (plain.as_fp16 if precision == "fp16" else
                                replace(plain, precision=precision))
                     # a network's input is read in the format in which the network gets it

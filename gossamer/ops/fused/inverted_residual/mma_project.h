@@ -12,8 +12,8 @@
  * tiles of its warpgroup. */
 typedef float Sums[SUM_TILES][2 * SUM_PAIRS][4];
 
-/* The work of a warpgroup in the projection. m: the warpgroup's number among the warpgroups that
- * share the channels. p: the warpgroup's number among the warpgroups that share the pixels. */
+/* The part of the projection that a warpgroup computes: part m of the channels and part p of the
+ * pixels. */
 struct Share {
     int m, p;
 };

@@ -46,7 +46,7 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
                     for wgmma in (0, 1):
                         tile = BlockTile(rows, columns, chunk, cluster, warps, wgmma)
                         divided = BlockTiling(block, tile, precision)
-                        if divided.unfit(limits) is None:
+                        if divided.why_unfit(limits) is None:
                             fitting.append(divided)
     return tuple(sorted(fitting, key=lambda divided: divided.cycles(limits)))
 
@@ -69,7 +69,7 @@ def fits(block: Block, precision: str, limits: Limits) -> bool:
     smallest chunk and without a cluster are tried first, because this is quick."""
     if block.excite is None and any(
             BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
-                        precision).unfit(limits) is None
+                        precision).why_unfit(limits) is None
             for rows, columns in _shapes(block) for warps in WARPS):
         return True
     return any(tilings(of_batch(block, batch), precision, limits) for batch in BATCHES)

@@ -291,7 +291,7 @@ class BlockTiling(BlockSizes):
         accesses = p.kernel[0] * (window + p.kernel[1]) + columns_at_once
         return self._phase(issued, 1.5 * issued, units / 32 * _ACCESS * accesses)
 
-    def unfit(self, limits: Limits) -> str | None:
+    def why_unfit(self, limits: Limits) -> str | None:
         """Returns the reason why the device cannot run the tile, or None."""
         if self.shared_bytes > limits.shared_bytes_opt_in:
             return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "

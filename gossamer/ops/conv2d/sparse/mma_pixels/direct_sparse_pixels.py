@@ -87,7 +87,7 @@ class DirectSparsePixels(Algorithm):
         if not _fitting(problem, "tf32", device.limits):
             least = min((PixelTiling(problem, shape, "tf32") for shape in _runnable(device.limits)),
                         key=lambda divided: divided.shared_bytes)
-            return least.unfit(device.limits)
+            return least.why_unfit(device.limits)
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
@@ -156,7 +156,7 @@ def _fitting(problem: Conv2dProblem, precision: str, limits: Limits) -> list[Pix
     by_size: dict[int, list[PixelTiling]] = defaultdict(list)
     for shape in _runnable(limits):
         divided = PixelTiling(problem, shape, precision)
-        if divided.unfit(limits) is None:
+        if divided.why_unfit(limits) is None:
             by_size[shape.cluster].append(divided)
     in_order = (sorted(of_size, key=lambda divided: cycles(divided, limits))
                 for of_size in by_size.values())

@@ -213,7 +213,7 @@ class PixelTiling:
         barrier = 8 if self.shape.cluster > 1 else 0
         return self.piece_bytes * self.pieces + self.shape.partial_bytes + channel_numbers + barrier
 
-    def unfit(self, limits: Limits) -> str | None:
+    def why_unfit(self, limits: Limits) -> str | None:
         """Returns the reason why the device cannot run MOST_IMAGES images; None where it can."""
         if self.shared_bytes > limits.shared_bytes_opt_in:
             return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
@@ -235,8 +235,9 @@ class PixelTiling:
 def cycles(divided: PixelTiling, limits: Limits) -> float:
     """Returns the expected cycles of the kernel, without its launch. A work-group copies its inputs
     from the L2 cache to shared memory, multiplies its steps of 16 columns and adds up its sums.
-    Multiplying takes the time for which one warp waits, or the time in which all work-groups of a
-    multiprocessor issue their instructions, whichever is longer."""
+    Multiplying takes the longer of two times: the latencies of all steps of the warp with the
+    longest list of columns, or the issue of the instructions of all work-groups of a
+    multiprocessor."""
     problem, shape = divided.problem, divided.shape
     density = problem.weights_info.density
     groups = (shape.cluster * divided.blocks // shape.blocks * problem.groups
