@@ -91,7 +91,7 @@ TILES = (
 
 class MmaMatmul(DeviceMatmul):
     """Multiplies on tensor cores in TF32 or float16 with float32 sums. In TF32 the operands are
-    truncated."""
+    rounded."""
 
     name = "matmul_mma"
 

@@ -43,7 +43,7 @@ _MOST_ROWS = 2**15
 
 class _MmaProduct(Algorithm):
     """Computes a convolution on tensor cores in TF32 or float16 with float32 sums. In TF32 inputs
-    are truncated."""
+    are rounded."""
 
     op = "conv2d"
     reads_parts = True

@@ -150,7 +150,7 @@ class DirectSparseMma(Algorithm):
 
     A column that one of 16 similar output channels needs is multiplied for all of them: a NaN or
     infinity of the input reaches all 16, even a channel whose weight in this column is zero. In
-    TF32 inputs are truncated.
+    TF32 inputs are rounded.
     """
 
     op = "conv2d"

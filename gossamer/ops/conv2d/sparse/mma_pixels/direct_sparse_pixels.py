@@ -68,7 +68,7 @@ class DirectSparsePixels(Algorithm):
 
     A column that one output channel of a block of 16 or 32 needs is multiplied for all of them: a
     NaN or infinity of the input reaches the whole block, even a channel whose weight in this column
-    is zero. In TF32 inputs are truncated.
+    is zero. In TF32 inputs are rounded.
     """
 
     op = "conv2d"
