@@ -61,6 +61,7 @@ struct Rendezvous {
 
 Item *items, *running;
 int count, group_items, warps; /* of all work-groups of the running cluster */
+int returned; /* how many of these work-items have returned */
 Place scheduler;
 void *scheduler_fiber;
 Rendezvous *named, *warp_barriers, *ballots, cluster_barrier; /* each group has NAMED of them */
@@ -131,6 +132,24 @@ void check_one_place(const Rendezvous *place)
                  item->file);
 }
 
+/* Lets the work-items that wait at a barrier continue. */
+void let_continue(Rendezvous *place)
+{
+    check_warps(place);
+    if (place >= named && place < named + NAMED * MOST_GROUPS && (place - named) % NAMED == 0)
+        check_one_place(place);
+    unsigned ballot = 0;
+    for (Item *item = place->first; item; item = item->next)
+        ballot |= (unsigned)item->predicate << item->number % WARP;
+    for (Item *item = place->first; item; item = item->next) {
+        item->ballot = ballot;
+        item->state = READY;
+    }
+    place->first = nullptr;
+    place->come = 0;
+    place->phase++;
+}
+
 void meet(Rendezvous *place, int wanted, bool orders, const char *file, int line)
 {
     Item *own = running;
@@ -151,22 +170,19 @@ void meet(Rendezvous *place, int wanted, bool orders, const char *file, int line
         own->at = place;
         switch_back(own);
     } else {
-        check_warps(place);
-        if (place >= named && place < named + NAMED * MOST_GROUPS && (place - named) % NAMED == 0)
-            check_one_place(place);
-        unsigned ballot = 0;
-        for (Item *item = place->first; item; item = item->next)
-            ballot |= (unsigned)item->predicate << item->number % WARP;
-        for (Item *item = place->first; item; item = item->next) {
-            item->ballot = ballot;
-            item->state = READY;
-        }
-        place->first = nullptr;
-        place->come = 0;
-        place->phase++;
+        let_continue(place);
     }
     if (orders && __tsan_acquire)
         __tsan_acquire(order);
+}
+
+/* The barrier of a cluster waits for no work-item that has returned. */
+void note_return(Item *own)
+{
+    own->state = RETURNED;
+    cluster_barrier.wanted = count - ++returned;
+    if (cluster_barrier.come && cluster_barrier.come == cluster_barrier.wanted)
+        let_continue(&cluster_barrier);
 }
 
 int warp_size(const Item *item)
@@ -227,12 +243,12 @@ void wait_for_group(const char *file, int line)
 
 void wait_for_cluster(const char *file, int line)
 {
-    meet(&cluster_barrier, count, true, file, line);
+    meet(&cluster_barrier, count - returned, true, file, line);
 }
 
 void meet_cluster(const char *file, int line)
 {
-    meet(&cluster_barrier, count, false, file, line);
+    meet(&cluster_barrier, count - returned, false, file, line);
 }
 
 void wait_for_part(int number, int wanted, const char *file, int line)

@@ -51,7 +51,7 @@ void start()
 {
     Item *own = running;
     run_kernel();
-    own->state = RETURNED;
+    note_return(own);
     if (__tsan_release)
         __tsan_release(&done);
     switch_back(own);
@@ -115,6 +115,7 @@ void run_cluster(Index first)
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stacks == MAP_FAILED)
         fail("no memory for %d stacks", count);
+    returned = 0;
     for (int n = 0; n < count; n++) {
         Item *item = items + n;
         unsigned own = n % group_items;

@@ -74,6 +74,20 @@ def test_work_groups_take_several_tiles(emulate: Emulate, monkeypatch: pytest.Mo
             variant["keeps_weights"] or variant["tile_m"] == 64 or variant["warps_k"] > 1)])
 
 
+@pytest.mark.parametrize("mode, problem, precision, cluster", [
+    ("bounds", POINTWISE, "fp16", 1), ("races", POINTWISE, "tf32", 1),
+    ("races", DEEP, "fp16", 2), ("bounds", DEEP, "tf32", 2),
+    ("bounds", WINDOWS, "tf32", 1), ("races", WINDOWS, "fp16", 2)])
+def test_warpgroups_multiply_what_other_warps_copy(
+        emulate: Emulate, mode: str, problem: Conv2dProblem, precision: str, cluster: int) -> None:
+    device = emulate(mode, schedule=2)
+    device.limits = replace(device.limits, wgmma=True)
+    check(problem, device, [
+        variant for variant in algorithm_of(problem, device).variants(problem, device)
+        if variant["wgmma"] and variant.precision == precision
+        and variant["cluster"] == cluster][:1])
+
+
 @pytest.mark.parametrize("name", ["1x1 of fours", "1x1 of pairs", "odd channels"])
 @pytest.mark.parametrize("precision", ["tf32", "fp16"])
 def test_it_reads_and_writes_parts_of_larger_tensors(emulate: Emulate, name: str,
