@@ -24,8 +24,9 @@ from gossamer.model.readers.onnx.probe import Probe
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains whose operators ONNX Runtime knows."""
 _CAST_OPSET = 17
-"""The opset of the nodes that are added to a file without nodes of ONNX's own domain. Each supported
-version of ONNX Runtime knows it; the newest opset of the onnx package may be too new for it."""
+"""The opset of the nodes that are added to a file without nodes of ONNX's own domain. Each
+supported version of ONNX Runtime knows it; the newest opset of the onnx package may be too new for
+it."""
 _OTHER_SIZES = {"batch": 2, "open_size": 192}
 """The sizes of open dimensions at which a condition is evaluated a second time."""
 _FLOAT64 = ("which is float64; give a precision, such as fp32, to have it computed in float32")
