@@ -7,6 +7,7 @@ import io
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,11 @@ from gossamer.bench import call_contest, peaks
 from gossamer.bench.call_contest import CallCase
 from gossamer.bench.call_times import Load
 from gossamer.bench.contender import OWN, AbsentError, CalledContender, PeerNetwork
+from gossamer.bench.peers.call_inputs import TENSORS
 from gossamer.bench.report.tables import markdown
 from gossamer.bench.rows import Stamp, append_rows, csv_bytes, read_rows
-from gossamer.bench.suites.calls import BOUND, ONE_BY_ONE, folder_case
+from gossamer.bench.suites import calls
+from gossamer.bench.suites.calls import BOUND, ONE_BY_ONE, folder_case, latency_case
 from gossamer.cli.app import app
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError
@@ -113,6 +116,24 @@ def test_a_picture_that_cannot_be_read_is_an_error(tiny: Path, tmp_path: Path) -
     setting: Any = None  # nothing is measured
     with pytest.raises(InputError, match=r"photos/3\.png: not an image that can be read"):
         folder_case(lambda batch: network, 2, folder, Load(), setting)
+
+
+@pytest.mark.parametrize("torch", [False, True])
+@pytest.mark.parametrize("cuda", [False, True])
+def test_tensors_need_an_nvidia_gpu_and_torch(monkeypatch: pytest.MonkeyPatch, cuda: bool,
+                                              torch: bool) -> None:
+    class NetworkAskedError(Exception):
+        """The network was made, so that nothing is missing."""
+
+    def make(batch: int) -> PeerNetwork:
+        raise NetworkAskedError
+
+    setting: Any = SimpleNamespace(device=SimpleNamespace(name="cuda:7", runs_cuda_libraries=cuda))
+    monkeypatch.setattr(calls, "find_spec", lambda name: object() if torch else None)
+    with pytest.raises(NetworkAskedError if cuda and torch else AbsentError, match=(
+            "" if cuda and torch else "torch is not installed: pip install torch" if cuda
+            else "cuda:7 holds no tensors of torch")):
+        latency_case(make, 1, TENSORS, Load(), setting)
 
 
 def test_one_table_of_a_network(tiny: Path, device_name: str) -> None:

@@ -3,6 +3,7 @@ that it generates is tested in test_code.py."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,13 @@ from gossamer.device.registry import find
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated.code import generate
-from gossamer.ops.conv2d.sparse.generated.configs import _all, configs, estimate, lines
+from gossamer.ops.conv2d.sparse.generated.configs import (
+    _all,
+    _tiles,
+    configs,
+    estimate,
+    lines,
+)
 from gossamer.ops.conv2d.sparse.generated.direct_sparse_compiled import DirectSparseCompiled
 from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedConfig, GeneratedTiling
 from gossamer.ops.weights import Weights, WeightsInfo
@@ -128,6 +135,31 @@ def test_layers_of_one_shape_and_density_share_their_configs() -> None:
     one, other = (replace(DENSE, weights_info=WeightsInfo(0.1, mask)) for mask in ("one", "other"))
     assert configs(one, H200) is configs(other, H200)
     assert configs(one, H200) is not configs(with_density(one, 0.2), H200)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize(("channels", "entries"), [(128, {1, 4, 8}), (6, {1, 4}), (3, {1})])
+def test_entries_are_staggered_within_a_stage(channels: int, entries: set[int],
+                                              halves: bool) -> None:
+    """Each number of staggered entries that a stage's input channels allow is offered."""
+    problem = with_density(replace(DENSE, channels=channels), 0.1)
+    offered = configs(problem, H200, halves)
+    assert {config.staggered_entries for config in offered} == entries
+    assert all(config.staggered_entries <= config.stage <= channels for config in offered)
+    # before other numbers are tried, every sub-partition has an entry of its own where it can
+    for config in _all(problem, H200, halves):
+        is_staggered = config.k_groups == 1 and config.stage >= 4
+        assert config.staggered_entries == (4 if is_staggered else 1)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_three_tiles_of_each_size_are_tried(halves: bool) -> None:
+    problem = with_density(DENSE, 0.1)
+    sizes = Counter((images, GeneratedTiling(
+        problem, GeneratedConfig(1, images, rows, columns, 1), halves).k_group // 128)
+        for images, rows, columns in _tiles(problem, halves))
+    assert max(sizes.values()) == 3 and {images for images, _ in sizes} == (
+        {16, 32, 64} if halves else {8, 16, 32})
 
 
 def test_long_code_is_no_candidate() -> None:
