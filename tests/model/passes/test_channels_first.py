@@ -74,6 +74,17 @@ def test_another_reader_of_channels_last_values_keeps_its_transposition() -> Non
     assert sum(node.op == "transpose" for node in nodes) == 1
 
 
+@pytest.mark.parametrize("shape", [
+    (), (1,), (1, 1, 1, 1), (2,), (1, 2), (2, 1), (3, 1, 1), (3, 1, 2), (1, 3, 2, 2)])
+def test_constants_are_moved_as_the_images_are(shape: tuple[int, ...]) -> None:
+    """Width and channels are of one size, so that a constant would fit the wrong one."""
+    build = Builder()
+    build.graph.inputs[0] = type(build.graph.inputs[0])("x", (None, 2, 3, 2))
+    last = build.apply("exp", turned(build, "x", LAST))
+    turned(build, build.apply("mul", last, build.constant(*shape)), FIRST, output="y")
+    check(build, ["elementwise"], channels_first=True)
+
+
 def test_nothing_is_moved_for_nothing() -> None:
     build = Builder()
     last = build.apply("exp", turned(build, "x", LAST))
