@@ -3,6 +3,8 @@ that it generates is tested in test_code.py."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -150,6 +152,36 @@ def test_entries_are_staggered_within_a_stage(channels: int, entries: set[int],
     for config in _all(problem, H200, halves):
         is_staggered = config.k_groups == 1 and config.stage >= 4
         assert config.staggered_entries == (4 if is_staggered else 1)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_the_best_config_of_each_kind_comes_first(halves: bool) -> None:
+    """The kinds are: k_groups, prefetch warps, and neither."""
+    problem = with_density(DENSE, 0.1)
+
+    def kind(config: GeneratedConfig) -> tuple[bool, int]:
+        return config.k_groups > 1, config.prefetch_warps
+
+    def expected(config: GeneratedConfig) -> float:
+        return estimate(GeneratedTiling(problem, config, halves), H200).microseconds
+
+    offered = configs(problem, H200, halves)
+    assert len(set(offered)) == len(offered)
+    assert sorted(map(kind, offered[:3])) == [(False, 0), (False, 1), (True, 0)]
+    best = dict.fromkeys(map(kind, offered), math.inf)
+    for config in _all(problem, H200, halves):
+        best[kind(config)] = min(best[kind(config)], expected(config))
+    assert list(map(expected, offered[:3])) == sorted(best.values())
+
+
+def test_sizes_that_only_some_kinds_have() -> None:
+    for halves, channels in itertools.product((False, True), (6, 128)):
+        for config in configs(with_density(replace(DENSE, channels=channels), 0.1), H200, halves):
+            if config.prefetch_warps:
+                assert config.staggered_entries == 4 and config.stage < channels
+                assert config.k_groups == config.blocks_per_unit == 1
+            elif config.k_groups > 1:
+                assert config.staggered_entries == 1 and config.k_groups <= config.stage
 
 
 @pytest.mark.parametrize("halves", [False, True])
