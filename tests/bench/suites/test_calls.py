@@ -134,6 +134,15 @@ def test_a_network_that_takes_no_pictures(tmp_path: Path, shape: tuple[int | Non
         folder_case(lambda batch: network, 2, tmp_path, Load(), setting)
 
 
+def test_a_batch_after_another_is_called_as_often_as_there_are_batches() -> None:
+    called: list[int] = []
+    single = CalledContender(OWN, find("host"), lambda: lambda: called.append(1), lambda y: y,
+                             "row", "")
+    repeated = calls._repeated(single, 3, 2)
+    repeated.new_call()()
+    assert len(called) == repeated.runs == 3
+
+
 def test_a_picture_that_cannot_be_read_is_an_error(tiny: Path, tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     folder.mkdir()
