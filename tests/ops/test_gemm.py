@@ -11,9 +11,12 @@ from gossamer.device.base import Device
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.gemm import OP
+from gossamer.ops.gemm.dense import FewRows
 from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.weights import Weights
 from tests.conftest import is_slow
-from tests.ops.harness import check, quick
+from tests.ops.harness import check, quick, random_weights
+from tests.ops.recording import RecordingDevice
 
 BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
 RESIDUAL = Epilogue(apply("add").then(apply("tanh")), ("tensor",))
@@ -85,3 +88,23 @@ def test_configs_come_in_both_precisions(compiled_device: Device) -> None:
             assert precise.as_fp16 == as_fp16
             assert {spec.dtype for spec in (*as_fp16.inputs, *as_fp16.outputs)} == {"float16"}
     assert in_both
+
+
+@pytest.mark.parametrize(("depth", "vector", "held"), [
+    (20, 4, {64: 1, 128: 1, 256: 1}), (999, 1, {64: 16, 128: 8, 256: 4}),
+    (1000, 4, {64: 4, 128: 2, 256: 1}), (10_000, 4, {64: 8, 128: 8, 256: 8}),
+    (10_001, 1, {64: 32, 128: 32, 256: 32})])
+def test_a_work_item_holds_no_more_weights_than_it_reads(depth: int, vector: int,
+                                                         held: dict[int, int]) -> None:
+    """Each piece of weights that a work-item holds while the previous kernel runs takes registers,
+    of which 32 are enough."""
+    problem, found = GemmProblem(2, 3, depth), {}
+    weights = random_weights(problem)
+    for variant in FewRows().variants(problem, RecordingDevice()):
+        device = RecordingDevice()
+        FewRows().prepare(Weights(weights, device), problem, variant, device)
+        (source,) = device.sources
+        macros = dict(source.defines)
+        assert macros["VECTOR"] == str(vector)
+        found.setdefault(variant["work_group"], set()).add(int(macros["HELD"]))
+    assert found == {work_group: {pieces} for work_group, pieces in held.items()}

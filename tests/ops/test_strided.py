@@ -1,10 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossamer.ops.algorithm import Problem
+from gossamer.ops.concat.problem import ConcatProblem
+from gossamer.ops.copy.problem import slice_
+from gossamer.ops.gather.problem import GatherProblem
+from gossamer.ops.pad.problem import PadProblem
+from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.strided import dense_strides, divisor, merge
+from gossamer.tensor import TensorSpec, default_spec
+from tests.ops.harness import op_of
+from tests.ops.recording import RecordingDevice
 
 
 def _quotient(x: int, number: int) -> int:
@@ -45,3 +57,24 @@ def test_merged_loops_walk_the_same_places(sizes: list[int], data: st.DataObject
 def _places(sizes, strides) -> np.ndarray:
     return sum((i * stride for i, stride in zip(np.indices(tuple(sizes)), strides, strict=True)),
                np.zeros(tuple(sizes), int)).ravel()
+
+
+@pytest.mark.parametrize(("name", "make"), [
+    ("slices", lambda x: ConcatProblem((x, x), 1)),
+    ("strided", lambda x: slice_(x, [1], [4], [2], [1])),
+    ("direct", lambda x: GatherProblem(x, default_spec((3,), "int64"), 1, (1,))),
+    ("direct", lambda x: PadProblem(x, (0, 0, 1, 1) * 2)),
+    ("tree", lambda x: ReduceProblem(x, "max", (2, 3)))])
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_floats_alone_are_offered_in_float16(name: str, make: Callable[[TensorSpec], Problem],
+                                             dtype: str) -> None:
+    problem = make(default_spec((2, 8, 5, 4), dtype))
+    (algorithm,) = [each for each in op_of(problem).algorithms if each.name == name]
+    variants = list(algorithm.variants(problem, RecordingDevice()))
+    precisions = {"fp32", "fp16"} if dtype == "float32" else {"fp32"}
+    for layout in {variant.outputs[0].layout for variant in variants}:
+        found = [variant for variant in variants if variant.outputs[0].layout == layout]
+        assert [variant.precision for variant in found].count("fp32") == 1
+        assert {variant.precision for variant in found} == precisions
+    stored = {"fp32": dtype, "fp16": "float16"}
+    assert all(variant.outputs[0].dtype == stored[variant.precision] for variant in variants)

@@ -11,6 +11,7 @@ from torch import nn
 
 import gossamer
 from gossamer.device.host import HostDevice
+from gossamer.torch.explanation import ExplainedLayer, Explanation
 from tests.torch.small import images, residual
 from tests.torch.test_thin_modules import BinaryConv, SignWithGradient
 
@@ -48,3 +49,13 @@ def test_nothing_is_compiled(monkeypatch):
     monkeypatch.setattr(HostDevice, "compile", compiled)
     monkeypatch.setattr("gossamer.plan.plan.Context", compiled)
     gossamer.explain(residual(), images())
+
+
+def test_the_40_layers_with_the_longest_times_are_listed():
+    layers = [ExplainedLayer(f"layer{us}", "conv2d", "3x3", "host", "direct", None, "", us)
+              for us in range(1, 43)]
+    lines = str(Explanation("host", 2, layers)).splitlines()
+    assert lines[0] == ("42 layers at batch 2 on host; about 903 us expected before anything is "
+                        "measured")
+    rows = [line for line in lines if line.startswith("layer")]
+    assert [row.split()[0] for row in rows] == [f"layer{us}" for us in range(42, 2, -1)]

@@ -7,6 +7,7 @@ import io
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,16 @@ from gossamer.bench import call_contest, peaks
 from gossamer.bench.call_contest import CallCase
 from gossamer.bench.call_times import Load
 from gossamer.bench.contender import OWN, AbsentError, CalledContender, PeerNetwork
+from gossamer.bench.peers.call_inputs import TENSORS
 from gossamer.bench.report.tables import markdown
 from gossamer.bench.rows import Stamp, append_rows, csv_bytes, read_rows
-from gossamer.bench.suites.calls import BOUND, ONE_BY_ONE, folder_case
+from gossamer.bench.suites import calls
+from gossamer.bench.suites.calls import BOUND, ONE_BY_ONE, folder_case, latency_case
+from gossamer.bench.work import Files
 from gossamer.cli.app import app
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError
+from gossamer.model.builder import GraphBuilder
 from tests.bench.conftest import PEAKS
 from tests.cli.command_line import save_network
 from tests.conftest import working_devices
@@ -73,6 +78,8 @@ def test_calls_from_arrays_and_bytes(tiny: Path, tmp_path: Path) -> None:
         assert row.median_us <= row.tail["p99_us"] <= row.tail["p99.9_us"] <= row.tail["max_us"]
         assert "closed loop" in row.config and " us" in row.config
         assert ("2 threads" in row.config.split("closed loop")[1]) == ("2-threads" in row.case)
+        if row.contender in (OWN, BOUND):
+            assert row.layout == ("NHWC" if "bytes" in row.case else "NCHW")
     if find_spec("torch") is None:
         assert "absent: torch-compile: torch is not installed" in result.stdout
     assert "notice: absent: tiny/tensors: host holds no tensors" in result.stderr
@@ -100,7 +107,40 @@ def test_throughput_of_arrays_bytes_and_pictures(tiny: Path, tmp_path: Path) -> 
         assert a_second == pytest.approx(expected, abs=0.5 + 5e-6 * expected, rel=0)
         if name.startswith(OWN):
             assert "kernels alone" in row.config and "GB/s" in row.config
+            assert row.layout == ("NCHW" if case == "tiny/arrays" else "NHWC")
+            assert ("plan(x) in a loop" in row.config) == (name == ONE_BY_ONE)
         assert ("decoded alone" in row.config) == (case == "tiny/pictures")
+
+
+@pytest.mark.parametrize("images", [None, Path("photos")])
+def test_pictures_are_a_case_where_a_folder_is_named(images: Path | None) -> None:
+    def make(batch: int) -> PeerNetwork:
+        raise AssertionError("no case is made before it is measured")
+
+    items = calls.throughput_items("tiny", make, 3, Files(images=images))
+    names = ["tiny/arrays", "tiny/bytes", *["tiny/pictures"] * (images is not None)]
+    assert [item.name for item in items] == names
+    assert {(item.suite, item.batch, item.is_called) for item in items} == {("throughput", 3, True)}
+
+
+@pytest.mark.parametrize("shape", [(None, 2, 8, 8), (None, 3), (None, 3, 8)])
+def test_a_network_that_takes_no_pictures(tmp_path: Path, shape: tuple[int | None, ...]) -> None:
+    build = GraphBuilder("tiny")
+    build.output(build.apply("relu", build.input("x", shape)), shape)
+    network = PeerNetwork("tiny", build.finish())
+    Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(tmp_path / "0.png")
+    setting: Any = None  # nothing is measured
+    with pytest.raises(InputError, match="--images: tiny takes no pictures"):
+        folder_case(lambda batch: network, 2, tmp_path, Load(), setting)
+
+
+def test_a_batch_after_another_is_called_as_often_as_there_are_batches() -> None:
+    called: list[int] = []
+    single = CalledContender(OWN, find("host"), lambda: lambda: called.append(1), lambda y: y,
+                             "row", "")
+    repeated = calls._repeated(single, 3, 2)
+    repeated.new_call()()
+    assert len(called) == repeated.runs == 3
 
 
 def test_a_picture_that_cannot_be_read_is_an_error(tiny: Path, tmp_path: Path) -> None:
@@ -113,6 +153,24 @@ def test_a_picture_that_cannot_be_read_is_an_error(tiny: Path, tmp_path: Path) -
     setting: Any = None  # nothing is measured
     with pytest.raises(InputError, match=r"photos/3\.png: not an image that can be read"):
         folder_case(lambda batch: network, 2, folder, Load(), setting)
+
+
+@pytest.mark.parametrize("torch", [False, True])
+@pytest.mark.parametrize("cuda", [False, True])
+def test_tensors_need_an_nvidia_gpu_and_torch(monkeypatch: pytest.MonkeyPatch, cuda: bool,
+                                              torch: bool) -> None:
+    class NetworkAskedError(Exception):
+        """The network was made, so that nothing is missing."""
+
+    def make(batch: int) -> PeerNetwork:
+        raise NetworkAskedError
+
+    setting: Any = SimpleNamespace(device=SimpleNamespace(name="cuda:7", runs_cuda_libraries=cuda))
+    monkeypatch.setattr(calls, "find_spec", lambda name: object() if torch else None)
+    with pytest.raises(NetworkAskedError if cuda and torch else AbsentError, match=(
+            "" if cuda and torch else "torch is not installed: pip install torch" if cuda
+            else "cuda:7 holds no tensors of torch")):
+        latency_case(make, 1, TENSORS, Load(), setting)
 
 
 def test_one_table_of_a_network(tiny: Path, device_name: str) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossamer.model.graph import ValueInfo
+from gossamer.model.passes.optimise import optimise
 from tests.model.graph_builder import CHANNELS, SIZE, Builder, check
 
 LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -54,6 +57,12 @@ def test_reductions_that_drop_dimensions(axes: tuple[int, ...], left: int) -> No
     assert sum(node.op == "transpose" for node in nodes) == left
 
 
+@pytest.mark.parametrize("axes", [(1,), (2,), (3,), (1, 2), (-1, -3)])
+def test_reductions_that_keep_dimensions(axes: tuple[int, ...]) -> None:
+    assert _left(lambda build, x: build.add(
+        "reduce", [x], kind="max", axes=axes, keepdims=True)) == 0
+
+
 def test_parts_and_their_concatenation() -> None:
     build = Builder()
     last = turned(build, "x", LAST)
@@ -74,6 +83,80 @@ def test_another_reader_of_channels_last_values_keeps_its_transposition() -> Non
     assert sum(node.op == "transpose" for node in nodes) == 1
 
 
+@pytest.mark.parametrize("shape", [
+    (), (1,), (1, 1, 1, 1), (2,), (1, 2), (2, 1), (3, 1, 1), (3, 1, 2), (1, 3, 2, 2)])
+def test_constants_are_moved_as_the_images_are(shape: tuple[int, ...]) -> None:
+    """Width and channels are of one size, so that a constant would fit the wrong one."""
+    build = Builder()
+    build.graph.inputs[0] = ValueInfo("x", (None, 2, 3, 2))
+    last = build.apply("exp", turned(build, "x", LAST))
+    turned(build, build.apply("mul", last, build.constant(*shape)), FIRST, output="y")
+    check(build, ["elementwise"], channels_first=True)
+
+
+def _left(change: Callable[[Builder, str], str]) -> int:
+    """Returns how many transpositions remain around a change of a channels-last image, whose
+    height, width and channels differ."""
+    build = Builder()
+    build.graph.inputs[0] = ValueInfo("x", (None, CHANNELS, SIZE, SIZE + 1))
+    last = build.apply("exp", turned(build, "x", LAST))
+    turned(build, build.apply("neg", change(build, last)), FIRST, output="y")
+    return sum(node.op == "transpose" for node in check(build, channels_first=True))
+
+
+@pytest.mark.parametrize(("axes", "sizes", "left"), [
+    ((-1,), (CHANNELS,), 0), ((3,), (CHANNELS,), 0), (-1, (CHANNELS,), 0),
+    ((2, 3), (SIZE + 1, CHANNELS), 2), (2, (SIZE + 1, CHANNELS), 2), ((2,), (SIZE + 1,), 2)])
+def test_normalisations_along_the_channels(axes: int | tuple[int, ...], sizes: tuple[int, ...],
+                                           left: int) -> None:
+    assert _left(lambda build, x: build.add(
+        "layer_norm", [x, build.constant(*sizes), build.constant(*sizes)], axes=axes, epsilon=1e-5,
+        centred=True)) == left
+
+
+@pytest.mark.parametrize(("axis", "flatten", "left"), [
+    (3, False, 0), (-1, False, 0), (1, False, 0), (3, True, 2), (2, True, 2)])
+def test_a_softmax_over_all_later_axes_stays(axis: int, flatten: bool, left: int) -> None:
+    assert _left(lambda build, x: build.add(
+        "softmax", [x], axis=axis, log=False, flatten=flatten)) == left
+
+
+@pytest.mark.parametrize("change", [
+    lambda build, x: build.add("matmul", [x, build.constant(1, CHANNELS, CHANNELS)]),
+    lambda build, x: build.add("matmul", [build.constant(SIZE + 1, SIZE + 1), x]),
+    lambda build, x: build.add("matmul", [x, build.add(
+        "slice", [x], starts=(0,), ends=(CHANNELS,), axes=(2,), steps=(1,))]),
+], ids=["several matrices", "a matrix from the left", "a value"])
+def test_other_products_stay(change: Callable[[Builder, str], str]) -> None:
+    assert _left(change) == 2
+
+
+def test_a_value_in_another_order_keeps_the_transpositions() -> None:
+    build = Builder()
+    build.build.input("z", (None, SIZE, SIZE, CHANNELS))
+    last = build.apply("exp", turned(build, "x", LAST))
+    turned(build, build.apply("add", last, "z"), FIRST, output="y")
+    graph = optimise(build.build.finish(), channels_first=True)
+    assert [node.op for node in graph.nodes].count("transpose") == 2
+
+
+def test_a_constant_of_five_dimensions_stays() -> None:
+    build = Builder()
+    last = build.apply("exp", turned(build, "x", LAST))
+    five = build.apply("mul", last, build.constant(3, 1, SIZE, SIZE, CHANNELS))
+    build.add("transpose", [five], "y", permutation=(0, 1, 4, 2, 3))
+    nodes = check(build, channels_first=True)
+    assert [node.op for node in nodes].count("transpose") == 2
+
+
+def test_dimensions_in_reverse_order() -> None:
+    build = Builder()
+    reverse = build.add("transpose", [turned(build, build.apply("exp", "x"), LAST)],
+                        permutation=None)
+    build.add("transpose", [build.apply("neg", reverse)], "y", permutation=None)
+    check(build, channels_first=True)
+
+
 def test_nothing_is_moved_for_nothing() -> None:
     build = Builder()
     last = build.apply("exp", turned(build, "x", LAST))
@@ -91,7 +174,7 @@ def test_random_networks_keep_their_results(steps: list[tuple[str, int, int, int
     build = Builder()
     values = [("x", (0, 1, 2, 3))]
     sizes = (None, CHANNELS, SIZE, SIZE + 1)
-    build.graph.inputs[0] = type(build.graph.inputs[0])("x", sizes)
+    build.graph.inputs[0] = ValueInfo("x", sizes)
     orders = [(0, *rest) for rest in itertools.permutations((1, 2, 3))]
     for op, first, second, number in steps:
         (a, order), (b, other) = values[first % len(values)], values[second % len(values)]

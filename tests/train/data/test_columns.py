@@ -32,6 +32,18 @@ def test_gaps_and_texts_become_numbers(tmp_path: Path, impute: str, fill: float)
         [30, 1, 0], [fill, 0, 1], [50, 0, 0], [70, 1, 0]]
 
 
+@pytest.mark.parametrize("limit", [1, 3, 4, 5, None])
+@pytest.mark.parametrize("heading", ["", "buys,age,city\n", "\n \nbuys,age,city\n\n"])
+@pytest.mark.parametrize(("city", "rules"), [("7", CellRules()), ("Oslo", BOTH), ("", BOTH)])
+def test_a_limit_counts_samples_alone(tmp_path: Path, limit: int | None, heading: str, city: str,
+                                      rules: CellRules) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(heading + f"1,30,{city}\n0,40,8\n\n1,50,9\n0,60,6\n")
+    data = csv_files.read(path, "first", limit, cells=rules)
+    assert data.y.tolist() == [1, 0, 1, 0][:limit]
+    assert data.x[:, 0].tolist() == [30, 40, 50, 60][:limit]
+
+
 def test_only_samples_trained_on_are_learnt_from(tmp_path: Path) -> None:
     data = _read(tmp_path, TABLE, BOTH)
     columns = learnt(data.rows(slice(2, 4)), "median")

@@ -3,6 +3,9 @@ that it generates is tested in test_code.py."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +18,13 @@ from gossamer.device.registry import find
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated.code import generate
-from gossamer.ops.conv2d.sparse.generated.configs import _all, configs, estimate, lines
+from gossamer.ops.conv2d.sparse.generated.configs import (
+    _all,
+    _tiles,
+    configs,
+    estimate,
+    lines,
+)
 from gossamer.ops.conv2d.sparse.generated.direct_sparse_compiled import DirectSparseCompiled
 from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedConfig, GeneratedTiling
 from gossamer.ops.weights import Weights, WeightsInfo
@@ -128,6 +137,61 @@ def test_layers_of_one_shape_and_density_share_their_configs() -> None:
     one, other = (replace(DENSE, weights_info=WeightsInfo(0.1, mask)) for mask in ("one", "other"))
     assert configs(one, H200) is configs(other, H200)
     assert configs(one, H200) is not configs(with_density(one, 0.2), H200)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize(("channels", "entries"), [(128, {1, 4, 8}), (6, {1, 4}), (3, {1})])
+def test_entries_are_staggered_within_a_stage(channels: int, entries: set[int],
+                                              halves: bool) -> None:
+    """Each number of staggered entries that a stage's input channels allow is offered."""
+    problem = with_density(replace(DENSE, channels=channels), 0.1)
+    offered = configs(problem, H200, halves)
+    assert {config.staggered_entries for config in offered} == entries
+    assert all(config.staggered_entries <= config.stage <= channels for config in offered)
+    # before other numbers are tried, every sub-partition has an entry of its own where it can
+    for config in _all(problem, H200, halves):
+        is_staggered = config.k_groups == 1 and config.stage >= 4
+        assert config.staggered_entries == (4 if is_staggered else 1)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_the_best_config_of_each_kind_comes_first(halves: bool) -> None:
+    """The kinds are: k_groups, prefetch warps, and neither."""
+    problem = with_density(DENSE, 0.1)
+
+    def kind(config: GeneratedConfig) -> tuple[bool, int]:
+        return config.k_groups > 1, config.prefetch_warps
+
+    def expected(config: GeneratedConfig) -> float:
+        return estimate(GeneratedTiling(problem, config, halves), H200).microseconds
+
+    offered = configs(problem, H200, halves)
+    assert len(set(offered)) == len(offered)
+    assert sorted(map(kind, offered[:3])) == [(False, 0), (False, 1), (True, 0)]
+    best = dict.fromkeys(map(kind, offered), math.inf)
+    for config in _all(problem, H200, halves):
+        best[kind(config)] = min(best[kind(config)], expected(config))
+    assert list(map(expected, offered[:3])) == sorted(best.values())
+
+
+def test_sizes_that_only_some_kinds_have() -> None:
+    for halves, channels in itertools.product((False, True), (6, 128)):
+        for config in configs(with_density(replace(DENSE, channels=channels), 0.1), H200, halves):
+            if config.prefetch_warps:
+                assert config.staggered_entries == 4 and config.stage < channels
+                assert config.k_groups == config.blocks_per_unit == 1
+            elif config.k_groups > 1:
+                assert config.staggered_entries == 1 and config.k_groups <= config.stage
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_three_tiles_of_each_size_are_tried(halves: bool) -> None:
+    problem = with_density(DENSE, 0.1)
+    sizes = Counter((images, GeneratedTiling(
+        problem, GeneratedConfig(1, images, rows, columns, 1), halves).k_group // 128)
+        for images, rows, columns in _tiles(problem, halves))
+    assert max(sizes.values()) == 3 and {images for images, _ in sizes} == (
+        {16, 32, 64} if halves else {8, 16, 32})
 
 
 def test_long_code_is_no_candidate() -> None:

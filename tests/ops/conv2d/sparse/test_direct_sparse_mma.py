@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -315,3 +315,33 @@ def test_every_config_serves_every_batch() -> None:
                    for batch in (8, 16, 24, 64)}
         assert len({frozenset(of_batch) for of_batch in configs.values()}) == 1
         assert all(len(of_batch) == len(set(of_batch)) for of_batch in configs.values())
+
+
+def test_schedulers_of_a_work_group_get_similar_work() -> None:
+    """No swap of two blocks makes the sums of steps of the four schedulers more even."""
+    problem = Conv2dProblem(8, 192, 8, 8, 192, (1, 1), weights_info=WeightsInfo(0.5, "stairs"))
+    weight = np.zeros((192, 192, 1, 1), np.float32)
+    for row in range(192):
+        # whole steps of 8 or 16 columns
+        weight[row, :16 * (1 + row // 16)] = 1
+    warps_a_block = set()
+    for variant in DirectSparseMma().variants(problem, RecordingDevice()):
+        shape, device = BatchTile(**dict(variant.config)), UploadRecorder()
+        if shape.tiles > 1:
+            continue  # a step is the work of one tile or of both
+        DirectSparseMma().prepare(Weights({"weight": weight}, device), problem, variant, device)
+        starts = device.uploaded[0]
+        warps_a_block.add((shape.parts, shape.sets))
+        warps = np.arange(shape.warps)
+
+        def unevenness(steps: np.ndarray, shape: BatchTile = shape,
+                       warps: np.ndarray = warps) -> float:
+            of_warps = steps[(warps + warps // shape.blocks) % shape.blocks]
+            return float(np.square(np.bincount(warps % 4, of_warps)).sum())
+
+        for steps in (starts[:, -1] - starts[:, 0]).reshape(-1, shape.blocks):
+            for pair in combinations(range(shape.blocks), 2):
+                swapped = steps.copy()
+                swapped[list(pair)] = steps[list(reversed(pair))]
+                assert unevenness(steps) <= unevenness(swapped), variant.config_text
+    assert {1, 2} <= {parts * sets for parts, sets in warps_a_block}

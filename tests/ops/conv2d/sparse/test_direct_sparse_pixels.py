@@ -187,6 +187,18 @@ def test_columns_of_eight_are_in_banks_of_their_own() -> None:
         assert np.mean(passes) < 1.6, variant.config_text
 
 
+def test_similar_rows_share_a_block() -> None:
+    """Every other row has weights for every other channel: the tables have as many steps as where
+    the rows of each kind follow one another."""
+    alternating = sparse_weights(ALEXNET, 1)["weight"]
+    alternating[::2, ::2] = alternating[1::2, 1::2] = 0
+    in_order = np.concatenate([alternating[::2], alternating[1::2]])
+    for variant in DirectSparsePixels().variants(ALEXNET, RecordingDevice()):
+        found, expected = (tables(ALEXNET, {"weight": weight}, variant)[0][-1]
+                           for weight in (alternating, in_order))
+        assert found == expected > 0, variant.config_text
+
+
 def test_groups_get_long_and_short_blocks() -> None:
     """Every 16 rows have 16 columns more than the last: work-groups differ by one step per tile."""
     problem = Conv2dProblem(1, 192, 8, 8, 192, (1, 1))
