@@ -198,13 +198,15 @@ def _graph(network: PeerNetwork, kind: str) -> Graph:
 
 
 def _preparation(network: PeerNetwork) -> Preprocessing:
+    """Returns how pictures are prepared for a network: as the network says, else as grey pictures
+    from 0 to 1 for one channel, and by ImageNet's statistics for three. Raises InputError where the
+    network takes no pictures."""
     graph = network.graph
     if len(graph.inputs[0].shape) != 4 or graph.inputs[0].shape[1] not in (1, 3):
         raise InputError(f"--images: {network.name} takes no pictures")
-    prepare = graph.metadata.preprocessing or PRESETS["imagenet"]
-    if graph.inputs[0].shape[1] == 1:
-        prepare = replace(PRESETS["unit"], channels="grey")
-    return prepare.fitted(graph.inputs[0].shape)
+    usual = (replace(PRESETS["unit"], channels="grey") if graph.inputs[0].shape[1] == 1
+             else PRESETS["imagenet"])
+    return (graph.metadata.preprocessing or usual).fitted(graph.inputs[0].shape)
 
 
 def _layout(x: np.ndarray, kind: str) -> str:

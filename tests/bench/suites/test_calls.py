@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ from gossamer.bench.work import Files
 from gossamer.cli.app import app
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError
+from gossamer.io.images import Preprocessing
 from gossamer.model.builder import GraphBuilder
 from tests.bench.conftest import PEAKS
 from tests.cli.command_line import save_network
@@ -121,6 +123,20 @@ def test_pictures_are_a_case_where_a_folder_is_named(images: Path | None) -> Non
     names = ["tiny/arrays", "tiny/bytes", *["tiny/pictures"] * (images is not None)]
     assert [item.name for item in items] == names
     assert {(item.suite, item.batch, item.is_called) for item in items} == {("throughput", 3, True)}
+
+
+def test_pictures_are_prepared_as_the_network_says() -> None:
+    own = Preprocessing(scale=1 / 255, mean=(0.1,))
+    for channels, order in ((1, "grey"), (3, "rgb")):
+        build = GraphBuilder("tiny")
+        shape = (None, channels, 8, 6)
+        build.output(build.apply("relu", build.input("x", shape)), shape)
+        graph = build.finish()
+        usual = calls._preparation(PeerNetwork("tiny", graph))
+        assert (usual.channels, usual.size) == (order, (8, 6))
+        graph.metadata = replace(graph.metadata, preprocessing=replace(own, channels=order))
+        said = calls._preparation(PeerNetwork("tiny", graph))
+        assert said == replace(own, channels=order, size=(8, 6))
 
 
 @pytest.mark.parametrize("shape", [(None, 2, 8, 8), (None, 3), (None, 3, 8)])
