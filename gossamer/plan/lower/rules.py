@@ -186,7 +186,7 @@ def _resize(state: LowerState, node: Node) -> None:
         raise ValueError(f"resizes the spatial dimensions of rank 3 or 4, got {source}")
     n, c, w = source.shape
     lifted, result = f"{node.name} lifted", f"{node.name} resized"
-    state.reshape(node, node.inputs[0], lifted, (n, c, 1, w))
+    state.reshape(node, node.inputs[0], lifted, (n, c, 1, w), name=lifted)
     problem = ResizeProblem(default_spec((n, c, 1, w), source.dtype), (1, *sizes), (1.0, *scales),
                             *rules)
     state.add(node, problem, [lifted], outputs=[result], name=result)
