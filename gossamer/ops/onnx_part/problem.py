@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from gossamer.ops.algorithm import Problem
 from gossamer.tensor import TensorSpec
 
@@ -24,6 +26,9 @@ class OnnxPartProblem(Problem):
     model_bytes: number of bytes of the model.
     digest: SHA-256 hash of the model.
     nodes: for each node, its name in messages and the reason why gossamer does not compute it.
+    known: the integers of inputs that follow from shapes, by the input's index, such as the shape
+    that a Reshape takes. At another batch size they are others. Nodes may take no integers but
+    these.
     """
 
     op: ClassVar[str] = "onnx_part"
@@ -33,6 +38,7 @@ class OnnxPartProblem(Problem):
     model_bytes: int
     digest: str
     nodes: tuple[tuple[str, str], ...]
+    known: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -51,6 +57,14 @@ class OnnxPartProblem(Problem):
     @property
     def flops(self) -> int:
         return 0
+
+    def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
+        """Draws inputs as Problem.example_inputs does, but for those that are known."""
+        arrays = super().example_inputs(rng)
+        for index, numbers in self.known:
+            spec = self.inputs[index]
+            arrays[index] = np.array(numbers, spec.dtype).reshape(spec.shape)
+        return arrays
 
     def describe(self) -> str:
         operators = list(dict.fromkeys(source.partition(" ")[0] for source, _ in self.nodes))
