@@ -262,3 +262,17 @@ def test_a_part_is_measured_with_the_shape_that_it_takes() -> None:
     for batch in (1, 3):
         x = RNG.standard_normal((batch, 4, 6)).astype(np.float32)
         np.testing.assert_array_equal(plan(x), -np.maximum(x[:, 1:3, 1:5], 0))
+
+
+@pytest.mark.parametrize("nodes", [
+    [helper.make_node("GatherElements", ["a", "places"], ["b"], axis=1)],
+    [helper.make_node("ScatterElements", ["a", "places", "a"], ["b"], axis=1)]],
+    ids=["gather", "scatter"])
+def test_a_part_is_measured_with_indices_in_range(nodes: list[onnx.NodeProto]) -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["a"]), *nodes,
+                   helper.make_node("Neg", ["b"], ["y"])],
+                  {"x": ("N", 1, 6), "places": ("N", 1, 6)}, {"y": 3},
+                  types={"places": TensorProto.INT64}, opset=16)
+    x = RNG.standard_normal((3, 1, 6)).astype(np.float32)
+    plan = gossamer.compile(proto, "host", effort="quick")
+    np.testing.assert_array_equal(plan(x, np.zeros(x.shape, np.int64)), -np.maximum(x, 0))

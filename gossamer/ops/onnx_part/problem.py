@@ -13,6 +13,8 @@ from gossamer.tensor import TensorSpec
 
 MODEL = "model"
 """The name of the constant that holds the ONNX model of these nodes, as bytes."""
+_INDICES = ("int32", "int64")
+"""The dtypes that ONNX's operators take for indices."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,13 @@ class OnnxPartProblem(Problem):
         return 0
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Draws inputs as Problem.example_inputs does, but for those that are known."""
+        """Draws inputs as Problem.example_inputs does, but for those that are known, and for
+        integers that may be indices: these are 0 where a dimension of an operand has one element.
+        """
         arrays = super().example_inputs(rng)
+        if 1 in {size for spec in self.operands for size in spec.shape}:
+            arrays = [np.zeros_like(array) if spec.dtype in _INDICES else array
+                      for array, spec in zip(arrays, self.inputs, strict=True)]
         for index, numbers in self.known:
             spec = self.inputs[index]
             arrays[index] = np.array(numbers, spec.dtype).reshape(spec.shape)
