@@ -245,3 +245,34 @@ def test_networks_without_parts_do_not_load_onnxruntime(tmp_path: Path) -> None:
             "gossamer.compile(sys.argv[1], 'host', vendors=False)(np.zeros((1, 2), np.float32)); "
             "assert 'onnxruntime' not in sys.modules")
     subprocess.run([sys.executable, "-c", code, tmp_path / "known.onnx"], check=True)
+
+
+def test_a_part_is_measured_with_the_shape_that_it_takes() -> None:
+    """A node of ONNX Runtime takes a shape that the network's batch size decides."""
+    proto = model(
+        [helper.make_node("Shape", ["x"], ["batch"], end=1),
+         helper.make_node("Concat", ["batch", "sizes"], ["shape"], axis=0),
+         helper.make_node("Relu", ["x"], ["a"]),
+         helper.make_node("CenterCropPad", ["a", "shape"], ["b"]),
+         helper.make_node("Neg", ["b"], ["y"])],
+        {"x": ("N", 4, 6)}, {"y": 3}, {"sizes": np.array([2, 4])}, opset=18)
+    proto.graph.value_info.append(
+        helper.make_tensor_value_info("b", TensorProto.FLOAT, ["N", 2, 4]))
+    plan = gossamer.compile(proto, "host", effort="quick")
+    for batch in (1, 3):
+        x = RNG.standard_normal((batch, 4, 6)).astype(np.float32)
+        np.testing.assert_array_equal(plan(x), -np.maximum(x[:, 1:3, 1:5], 0))
+
+
+@pytest.mark.parametrize("nodes", [
+    [helper.make_node("GatherElements", ["a", "places"], ["b"], axis=1)],
+    [helper.make_node("ScatterElements", ["a", "places", "a"], ["b"], axis=1)]],
+    ids=["gather", "scatter"])
+def test_a_part_is_measured_with_indices_in_range(nodes: list[onnx.NodeProto]) -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["a"]), *nodes,
+                   helper.make_node("Neg", ["b"], ["y"])],
+                  {"x": ("N", 1, 6), "places": ("N", 1, 6)}, {"y": 3},
+                  types={"places": TensorProto.INT64}, opset=16)
+    x = RNG.standard_normal((3, 1, 6)).astype(np.float32)
+    plan = gossamer.compile(proto, "host", effort="quick")
+    np.testing.assert_array_equal(plan(x, np.zeros(x.shape, np.int64)), -np.maximum(x, 0))

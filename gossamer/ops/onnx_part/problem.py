@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from gossamer.ops.algorithm import Problem
 from gossamer.tensor import TensorSpec
 
 MODEL = "model"
 """The name of the constant that holds the ONNX model of these nodes, as bytes."""
+_INDICES = ("int32", "int64")
+"""The dtypes that ONNX's operators take for indices."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,9 @@ class OnnxPartProblem(Problem):
     model_bytes: number of bytes of the model.
     digest: SHA-256 hash of the model.
     nodes: for each node, its name in messages and the reason why gossamer does not compute it.
+    known: the integers of inputs that follow from shapes, by the input's index, such as the shape
+    that a Reshape takes. At another batch size they are others. Nodes may take no integers but
+    these.
     """
 
     op: ClassVar[str] = "onnx_part"
@@ -33,6 +40,7 @@ class OnnxPartProblem(Problem):
     model_bytes: int
     digest: str
     nodes: tuple[tuple[str, str], ...]
+    known: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -51,6 +59,19 @@ class OnnxPartProblem(Problem):
     @property
     def flops(self) -> int:
         return 0
+
+    def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
+        """Draws inputs as Problem.example_inputs does, but for those that are known, and for
+        integers that may be indices: these are 0 where a dimension of an operand has one element.
+        """
+        arrays = super().example_inputs(rng)
+        if 1 in {size for spec in self.operands for size in spec.shape}:
+            arrays = [np.zeros_like(array) if spec.dtype in _INDICES else array
+                      for array, spec in zip(arrays, self.inputs, strict=True)]
+        for index, numbers in self.known:
+            spec = self.inputs[index]
+            arrays[index] = np.array(numbers, spec.dtype).reshape(spec.shape)
+        return arrays
 
     def describe(self) -> str:
         operators = list(dict.fromkeys(source.partition(" ")[0] for source, _ in self.nodes))

@@ -35,6 +35,10 @@ from gossamer.plan.lower.state import LowerState
 from gossamer.plan.program import Layer
 from gossamer.tensor import default_spec
 
+_MOST_KNOWN = 4096
+"""The most integers of a known input that a problem states. Shapes are far shorter; longer inputs
+are the places or masks of elements."""
+
 
 def lower(static: StaticGraph, store: WeightsStore | None = None
           ) -> tuple[list[Layer], dict[str, np.ndarray]]:
@@ -186,7 +190,7 @@ def _resize(state: LowerState, node: Node) -> None:
         raise ValueError(f"resizes the spatial dimensions of rank 3 or 4, got {source}")
     n, c, w = source.shape
     lifted, result = f"{node.name} lifted", f"{node.name} resized"
-    state.reshape(node, node.inputs[0], lifted, (n, c, 1, w))
+    state.reshape(node, node.inputs[0], lifted, (n, c, 1, w), name=lifted)
     problem = ResizeProblem(default_spec((n, c, 1, w), source.dtype), (1, *sizes), (1.0, *scales),
                             *rules)
     state.add(node, problem, [lifted], outputs=[result], name=result)
@@ -223,12 +227,15 @@ def _onnx_part(state: LowerState, node: Node) -> None:
     data = model.tobytes()
     constants = {index: array for index, name in enumerate(node.inputs)
                  if (array := state.weight(name)) is not None}
+    inputs = [name for index, name in enumerate(node.inputs) if index not in constants]
+    known = [(index, tuple(map(int, array.flat))) for index, name in enumerate(inputs)
+             if (array := state.constant(name)) is not None and array.dtype.kind in "iub"
+             and array.size <= _MOST_KNOWN]
     problem = OnnxPartProblem(
         tuple(state.spec(name) for name in node.inputs),
         tuple(state.spec(name) for name in node.outputs), tuple(constants), len(data),
-        hashlib.sha256(data).hexdigest(), nodes_of(model))
-    state.add(node, problem, [name for index, name in enumerate(node.inputs)
-                              if index not in constants],
+        hashlib.sha256(data).hexdigest(), nodes_of(model), tuple(known))
+    state.add(node, problem, inputs,
               {MODEL: model, **{f"operand{index}": array for index, array in constants.items()}})
 
 

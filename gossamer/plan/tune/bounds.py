@@ -16,6 +16,7 @@ from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import operand_arrays
 from gossamer.ops.fused.problem import FusionProblem, Source, weights_of_part
+from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.part.problem import ReshapeProblem
 from gossamer.ops.registry import OPS
 
@@ -188,6 +189,8 @@ def _are_small_integers(sums: np.ndarray, values: np.ndarray, weight: np.ndarray
 def _averaged(problem: Problem, inputs: Sequence[_Approximate],
               weights: Arrays) -> list[_Approximate]:
     """Returns the outputs of an op of _AVERAGING."""
+    if isinstance(problem, GatherProblem) and 1 not in problem.constants:
+        return [_gathered(problem, inputs, weights)]
     reference = OPS[problem.op].reference
     values = reference(problem, [given.value for given in inputs], weights)
     errors = reference(problem, [given.error for given in inputs], weights)
@@ -195,6 +198,28 @@ def _averaged(problem: Problem, inputs: Sequence[_Approximate],
     return [_Approximate(value, np.abs(error) + _ROUNDING * np.abs(value) * (problem.flops > 0),
                          doubt != 0)
             for value, error, doubt in zip(values, errors, reached, strict=True)]
+
+
+def _gathered(problem: GatherProblem, inputs: Sequence[_Approximate],
+              weights: Arrays) -> _Approximate:
+    """Returns the elements at indices that have errors. Where an index may be another, the element
+    may be any other element."""
+    *given, indices = inputs
+    data = given[0] if given else _Approximate.of(weights["operand0"])
+    places = indices.value.astype(np.int64)
+    at = replace(problem, constants=())
+
+    def taken(array: np.ndarray) -> np.ndarray:
+        return OPS[problem.op].reference(at, [array, places], {})[0]
+
+    value, error, doubtful = taken(data.value), taken(data.error), taken(data.doubtful)
+    jumps = (indices.error > 0) | indices.doubtful
+    if jumps.any():
+        behind = (1,) * (data.value.ndim - 1 - problem.axis)
+        jumps = jumps.reshape(*jumps.shape, *behind)
+        apart = np.ptp(data.value) + 2 * data.error.max()
+        error, doubtful = np.where(jumps, apart, error), doubtful | jumps
+    return _Approximate(value, error, doubtful)
 
 
 def _as_stored(output: _Approximate, dtype: str) -> _Approximate:

@@ -149,11 +149,16 @@ def assert_same(y: np.ndarray, expected: np.ndarray) -> None:
         np.testing.assert_array_equal(y, expected)
 
 
-def check(tried: Case, device: Device, folder: Path) -> None:
+def model_of(tried: Case) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Returns the model of a case, and its inputs."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(tried.dtype))
-    proto, feeds = single(tried.op, tried.arguments, max(17, ops.SINCE.get(tried.op, 9)),
-                          tried.outputs, {f"y{i}": kind for i in range(tried.outputs)},
-                          **tried.attributes)
+    return single(tried.op, tried.arguments, max(17, ops.SINCE.get(tried.op, 9)),
+                  tried.outputs, {f"y{i}": kind for i in range(tried.outputs)},
+                  **tried.attributes)
+
+
+def check(tried: Case, device: Device, folder: Path) -> None:
+    proto, feeds = model_of(tried)
     plan = gossamer.compile(str(save(proto, folder)), device, strict=True)
     results = plan(*[feeds[info.name] for info in plan.inputs])
     results = results if isinstance(results, tuple) else (results,)

@@ -24,6 +24,7 @@ from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.problem import ENTRY, FusionProblem
+from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.program import Layer
@@ -186,3 +187,23 @@ def test_what_may_flip_inside_a_fusion_is_doubtful_behind_it() -> None:
     assert found.doubtful.reshape(-1).tolist() == [False, False]
     (found,) = bounds(fusion, [x], {**weights, "1.operand0": np.float32([0.2])}, "fp32")
     assert found.doubtful.reshape(-1).tolist() == [True, False]
+
+
+def test_elements_at_indices_that_may_flip_are_doubtful() -> None:
+    """One index is the product of 1/3 and 3, which lies at a jump; the table lies in the weights,
+    or is an input."""
+    steps = Expression(2, (ExpressionStep("mul", (0, 1)),))
+    index = ElementwiseProblem((default_spec((2, 1)),) * 2, steps, dtypes=("int64",))
+    x, y = np.float32([[2.0], [1 / 3]]), np.float32([[1.0], [3.0]])
+    table = np.float32([[0, 1, 2], [3, 4, 5], [6, 7, 8]])
+    element = GatherProblem(default_spec((3, 3)), default_spec((2, 1), "int64"), 0)
+    for problem, arrays, weights in (
+            (FusionProblem((index, replace(element, constants=(0,))),
+                           ((ENTRY, (ENTRY[0], 1)), ((0, 0),)), ((1, 0),)), [x, y],
+             {"1.operand0": table}),
+            (FusionProblem((index, element), ((ENTRY, (ENTRY[0], 1)), ((ENTRY[0], 2), (0, 0))),
+                           ((1, 0),)), [x, y, table], {})):
+        assert has_jumps(problem) and uncheckable(problem) is None
+        (found,) = bounds(problem, arrays, weights, "fp32")
+        assert found.doubtful.tolist() == [[[False] * 3], [[True] * 3]]
+        assert found.exact.all()

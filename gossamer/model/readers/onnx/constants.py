@@ -42,6 +42,62 @@ def to_array(tensor: onnx.TensorProto) -> np.ndarray:
     return array
 
 
+def with_dense_constants(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
+    """Returns a model in which sparse initializers and sparse values of Constant nodes are dense:
+    the model itself where it has none, else a copy. Raises ValueError for a damaged sparse tensor,
+    and InputError where the dense tensors are too large. file: name of the file, for messages."""
+    sparse = list(_sparse_tensors(model.graph))
+    if not sparse:
+        return model
+    check_unpacked(file, sum(-(-math.prod(tensor.dims) * _item_bits(tensor.values) // 8)
+                             for tensor in sparse), model.ByteSize())
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    _make_dense(copied.graph)
+    return copied
+
+
+def _sparse_tensors(graph: onnx.GraphProto) -> Iterator[onnx.SparseTensorProto]:
+    yield from graph.sparse_initializer
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        if attribute.HasField("sparse_tensor"):
+            yield attribute.sparse_tensor
+        for inner in (attribute.g, *attribute.graphs):
+            yield from _sparse_tensors(inner)
+
+
+def _make_dense(graph: onnx.GraphProto) -> None:
+    """Replaces the sparse tensors of a graph and of the graphs in its nodes by dense tensors."""
+    graph.initializer.extend(map(_dense, graph.sparse_initializer))
+    del graph.sparse_initializer[:]
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        if attribute.HasField("sparse_tensor"):
+            dense = _dense(attribute.sparse_tensor)
+            attribute.Clear()
+            attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
+        # an absent graph would become present here
+        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            _make_dense(inner)
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    """Returns a sparse tensor as a dense one. Its indices are positions in the flattened tensor, or
+    one row for each value with one number for each dimension."""
+    name = sparse.values.name
+    try:
+        values, indices = to_array(sparse.values), to_array(sparse.indices)
+        dims = tuple(sparse.dims)
+        if indices.ndim == 2:
+            indices = np.ravel_multi_index(tuple(indices.T), dims)
+        array = np.zeros(math.prod(dims), values.dtype)
+        if indices.shape != values.shape or min(indices, default=0) < 0:
+            raise ValueError("its indices do not fit its values")
+        array[indices] = values
+    except (ValueError, IndexError, TypeError) as error:
+        raise ValueError(f"sparse tensor {quoted(name)} is damaged: {error}") from None
+    return numpy_helper.from_array(array.reshape(dims), name)
+
+
 def load_external_data(model: onnx.ModelProto, path: Path) -> None:
     """Loads the tensors that lie in files beside the model. As many bytes are read for a tensor as
     its shape needs. Raises ValueError for a damaged tensor, and InputError where the tensors are

@@ -29,6 +29,7 @@ from gossamer.model.readers.onnx.constants import (
     external_file,
     load_external_data,
     to_array,
+    with_dense_constants,
 )
 from gossamer.model.readers.onnx.einsum import EINSUM
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES, Converter
@@ -99,6 +100,10 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
     else:
         raise InputError(f"cannot load a {type(model).__name__}: expected an onnx.ModelProto")
     opset = _opset(proto, file)
+    try:
+        proto = with_dense_constants(proto, file)
+    except ValueError as error:
+        raise ModelError(f"{file}: {error}") from None
     graph = Graph(proto.graph.name or name, [], [], [], {}, file, metadata=metadata.read(proto))
     keeps = not narrows and host_library.is_installed() and has_float64(proto.graph)
     _load_constants(proto.graph, graph, keeps)
@@ -188,10 +193,6 @@ def _damaged_texts(graph: onnx.GraphProto) -> Iterator[bytes]:
 def _load_constants(proto: onnx.GraphProto, graph: Graph, keeps: bool) -> None:
     """Adds the file's initializers to the graph, floating-point ones as float32. keeps: whether
     float64 stays in parts for ONNX Runtime, which take the initializers from the file."""
-    if proto.sparse_initializer:
-        name = proto.sparse_initializer[0].values.name
-        raise UnsupportedError(f"{graph.file}: initializer {quoted(name)} is sparse; store it "
-                               "dense")
     _add_constants(proto.initializer, graph, keeps)
 
 
