@@ -53,31 +53,22 @@ def with_dense_constants(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
                              for tensor in sparse), model.ByteSize())
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
-    _make_dense(copied.graph)
+    for graph in _graphs(copied.graph):
+        graph.initializer.extend(map(_dense, graph.sparse_initializer))
+        del graph.sparse_initializer[:]
+        for attribute in _attributes(graph):
+            if attribute.HasField("sparse_tensor"):
+                dense = _dense(attribute.sparse_tensor)
+                attribute.Clear()
+                attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
     return copied
 
 
 def _sparse_tensors(graph: onnx.GraphProto) -> Iterator[onnx.SparseTensorProto]:
-    yield from graph.sparse_initializer
-    for attribute in (attribute for node in graph.node for attribute in node.attribute):
-        if attribute.HasField("sparse_tensor"):
-            yield attribute.sparse_tensor
-        for inner in (attribute.g, *attribute.graphs):
-            yield from _sparse_tensors(inner)
-
-
-def _make_dense(graph: onnx.GraphProto) -> None:
-    """Replaces the sparse tensors of a graph and of the graphs in its nodes by dense tensors."""
-    graph.initializer.extend(map(_dense, graph.sparse_initializer))
-    del graph.sparse_initializer[:]
-    for attribute in (attribute for node in graph.node for attribute in node.attribute):
-        if attribute.HasField("sparse_tensor"):
-            dense = _dense(attribute.sparse_tensor)
-            attribute.Clear()
-            attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
-        # an absent graph would become present here
-        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            _make_dense(inner)
+    for each in _graphs(graph):
+        yield from each.sparse_initializer
+        yield from (attribute.sparse_tensor for attribute in _attributes(each)
+                    if attribute.HasField("sparse_tensor"))
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
@@ -137,13 +128,26 @@ def external_file(model: onnx.ModelProto) -> str | None:
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """Yields the tensors of a graph: its initializers, and the constants that its nodes hold."""
-    yield from graph.initializer
-    for attribute in (attribute for node in graph.node for attribute in node.attribute):
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
-        for inner in (attribute.g, *attribute.graphs):
-            yield from _tensors(inner)
+    for each in _graphs(graph):
+        yield from each.initializer
+        for attribute in _attributes(each):
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yields a graph and the graphs within its nodes."""
+    yield graph
+    for attribute in _attributes(graph):
+        # an absent graph that is changed would become present
+        for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            yield from _graphs(inner)
+
+
+def _attributes(graph: onnx.GraphProto) -> Iterator[onnx.AttributeProto]:
+    """Yields the attributes of a graph's own nodes."""
+    return (attribute for node in graph.node for attribute in node.attribute)
 
 
 def _item_bits(tensor: onnx.TensorProto) -> int:
