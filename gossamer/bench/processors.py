@@ -44,8 +44,8 @@ def sharing_cache(processor: int) -> set[int]:
 def transfer_ns() -> float:
     """Returns the nanoseconds that a cache line takes to move from another processor to the first
     one. The time is measured for every processor that this thread may use and that shares a cache
-    with the first processor; the longest time is returned. The result is 0 where
-    there is no such processor.
+    with the first processor; the longest time is returned. The result is 0 where there is no such
+    processor.
 
     To measure the time, the first processor reads a line that the other processor has written. The
     time for a line that the first processor has written is subtracted.

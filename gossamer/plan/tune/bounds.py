@@ -138,6 +138,8 @@ def _of_problem(problem: Problem, inputs: Sequence[_Approximate], weights: Array
     if isinstance(problem, ReshapeProblem):
         return [_Approximate(*(np.reshape(array, problem.shape) for array in (
             inputs[0].value, inputs[0].error, inputs[0].doubtful)))]
+    if isinstance(problem, GatherProblem) and 1 not in problem.constants:
+        return [_gathered(problem, inputs, weights)]
     epilogue: Epilogue | None = getattr(problem, "epilogue", None)
     if epilogue is None:
         return _averaged(problem, inputs, weights)
@@ -189,8 +191,6 @@ def _are_small_integers(sums: np.ndarray, values: np.ndarray, weight: np.ndarray
 def _averaged(problem: Problem, inputs: Sequence[_Approximate],
               weights: Arrays) -> list[_Approximate]:
     """Returns the outputs of an op of _AVERAGING."""
-    if isinstance(problem, GatherProblem) and 1 not in problem.constants:
-        return [_gathered(problem, inputs, weights)]
     reference = OPS[problem.op].reference
     values = reference(problem, [given.value for given in inputs], weights)
     errors = reference(problem, [given.error for given in inputs], weights)

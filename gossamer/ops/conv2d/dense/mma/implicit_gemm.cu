@@ -10,12 +10,12 @@
  * inputs are rounded in registers.
  *
  * With WGMMA, warpgroups multiply from shared memory (pixels in TF32 from registers), and
- * COPY_WARPS further warps do nothing but copy. Tensor cores see copied lines only after a fence, and the fence waits for all
- * copies of its work-item, so the warps that copy cannot be the warps that multiply. Each slot has
- * two barriers: the first completes when the slot's lines have arrived, the second when the lines
- * were multiplied. Without WGMMA each warp copies lines. From shared memory it then loads to
- * registers the lines that it multiplies. With clusters one more barrier expects the sums of all
- * holders (partial_sums.h).
+ * COPY_WARPS further warps do nothing but copy. Tensor cores see copied lines only after a fence,
+ * and the fence waits for all copies of its work-item, so the warps that copy cannot be the warps
+ * that multiply. Each slot has two barriers: the first completes when the slot's lines have
+ * arrived, the second when the lines were multiplied. Without WGMMA each warp copies lines. From
+ * shared memory it then loads to registers the lines that it multiplies. With clusters one more
+ * barrier expects the sums of all holders (partial_sums.h).
  *
  * With KEEPS_WEIGHTS a work-group keeps the weights of its output channels behind the slots, for
  * all its tiles; the slots then have the lines of pixels only. All tiles of a work-group have the
