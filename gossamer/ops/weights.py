@@ -35,12 +35,16 @@ class WeightsInfo:
     scaled_signs : bool
         Whether each output channel has a number c > 0 such that all weights of the channel are c or
         -c.
+    crowded : float
+        Number of fours of neighbouring input channels, at one tap of one output channel, that have
+        more than two nonzero weights, divided by the number of all fours: 0 for 2:4 sparse weights.
     """
 
     density: float = 1.0
     mask_hash: str = ""
     facts: ValueFacts = REAL
     scaled_signs: bool = False
+    crowded: float = 1.0
 
 
 Pack = Callable[[Mapping[str, np.ndarray]], np.ndarray | Buffer]

@@ -82,13 +82,15 @@ bool next_copy(unsigned groups_left, void *&target, Sixteen &bytes, unsigned &wi
 const void *argument(int index, size_t size, bool is_pointer);
 
 /* A product of a warpgroup whose operands both lie in shared memory, where their descriptions say; a
- * lane computes its own sums. group: how many groups were committed before it. */
+ * lane computes its own sums. group: how many groups were committed before it. indices: where the left
+ * operand is 2:4 sparse, the words of indices for the lane's rows, for either half of the depth. */
 struct Product {
     void (*compute)(const Product &);
     float (*sums)[4];
     unsigned long long rows, columns;
     bool halves, adds;
     unsigned group;
+    unsigned indices[2];
 };
 
 /* The products of the running work-item that are under way, as the copies. */

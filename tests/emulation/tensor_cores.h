@@ -1,7 +1,8 @@
 /* Emulates the instructions for tensor cores: products, loads of matrices and asynchronous
  * copies. The lanes of a warp exchange their operands through memory. The lane and register of
  * each element follow the PTX ISA's description of mma.m16n8k16 and m16n8k8 (.f16), m16n8k8
- * (.tf32), m16n8k256 (.b1), wgmma.m64nNk256 (.b1) and ldmatrix. */
+ * (.tf32), m16n8k256 (.b1), wgmma.m64nNk256 (.b1), ldmatrix and stmatrix; those of the indices of
+ * sparse products follow cute's ELayout_64x32 in CUTLASS. */
 
 #pragma once
 
@@ -200,7 +201,47 @@ template <int N>
 void multiply_later(bool halves, float (*sums)[4], unsigned long long rows,
                     unsigned long long columns, bool adds = true)
 {
-    keep_product({compute_product<N>, sums, rows, columns, halves, adds, 0});
+    keep_product({compute_product<N>, sums, rows, columns, halves, adds, 0, {}});
+}
+
+template <int N> void compute_sparse_product(const Product &product)
+{
+    int lane = number() % 32, first_row = number() / 32 % 4 * 16 + lane / 4;
+    for (int n = 0; n < N / 8; n++)
+        for (int r = 0; r < 4; r++) {
+            int row = first_row + r / 2 * 8, column = n * 8 + lane % 4 * 2 + r % 2;
+            for (int stored = 0; stored < 16; stored++) {
+                unsigned indices = product.indices[stored / 8] >> 16 * (r / 2) & 0xffff;
+                unsigned pair = indices >> stored % 8 / 2 * 4 & 15;
+                if ((pair & 3) >= pair >> 2)
+                    __builtin_trap();
+                int k = stored / 2 * 4 + (int)(stored % 2 ? pair >> 2 : pair & 3);
+                const unsigned short *left =
+                    (const unsigned short *)described_piece(product.rows, row, stored / 8);
+                const unsigned short *right =
+                    (const unsigned short *)described_piece(product.columns, column, k / 8);
+                product.sums[n][r] +=
+                    half_bits_to_float(left[stored % 8]) * half_bits_to_float(right[k % 8]);
+            }
+        }
+}
+
+/* Starts a product of 64 rows and N columns like multiply_later, where of each four neighbours of a
+ * row two are stored. The words of indices of lanes 2 selector and 2 selector + 1 of each four lanes
+ * are read. */
+template <int N, int selector>
+void multiply_sparse_later(float (*sums)[4], unsigned long long rows, unsigned long long columns,
+                           unsigned indices)
+{
+    __shared__ unsigned held[MOST_WARPS][32];
+    int lane = number() % 32, first = lane / 4 * 4 + 2 * selector;
+    unsigned *warp = held[number() / 32];
+    warp[lane] = indices;
+    wait_for_warp(__FILE__, __LINE__);
+    Product product = {compute_sparse_product<N>, sums, rows, columns, true, true, 0,
+                       {warp[first], warp[first + 1]}};
+    wait_for_warp(__FILE__, __LINE__);
+    keep_product(product);
 }
 
 /* The same for rows in registers, which are read at once. */
@@ -265,6 +306,24 @@ static void ldmatrix_x2(unsigned &d0, unsigned &d1, unsigned address, const char
 {
     unsigned rest[2];
     ldmatrix_x4(false, d0, d1, rest[0], rest[1], address, file, line, 2);
+}
+
+/* Transposes and stores four matrices of 8 x 8 16-bit floats. Lane l has two neighbours in row l / 4
+ * of each, and gives the address of 16 bytes that receive column l % 8 of matrix l / 8. */
+static void stmatrix_x4_trans(unsigned address, unsigned m0, unsigned m1, unsigned m2, unsigned m3,
+                              const char *file, int line)
+{
+    __shared__ unsigned held[MOST_WARPS][32][4];
+    int lane = number() % 32;
+    auto *warp = held[number() / 32];
+    unsigned own[4] = {m0, m1, m2, m3};
+    for (int matrix = 0; matrix < 4; matrix++)
+        warp[lane][matrix] = own[matrix];
+    wait_for_warp(file, line);
+    unsigned short *target = (unsigned short *)shared_pointer(address);
+    for (int row = 0; row < 8; row++)
+        target[row] = (unsigned short)(warp[row * 4 + lane % 8 / 2][lane / 8] >> 16 * (lane % 2));
+    wait_for_warp(file, line);
 }
 
 /* Returns the larger or the smaller one of two numbers; NaN where one is NaN. */

@@ -63,6 +63,8 @@ _PTX = {
        for form, transposed in (("", "false"), (".trans", "true"))},
     "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];":
         "emulation::ldmatrix_x2(%0, %1, %2, __FILE__, __LINE__)",
+    "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};":
+        "emulation::stmatrix_x4_trans(%0, %1, %2, %3, %4, __FILE__, __LINE__)",
     "cvt.rn.f16x2.f32 %0, %1, %2;":
         "%0 = (unsigned)float_to_half_bits(%1) << 16 | float_to_half_bits(%2)",
     "cvt.rn.relu.f16x2.f32 %0, %1, %2;":
@@ -91,6 +93,8 @@ _WGMMA_LINES = re.compile(r"\{ \.reg \.pred p; .* wgmma\.mma_async\.sync\.aligne
 _WGMMA_OF_PIXELS = re.compile(r'asm volatile\(WGMMA_TEXT\((\d+),[^;]*?'
                               r'"l"\(weights\),\s*PIXEL_OPERANDS\(x\)\)')
 """Products of floats whose pixels lie in shared memory or in registers."""
+_WGMMA_SPARSE = re.compile(r'asm volatile\(WGMMA_SPARSE_TEXT\((\d+),[^;]*?SPARSE_OPERANDS\)')
+"""Products of float16 whose left operand is 2:4 sparse."""
 _ASM = re.compile(r'\basm\b(?:\s+volatile)?\s*\(\s*((?:(?:"[^"]*"|WGMMA_[A-Z]+)\s*)+)'
                   r'((?:[^()";]|"[^"]*"|\((?:[^()]|\([^()]*\))*\))*)\)')
 _LITERAL = re.compile(r'"([^"]*)"')
@@ -105,6 +109,8 @@ def translated(source: KernelSource) -> str:
     if DIALECT not in files_of(source.path):
         raise CompileError(f"{source.path.name} does not include dialect/common.h")
     text = _WGMMA_OF_PIXELS.sub(r"emulation::multiply_later<\1>(HALVES, sums, x, weights)", text)
+    text = _WGMMA_SPARSE.sub(
+        r"emulation::multiply_sparse_later<\1, selector>(sums, left, right, indices)", text)
     text = _ASM.sub(_instruction, text)
     text = _DYNAMIC.sub(r"\1 *const \2 = (\1 *)emulation::dynamic_shared();", text)
     if left := re.search(r"\basm\b.*", text.split("#ifdef __CUDACC__", 1)[1]):

@@ -9,13 +9,14 @@ from gossamer.ops.conv2d.dense.depthwise_tiled import DepthwiseTiled
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseMma
 from gossamer.ops.conv2d.dense.mma.few_channels import FewChannelsMma
-from gossamer.ops.conv2d.dense.mma.shifted_gemm import ShiftedGemmMma
 from gossamer.ops.conv2d.dense.published import PublishedConvolution
 from gossamer.ops.conv2d.dense.wide_gemm import WideGemm
 from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.host import HostDepthwise, HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.conv2d.shifted.shifted_gemm import ShiftedGemmMma
+from gossamer.ops.conv2d.shifted.shifted_sparse import ShiftedSparseMma
 from gossamer.ops.conv2d.sparse.csr.direct_sparse import DirectSparse
 from gossamer.ops.conv2d.sparse.generated.direct_sparse_compiled import DirectSparseCompiled
 from gossamer.ops.conv2d.sparse.host import SparseIm2col
@@ -32,6 +33,6 @@ OP = Op("conv2d", Conv2dProblem, reference,
         (Depthwise(), DepthwiseTiled(), WideGemm(), Im2colGemm(), PointwiseMma(), ImplicitGemmMma(),
          ShiftedGemmMma(), FewChannelsMma(), Winograd(), Cudnn(), Im2colCublas(), DirectSparse(),
          DirectSparseTable(), DirectSparseCompiled(), DirectSparseMma(), DirectSparsePixels(),
-         Im2colCusparse(), BitTensorCore(), WidePopcount(), Popcount(), HostDepthwise(),
-         HostIm2col(), SparseIm2col(), HostPopcount(), PublishedConvolution(),
+         ShiftedSparseMma(), Im2colCusparse(), BitTensorCore(), WidePopcount(), Popcount(),
+         HostDepthwise(), HostIm2col(), SparseIm2col(), HostPopcount(), PublishedConvolution(),
          ZeroConvolution()))

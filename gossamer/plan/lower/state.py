@@ -179,8 +179,15 @@ def _weights_info(weight: np.ndarray, facts: ValueFacts) -> WeightsInfo:
         return WeightsInfo()
     nonzero = weight != 0
     if nonzero.all():
-        density, mask_hash = 1.0, ""
-    else:
-        density = float(np.count_nonzero(nonzero)) / weight.size
-        mask_hash = hashlib.sha256(np.packbits(nonzero).tobytes()).hexdigest()[:16]
-    return WeightsInfo(density, mask_hash, facts, not mask_hash and are_scaled_signs(weight))
+        return WeightsInfo(facts=facts, scaled_signs=are_scaled_signs(weight))
+    density = float(np.count_nonzero(nonzero)) / weight.size
+    mask_hash = hashlib.sha256(np.packbits(nonzero).tobytes()).hexdigest()[:16]
+    return WeightsInfo(density, mask_hash, facts, crowded=_crowded(nonzero))
+
+
+def _crowded(nonzero: np.ndarray) -> float:
+    """Returns the share of fours of neighbours along axis 1 with more than two nonzeros."""
+    if nonzero.ndim < 2:
+        return 1.0
+    counts = np.add.reduceat(nonzero, np.arange(0, nonzero.shape[1], 4), axis=1, dtype=np.uint8)
+    return float(np.count_nonzero(counts > 2)) / counts.size

@@ -3,27 +3,17 @@
  *
  *   y[place, m] = sum over taps, k of x[place + shift of the tap, k] * weight[tap, k, m]
  *
- * The pixels and pads of all images are one sequence of places. A row has `pitch` places, and an
- * image has `image_places` places. Zeros are copied to the places of pads. The pads at the right of
- * a row are also the left pads of the next row. The place of an output is the place of its window's
- * first pixel, so the input of tap (r, s) lies r * pitch + s places further for every output.
- * Places without an output are computed like the other places, but not stored.
+ * runs.h explains places, runs and slots.
  *
  * A unit is 64 places: the rows of a product of a warpgroup (four warps). A work-group computes
- * TILE_M output channels of a range of units, in tiles of up to TILE_UNITS units. For each slice of
- * SLICE input channels the work-group copies a run to one of RUNS slots. A run is the places of a
- * tile and the places after the tile that the last tap reads. The weights of a tap and a slice are
- * a stage. The slots for stages are a ring of WEIGHT_SLOTS slots. With KEEPS_WEIGHTS each stage has
+ * TILE_M output channels of a range of units, in tiles of up to TILE_UNITS units, with a run of the
+ * tile's places for each slice of SLICE input channels. The weights of a tap and a slice are a
+ * stage. The slots for stages are a ring of WEIGHT_SLOTS slots. With KEEPS_WEIGHTS each stage has
  * its own slot instead, so that weights are copied only once.
  *
  * WARPGROUPS warpgroups multiply, each up to UNITS units of a tile. There are four more warps: one
- * copies weights, and three copy runs. Each slot has two barriers: the first completes when the
- * slot was filled, the second when the slot was multiplied.
- *
- * A place of a run has CHUNKS chunks of 8 channels, each a piece of 16 bytes. With 8 chunks a place
- * is a line of 128 bytes, whose piece p is stored as piece p ^ line % 8. With fewer chunks the
- * pieces of one chunk of all places lie side by side, and the next chunk begins an odd number of
- * pieces later, so that the chunks of a place are in different banks.
+ * copies weights, and three copy runs. Slots for weights have two barriers each, like slots for
+ * runs.
  *
  * KEEPS_WEIGHTS     1: each stage has its own slot and is copied once
  * WEIGHT_SLOTS      slots for stages, where weights are not kept
@@ -47,15 +37,11 @@
 #include "ptx/mbarrier.h"
 #include "ptx/wgmma.h"
 #include "mma/warpgroup.h"
+#include "ops/conv2d/shifted/runs.h"
 #include "ops/epilogue.h"
 
 #define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1))
-#define CHUNKS (SLICE / 8)
-#define COPY_WARPS 3                         /* warps that copy runs */
-#define LINE_STEP (64 * COPY_WARPS / CHUNKS) /* places that the copy warps copy at once */
 #define STEPS (SLICE / 16)
-#define LINES (CHUNKS == 8) /* whether a place is a line of 128 bytes */
-#define RUNS 2
 #define UNIT 64
 #define TILE_UNITS (WARPGROUPS * UNITS)
 #define STAGE_BYTES (SLICE * TILE_M * 2)
@@ -74,14 +60,6 @@ struct Multiplier {
     int run_slot, weight_slot;
     uint run_phase, weight_phase;
 };
-
-/* Arrives at a barrier once for the whole warp. */
-INLINE void release(ulong *barrier)
-{
-    WARP_BARRIER();
-    if (LOCAL_ID(0) % 32 == 0)
-        mbarrier_arrive(barrier);
-}
 
 /* Adds the products of a tile to the sums of the warpgroup's first `units` units. */
 template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][4], Multiplier &its)
@@ -147,15 +125,13 @@ template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
-    const HALF *RESTRICT x, const uint4 *RESTRICT weight, HALF *RESTRICT y, int units, int places,
-    DIVISOR(image_places), DIVISOR(pitch), int kernel_w, int taps, int slices, int halo,
-    int run_pieces, int run_bytes, int channels, int out_channels, int height, int width,
-    int out_height, int out_width, int pad_top, int pad_left, int x_image, int x_row, int x_column,
-    int x_first, int y_first, int y_channels EPILOGUE_PARAMETERS)
+    const HALF *RESTRICT x, const uint4 *RESTRICT weight, HALF *RESTRICT y, int units, int kernel_w,
+    int taps, int slices, int out_channels, GEOMETRY_PARAMETERS EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(Memory, memory)
     pdl_trigger();
     int item = LOCAL_ID(0), stages = slices * taps;
+    const Geometry geometry = GEOMETRY;
     /* The warp's number is taken from lane 0, which tells the compiler that all lanes have the same
      * number. The compiler then keeps values that follow from it in uniform registers, from which
      * wgmma reads its descriptors. */
@@ -214,70 +190,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
         pdl_wait();
         if (warp == 4 * WARPGROUPS)
             return;
-        int copier = item - 32 * (4 * WARPGROUPS + 1), slot = 0;
-        uint phase = 0;
-        /* A work-item copies two chunks of a line. Neighbouring work-items copy lines that are 4
-         * apart, whose pieces are in different banks. */
-        int chunk = copier % (CHUNKS / 2), number = copier / (CHUNKS / 2);
-        int first_line = number / 8 * 8 + number % 2 * 4 + number % 8 / 2;
-        int to_upper = LINES ? 64 : CHUNKS / 2 * run_pieces * 16;
-        uint first_to = LINES ? first_line * 128 + ((chunk ^ first_line % 8) << 4)
-                              : (chunk * run_pieces + first_line) << 4;
-        /* A step of LINE_STEP places is a step of step_images images, step_rows rows and
-         * step_columns columns, and of step_from elements of x. */
-        int image_rows = (int)QUOTIENT(image_places, pitch);
-        int step_images = (int)QUOTIENT(LINE_STEP, image_places);
-        int step_places = LINE_STEP - step_images * image_places;
-        int step_rows = (int)QUOTIENT(step_places, pitch);
-        int step_columns = step_places - step_rows * pitch;
-        int step_from = step_images * x_image + step_rows * x_row + step_columns * x_column;
-        for (int unit = first_unit; unit < last_unit; unit += TILE_UNITS) {
-            int units_here = last_unit - unit < TILE_UNITS ? last_unit - unit : TILE_UNITS;
-            int lines = units_here * UNIT + halo, lines_inside = places - unit * UNIT;
-            int first_place = unit * UNIT + first_line;
-            int first_image = (int)QUOTIENT(first_place, image_places);
-            int in_image = first_place - first_image * image_places;
-            int first_row = (int)QUOTIENT(in_image, pitch);
-            int first_column = in_image - first_row * pitch - pad_left;
-            first_row -= pad_top;
-            int first_from = x_first + first_image * x_image + first_row * x_row
-                             + first_column * x_column;
-            for (int slice = 0; slice < slices; slice++) {
-                if (phase > 0)
-                    mbarrier_wait_parity(run_read + slot, phase - 1);
-                uint to = runs + slot * run_bytes + first_to;
-                int channel = slice * SLICE + chunk * 8;
-                int end = channel < channels ? lines_inside : 0;
-                bool has_upper = channel + CHUNKS / 2 * 8 < channels;
-                int row = first_row, column = first_column, from = first_from + channel;
-                UNROLL_BY(2) for (int line = first_line; line < lines; line += LINE_STEP) {
-                    bool inside = (uint)row < (uint)height && (uint)column < (uint)width
-                                  && line < end;
-                    const HALF *source = x + (uint)(inside ? from : 0);
-                    cp_async_16(to, source, inside ? 16 : 0);
-                    cp_async_16(LINES ? to ^ to_upper : to + to_upper, source + CHUNKS / 2 * 8,
-                                  inside && has_upper ? 16 : 0);
-                    to += LINE_STEP * (LINES ? 128 : 16);
-                    column += step_columns;
-                    row += step_rows;
-                    from += step_from;
-                    if (column >= pitch - pad_left) {
-                        column -= pitch;
-                        row++;
-                        from += x_row - pitch * x_column;
-                    }
-                    if (row >= image_rows - pad_top) {
-                        row -= image_rows;
-                        from += x_image - image_rows * x_row;
-                    }
-                }
-                cp_async_mbarrier_arrive(run_filled + slot);
-                if (++slot == RUNS) {
-                    slot = 0;
-                    phase++;
-                }
-            }
-        }
+        copy_runs(x, geometry, item - 32 * (4 * WARPGROUPS + 1), first_unit * UNIT,
+                  last_unit * UNIT, TILE_UNITS * UNIT, slices, runs, run_filled, run_read);
         return;
     }
     setmaxnreg_inc<MULTIPLIER_REGISTERS>();
@@ -285,14 +199,6 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
 
     Multiplier its = {runs, kept, group, run_bytes, run_pieces, slices, taps, kernel_w, pitch,
                       run_filled, run_read, weights_filled, weights_read, 0, 0, 0, 0};
-    /* Returns the index of a place's first channel in y, or -1 where the place has no output. */
-    auto index_of = [&](int place) {
-        int image = (int)QUOTIENT(place, image_places), in_image = place - image * image_places;
-        int row = (int)QUOTIENT(in_image, pitch), column = in_image - row * pitch;
-        bool stored = place < places && row < out_height && column < out_width;
-        int pixel = (image * out_height + row) * out_width + column;
-        return stored ? y_first + pixel * y_channels : -1;
-    };
     auto store = [&](float4 lower, float4 upper, int index, int channel) {
         bool stored = index >= 0 && channel < out_channels;
         channel = channel < out_channels ? channel : 0;
@@ -323,7 +229,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
             UNROLL for (int half = 0; half < 2; half++) {
                 int place = (unit + (int)group + i * WARPGROUPS) * UNIT
                             + (int)(warp % 4 * 16 + lane / 4) + half * 8;
-                index[i][half] = i < own_units ? index_of(place) : -1;
+                index[i][half] = i < own_units ? output_index(geometry, place) : -1;
             }
         /* block by block, so that a lane loads the constants of its channels once */
         UNROLL for (int block = 0; block < TILE_M / 32; block++)

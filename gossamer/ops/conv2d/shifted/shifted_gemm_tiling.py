@@ -1,5 +1,5 @@
-"""Lists the tiles of shifted_gemm_mma, and estimates their times. The text at the top of
-shifted_gemm.cu explains places, units, slices and runs."""
+"""Lists the tiles of shifted_gemm_mma, and estimates their times. The texts at the top of runs.h
+and of shifted_gemm.cu explain places, units, slices and runs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from dataclasses import asdict, dataclass
 from gossamer.device.limits import Limits
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.shifted.places import (
+    BARRIERS_BYTES,
+    CYCLES_PER_MICROSECOND,
+    RUNS,
+    START_US,
+    Places,
+    copy_cycles,
+    moving_us,
+    run_bytes,
+    run_pieces,
+)
 
 ROWS = 64
 """Rows of a product. A product is one wgmma instruction of a warpgroup, over 16 input channels."""
-RUNS = 2
-"""Slots for runs. A run is the places that a tile reads, in the channels of a slice."""
-_BARRIERS_BYTES = 1024
-"""Bytes of shared memory for barriers, before the runs."""
 _MOST_KEPT = 100
 """The most stages whose weights are kept in shared memory; each stage has a barrier."""
-_ALIGNMENT = 1024
-"""A run takes a multiple of this number of bytes."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +70,15 @@ class ShiftedTile:
 
     def run_pieces(self, problem: Conv2dProblem) -> int:
         """Returns the number of places of a run, rounded up to an odd number."""
-        return (ROWS * self.tile_units + Places(problem).halo) | 1
+        return run_pieces(problem, ROWS * self.tile_units)
 
     def run_bytes(self, problem: Conv2dProblem) -> int:
         """Returns the bytes of a slot for a run."""
-        nbytes = 2 * self.slice * self.run_pieces(problem)
-        return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        return run_bytes(problem, ROWS * self.tile_units, self.slice)
 
     def shared_bytes(self, problem: Conv2dProblem) -> int:
         """Returns the bytes of shared memory of a work-group."""
-        return (_BARRIERS_BYTES + RUNS * self.run_bytes(problem)
+        return (BARRIERS_BYTES + RUNS * self.run_bytes(problem)
                 + (self.weight_slots or self.stages(problem)) * self.stage_bytes)
 
     def grid(self, problem: Conv2dProblem, limits: Limits) -> tuple[int, int]:
@@ -82,30 +86,7 @@ class ShiftedTile:
         Each pair of a range and a part is a work-group. All work-groups run at once, unless there
         are more parts than multiprocessors."""
         parts = -(-problem.out_channels // self.columns)
-        return max(1, min(Places(problem).units, limits.compute_units // parts)), parts
-
-
-class Places:
-    """The places of a problem: the pixels of all images as one sequence, with the pads between
-    them.
-
-    pitch: number of places of a row; the pads at the right of a row are also the left pads of the
-    next row.
-    image: number of places of an image; the pads below an image are also the pads above the next
-    image.
-    units: number of units of ROWS places, up to the unit of the last output.
-    halo: number of places after a tile that the last tap reads.
-    """
-
-    def __init__(self, problem: Conv2dProblem) -> None:
-        top, left, bottom, right = problem.pads
-        self.pitch = max(problem.width + max(left, right), problem.out_width)
-        rows = max(problem.height + max(top, bottom), problem.out_height)
-        self.image = rows * self.pitch
-        last = ((problem.batch - 1) * self.image + (problem.out_height - 1) * self.pitch
-                + problem.out_width - 1)
-        self.units = last // ROWS + 1
-        self.halo = (problem.kernel[0] - 1) * self.pitch + problem.kernel[1] - 1
+        return max(1, min(units_of(problem), limits.compute_units // parts)), parts
 
 
 _SHAPES = ((64, 2, 2), (64, 2, 1), (128, 2, 2), (128, 2, 1), (256, 2, 1), (256, 1, 1))
@@ -119,23 +100,16 @@ line of 128 bytes."""
 # The rates below were fitted to 54 measured times of ResNet-50's 3x3 layers in batches of 64 and 8
 # on an H200. On another device they only decide the order in which tiles are tried: the tuner
 # corrects the scale of an algorithm's estimates by its measurements.
-CYCLES_PER_MICROSECOND = 1750
-"""Clock rate in MHz of the multiprocessors of an H200 under load."""
-_START_US = 2.6
-"""Microseconds before the first product and after the last store."""
 _ISSUE_CYCLES, _ISSUE_SHARE = 25, 0.59
 """A single warpgroup starts a product every _ISSUE_CYCLES + _ISSUE_SHARE * c cycles, where c is the
 number of cycles that the tensor cores take for the product."""
-_COPY = 35
-"""Cycles that a copying work-item takes for one piece (16 bytes) of a run."""
-_COPIED_PIECES = 96
-"""Work-items that copy runs."""
 _TILE = 1300
 """Cycles of a tile that neither its products nor its copies hide."""
-_MOVED_PER_MICROSECOND = 3.9e6
-"""Bytes that device memory reads and writes in a microsecond."""
-_CACHED_BYTES = 35e6
-"""Bytes that stay in the L2 cache from one layer to the next."""
+
+
+def units_of(problem: Conv2dProblem) -> int:
+    """Returns the number of units of ROWS places, up to the unit of the last output."""
+    return Places(problem).last // ROWS + 1
 
 
 def tile_of(variant: Variant) -> ShiftedTile:
@@ -175,15 +149,13 @@ def expected_us(problem: Conv2dProblem, tile: ShiftedTile, limits: Limits) -> fl
     time of the busiest multiprocessor's tiles, or the time of moving tensors that do not stay in
     the L2 cache, whichever is longer."""
     ranges, parts = tile.grid(problem, limits)
-    full, rest = divmod(-(-Places(problem).units // ranges), tile.tile_units)
+    full, rest = divmod(-(-units_of(problem) // ranges), tile.tile_units)
     cycles = full * _cycles(problem, tile, tile.tile_units)
     if rest:
         cycles += _cycles(problem, tile, rest)
     # waves, where there are more work-groups than multiprocessors
     cycles *= -(-ranges * parts // limits.compute_units)
-    nbytes = 2 * sum(spec.size for spec in (*problem.inputs, *problem.outputs))
-    return _START_US + max(cycles / CYCLES_PER_MICROSECOND,
-                           nbytes / _MOVED_PER_MICROSECOND if nbytes > _CACHED_BYTES else 0.0)
+    return START_US + max(cycles / CYCLES_PER_MICROSECOND, moving_us(problem))
 
 
 def _cycles(problem: Conv2dProblem, tile: ShiftedTile, units: int) -> float:
@@ -194,8 +166,7 @@ def _cycles(problem: Conv2dProblem, tile: ShiftedTile, units: int) -> float:
     # the rows and the columns of a product are both read from shared memory
     product = max(tile.columns / 2, 16 + tile.columns / 4)
     of_a_group = -(-units // tile.warpgroups)
-    pieces = (units * ROWS + Places(problem).halo) * tile.slice // 8
     slices = stages // (problem.kernel[0] * problem.kernel[1])
-    return (_TILE + slices * pieces / _COPIED_PIECES * _COPY
+    return (_TILE + slices * copy_cycles(problem, units * ROWS, tile.slice)
             + stages * tile.slice // 16
             * max(units * product, of_a_group * (_ISSUE_CYCLES + _ISSUE_SHARE * product)))

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Epilogue, Variant
-from gossamer.ops.conv2d.dense.mma.shifted_gemm import ShiftedGemmMma, packed_stages
-from gossamer.ops.conv2d.dense.mma.shifted_gemm_tiling import ROWS, Places, ShiftedTile, tile_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
+from gossamer.ops.conv2d.shifted.places import Places
+from gossamer.ops.conv2d.shifted.shifted_gemm import ShiftedGemmMma, packed_stages
+from gossamer.ops.conv2d.shifted.shifted_gemm_tiling import ROWS, ShiftedTile, tile_of, units_of
 from gossamer.ops.weights import Weights
 from tests.cubins import build_info
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, RESIDUAL_FIRST
@@ -88,7 +89,8 @@ def test_units_end_with_the_last_output() -> None:
         places = Places(problem)
         last = (((problem.batch - 1) * places.image)
                 + (problem.out_height - 1) * places.pitch + problem.out_width - 1)
-        assert places.units * ROWS > last >= (places.units - 1) * ROWS
+        assert places.last == last
+        assert units_of(problem) * ROWS > last >= (units_of(problem) - 1) * ROWS
 
 
 @pytest.mark.parametrize(("problem", "reason"), [

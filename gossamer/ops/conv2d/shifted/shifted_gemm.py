@@ -11,25 +11,22 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory
-from gossamer.ops.conv2d.dense.mma.shifted_gemm_tiling import (
-    Places,
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.shifted.places import Places, cannot_shift, geometry_arguments
+from gossamer.ops.conv2d.shifted.shifted_gemm_tiling import (
     ShiftedTile,
     config_of,
     expected_us,
     fitting,
     tile_of,
+    units_of,
 )
-from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import cannot_compile, divisor
+from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import Weights
 
 _SOURCE = Path(__file__).with_name("shifted_gemm.cu")
-_MULTIPLE = 8
-"""Channels that are copied, or stored, at once."""
-_MOST_PLACES = 2**30
 
 
 class ShiftedGemmMma(Algorithm):
@@ -50,17 +47,8 @@ class ShiftedGemmMma(Algorithm):
             return f"{device.name} has no tensor cores that read shared memory (sm_90a)"
         if (reason := cannot_compile(problem, device)) is not None:
             return reason
-        if problem.kernel == (1, 1):
-            return "takes windows of more than one tap"
-        if problem.stride != (1, 1) or problem.dilation != (1, 1) or problem.groups > 1:
-            return "takes windows of stride 1 without dilation, in one group"
-        if problem.channels % _MULTIPLE or problem.out_channels % _MULTIPLE:
-            return (f"{problem.channels} to {problem.out_channels} channels, takes multiples of "
-                    f"{_MULTIPLE}")
-        if problem.outputs[0].size == 0:
-            return None
-        if problem.batch * Places(problem).image > _MOST_PLACES:
-            return f"more than {_MOST_PLACES} pixels and pads"
+        if (reason := cannot_shift(problem)) is not None or problem.outputs[0].size == 0:
+            return reason
         if not fitting(problem, device.limits):
             return (f"{problem.kernel[0]} rows of {Places(problem).pitch} pixels and pads do not "
                     "fit the shared memory")
@@ -86,25 +74,20 @@ class ShiftedGemmMma(Algorithm):
 
     def prepare(self, weights: Weights, problem: Conv2dProblem, variant: Variant,
                 device: Device) -> State:
-        x, y = variant.inputs[0], variant.outputs[0]
-        if y.size == 0:
+        if variant.outputs[0].size == 0:
             return State(problem, variant, device)
-        tile, places = tile_of(variant), Places(problem)
+        tile = tile_of(variant)
         packed = weights.packed(
             f"stages for shifted_gemm_mma {tile.slice} {tile.columns}",
             lambda arrays: packed_stages(arrays, problem, tile))
-        x_image, _, x_row, x_column = x.strides
         taps = problem.kernel[0] * problem.kernel[1]
         launch = Launch(
             device.compile(_source(problem, variant)), tile.grid(problem, device.limits),
             (tile.work_group, 1),
-            (input_buffer(0), packed, output_buffer(0), places.units,
-             problem.batch * places.image, *divisor(places.image), *divisor(places.pitch),
-             problem.kernel[1], taps, tile.stages(problem) // taps, places.halo,
-             tile.run_pieces(problem), tile.run_bytes(problem), problem.channels,
-             problem.out_channels, problem.height, problem.width, problem.out_height,
-             problem.out_width, *problem.pads[:2], x_image, x_row, x_column, x.offset, y.offset,
-             channels_in_memory(y),
+            (input_buffer(0), packed, output_buffer(0), units_of(problem), problem.kernel[1], taps,
+             tile.stages(problem) // taps, problem.out_channels,
+             *geometry_arguments(problem, variant, tile.run_pieces(problem),
+                                 tile.run_bytes(problem)),
              *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels)),
             tile.shared_bytes(problem))
         return State(problem, variant, device, [launch])

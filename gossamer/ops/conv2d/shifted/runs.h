@@ -1,0 +1,147 @@
+/* Runs of pixels in shared memory, which all taps of a window read at different offsets (sm_90).
+ *
+ * The pixels and pads of all images are one sequence of places. A row has `pitch` places, and an
+ * image has `image_places` places. Zeros are copied to the places of pads. The pads at the right of
+ * a row are also the left pads of the next row. The place of an output is the place of its window's
+ * first pixel, so the input of tap (r, s) lies r * pitch + s places further for every output.
+ * Places without an output are computed like the other places, but not stored.
+ *
+ * A run is the places of a tile and the `halo` places after the tile that the last tap reads, in
+ * SLICE input channels. Runs are copied to RUNS slots in turn. Each slot has two barriers: the
+ * first completes when the slot was filled, the second when the slot was multiplied.
+ *
+ * A place of a run has CHUNKS chunks of 8 channels, each a piece of 16 bytes. With 8 chunks a place
+ * is a line of 128 bytes, whose piece p is stored as piece p ^ line % 8. With fewer chunks the
+ * pieces of one chunk of all places lie side by side, and the next chunk begins an odd number of
+ * pieces later, so that the chunks of a place are in different banks. */
+
+#pragma once
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#ifndef SLICE
+#define SLICE 64 /* input channels that are copied at once */
+#endif
+#endif
+
+#include "dialect/common.h"
+#include "ptx/cp_async.h"
+#include "ptx/mbarrier.h"
+
+#define RUNS 2
+#define CHUNKS (SLICE / 8)
+#define LINES (CHUNKS == 8) /* whether a place is a line of 128 bytes */
+#define COPY_WARPS 3        /* warps that copy runs */
+#define LINE_STEP (64 * COPY_WARPS / CHUNKS) /* places that the copy warps copy at once */
+
+/* The kernel parameters that describe places, and the values of a Geometry from them. */
+#define GEOMETRY_PARAMETERS                                                                     \
+    int places, DIVISOR(image_places), DIVISOR(pitch), int halo, int run_pieces, int run_bytes, \
+        int channels, int height, int width, int out_height, int out_width, int pad_top,        \
+        int pad_left, int x_image, int x_row, int x_column, int x_first, int y_first, int y_channels
+#define GEOMETRY                                                                                  \
+    {places, image_places, image_places_multiplier, image_places_shift, pitch, pitch_multiplier,  \
+     pitch_shift, halo, run_pieces, run_bytes, channels, height, width, out_height, out_width,    \
+     pad_top, pad_left, x_image, x_row, x_column, x_first, y_first, y_channels}
+
+/* places: number of places of all images. run_pieces: pieces from a chunk of a run to the next.
+ * run_bytes: bytes of a slot. x_image, x_row, x_column: elements of x from an image, a row or a
+ * column to the next. x_first, y_first: elements before the first of x and of y. y_channels:
+ * elements of y from a pixel to the next. */
+struct Geometry {
+    int places, image_places, image_places_multiplier, image_places_shift;
+    int pitch, pitch_multiplier, pitch_shift;
+    int halo, run_pieces, run_bytes, channels, height, width, out_height, out_width;
+    int pad_top, pad_left, x_image, x_row, x_column, x_first, y_first, y_channels;
+};
+
+/* Copies the runs of all tiles from place `first` to place `last`, each in all slices. copier: the
+ * work-item's number among the COPY_WARPS warps. runs: the first slot in shared memory. filled,
+ * read: the barriers of the slots. */
+[[maybe_unused]] INLINE void copy_runs(const HALF *RESTRICT x, const Geometry &its, int copier,
+                                       int first, int last, int tile_places, int slices, uint runs,
+                                       ulong *filled, ulong *read)
+{
+    int slot = 0;
+    uint phase = 0;
+    /* A work-item copies two chunks of a line. Neighbouring work-items copy lines that are 4
+     * apart, whose pieces are in different banks. */
+    int chunk = copier % (CHUNKS / 2), number = copier / (CHUNKS / 2);
+    int first_line = number / 8 * 8 + number % 2 * 4 + number % 8 / 2;
+    int to_upper = LINES ? 64 : CHUNKS / 2 * its.run_pieces * 16;
+    uint first_to = LINES ? first_line * 128 + ((chunk ^ first_line % 8) << 4)
+                          : (chunk * its.run_pieces + first_line) << 4;
+    /* A step of LINE_STEP places is a step of step_images images, step_rows rows and
+     * step_columns columns, and of step_from elements of x. */
+    int image_rows = (int)QUOTIENT(its.image_places, its.pitch);
+    int step_images = (int)QUOTIENT(LINE_STEP, its.image_places);
+    int step_places = LINE_STEP - step_images * its.image_places;
+    int step_rows = (int)QUOTIENT(step_places, its.pitch);
+    int step_columns = step_places - step_rows * its.pitch;
+    int step_from = step_images * its.x_image + step_rows * its.x_row + step_columns * its.x_column;
+    for (int tile = first; tile < last; tile += tile_places) {
+        int lines = (last - tile < tile_places ? last - tile : tile_places) + its.halo;
+        int lines_inside = its.places - tile, first_place = tile + first_line;
+        int first_image = (int)QUOTIENT(first_place, its.image_places);
+        int in_image = first_place - first_image * its.image_places;
+        int first_row = (int)QUOTIENT(in_image, its.pitch);
+        int first_column = in_image - first_row * its.pitch - its.pad_left;
+        first_row -= its.pad_top;
+        int first_from = its.x_first + first_image * its.x_image + first_row * its.x_row
+                         + first_column * its.x_column;
+        for (int slice = 0; slice < slices; slice++) {
+            if (phase > 0)
+                mbarrier_wait_parity(read + slot, phase - 1);
+            uint to = runs + slot * its.run_bytes + first_to;
+            int channel = slice * SLICE + chunk * 8;
+            int end = channel < its.channels ? lines_inside : 0;
+            bool has_upper = channel + CHUNKS / 2 * 8 < its.channels;
+            int row = first_row, column = first_column, from = first_from + channel;
+            UNROLL_BY(2) for (int line = first_line; line < lines; line += LINE_STEP) {
+                bool inside = (uint)row < (uint)its.height && (uint)column < (uint)its.width
+                              && line < end;
+                const HALF *source = x + (uint)(inside ? from : 0);
+                cp_async_16(to, source, inside ? 16 : 0);
+                cp_async_16(LINES ? to ^ to_upper : to + to_upper, source + CHUNKS / 2 * 8,
+                            inside && has_upper ? 16 : 0);
+                to += LINE_STEP * (LINES ? 128 : 16);
+                column += step_columns;
+                row += step_rows;
+                from += step_from;
+                if (column >= its.pitch - its.pad_left) {
+                    column -= its.pitch;
+                    row++;
+                    from += its.x_row - its.pitch * its.x_column;
+                }
+                if (row >= image_rows - its.pad_top) {
+                    row -= image_rows;
+                    from += its.x_image - image_rows * its.x_row;
+                }
+            }
+            cp_async_mbarrier_arrive(filled + slot);
+            if (++slot == RUNS) {
+                slot = 0;
+                phase++;
+            }
+        }
+    }
+}
+
+/* Arrives at a barrier once for the whole warp. */
+[[maybe_unused]] INLINE void release(ulong *barrier)
+{
+    WARP_BARRIER();
+    if (LOCAL_ID(0) % 32 == 0)
+        mbarrier_arrive(barrier);
+}
+
+/* Returns the index in y of the first channel of a place's output, or -1 where the place has no
+ * output. */
+[[maybe_unused]] INLINE int output_index(const Geometry &its, int place)
+{
+    int image = (int)QUOTIENT(place, its.image_places);
+    int in_image = place - image * its.image_places;
+    int row = (int)QUOTIENT(in_image, its.pitch), column = in_image - row * its.pitch;
+    bool stored = place < its.places && row < its.out_height && column < its.out_width;
+    int pixel = (image * its.out_height + row) * its.out_width + column;
+    return stored ? its.y_first + pixel * its.y_channels : -1;
+}

@@ -1,0 +1,217 @@
+/* Convolution with windows of stride 1 as one matrix product for each tap, on the tensor cores for
+ * 2:4 sparse weights (sm_90a, float16 with float32 sums). All products read the same pixels in
+ * shared memory, shifted by the tap.
+ *
+ *   y[m, place] = sum over taps, k of weight[tap, m, k] * x[k, place + shift of the tap]
+ *
+ * runs.h explains places, runs and slots. Weights are the left operand, of which tensor cores read
+ * two of each four neighbours along k, and places are the right one.
+ *
+ * A work-group computes PART_CHANNELS output channels, a part, of a range of places, in tiles of up
+ * to TILE_PLACES places. Of the WARPGROUPS warpgroups that multiply, each computes 64 channels of
+ * TILE_N places. There are four more warps: one copies weights, and three copy runs.
+ *
+ * A stage is the weights of a part for one tap and one slice of SLICE input channels. A part may
+ * have no stage for a tap and a slice, where all these weights are zero, or two of them, where some
+ * four neighbours have more than two weights that are not zero: the second stage has the others.
+ * The stages of a slice follow one another. The slots for stages are a ring of WEIGHT_SLOTS slots
+ * with two barriers each, like slots for runs. A stage consists of, in bytes:
+ *   4096 for each 64 channels: values as [step of 32 channels][half of 8 values][channel][value]
+ *   512 for each 64 channels: a word for each work-item of a warpgroup, which wgmma_sparse explains
+ *   16: row and column of the tap in the first word; its sign bit says that the slice ends here
+ *
+ * Sums are rounded to float16 and transposed through shared memory, so that a work-item stores 8
+ * channels of a place at once. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define TILE_N 64 /* places of a product: a multiple of 32 from 64 to 256 */
+#define CHANNEL_WARPGROUPS 2 /* warpgroups that compute different channels of the same places */
+#define PLACE_WARPGROUPS 1 /* warpgroups that compute different places of the same channels */
+#define WEIGHT_SLOTS 4 /* slots for stages */
+#define COPIER_REGISTERS 56 /* registers of a work-item that copies */
+#define MULTIPLIER_REGISTERS 224 /* registers of a work-item that multiplies */
+#endif
+
+#define SLICE 64 /* input channels that are copied at once */
+
+#include "dialect/common.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/mbarrier.h"
+#include "ptx/stmatrix.h"
+#include "ptx/wgmma.h"
+#include "mma/warp.h"
+#include "mma/warpgroup_sparse.h"
+#include "ops/conv2d/shifted/runs.h"
+#include "ops/epilogue.h"
+
+#define WARPGROUPS (CHANNEL_WARPGROUPS * PLACE_WARPGROUPS)
+#define WORK_GROUP_SIZE (128 * (WARPGROUPS + 1))
+#define PART_CHANNELS (64 * CHANNEL_WARPGROUPS)
+#define TILE_PLACES (TILE_N * PLACE_WARPGROUPS)
+#define VALUES_BYTES (4096 * CHANNEL_WARPGROUPS)
+#define STAGE_BYTES (VALUES_BYTES + 512 * CHANNEL_WARPGROUPS + 16)
+#define STORED_BYTES (TILE_N * 128) /* the rounded sums of a warpgroup */
+#define BARRIERS_BYTES 1024
+
+struct ALIGNED(1024) Memory {
+    uint4 pieces[64];
+};
+
+/* The state of a warpgroup that multiplies: where in shared memory runs and weights lie, their
+ * barriers, the slots that it reads next, and how often it has used all slots (phase). */
+struct Multiplier {
+    const char *memory;
+    uint runs, weights, channel_group, place_group;
+    int run_bytes, slices, pitch;
+    ulong *run_filled, *run_read, *weights_filled, *weights_read;
+    int run_slot, weight_slot;
+    uint run_phase, weight_phase;
+};
+
+/* Adds the products of a tile to the sums of the warpgroup. */
+INLINE void multiply_tile(float (&sums)[TILE_N / 8][4], Multiplier &its)
+{
+    ulong *last_run = its.run_read, *last_weights = its.weights_read;
+    uint first = shared_address(its.memory);
+    for (int slice = 0; slice < its.slices; slice++) {
+        mbarrier_wait_parity(its.run_filled + its.run_slot, its.run_phase);
+        fence_proxy_async();
+        uint run = its.runs + its.run_slot * its.run_bytes + its.place_group * (TILE_N * 128);
+        bool ends = false;
+        for (int stage = 0; !ends; stage++) {
+            mbarrier_wait_parity(its.weights_filled + its.weight_slot, its.weight_phase);
+            uint weights = its.weights + its.weight_slot * STAGE_BYTES;
+            const uint *words = (const uint *)(its.memory + (weights - first) + VALUES_BYTES);
+            uint indices = words[its.channel_group * 128 + LOCAL_ID(0) % 128];
+            /* from lane 0, so that the compiler keeps descriptors in uniform registers */
+            uint tap = __shfl_sync(0xffffffffu, words[128 * CHANNEL_WARPGROUPS], 0);
+            int shift = (int)(tap >> 16 & 0x7fff) * its.pitch + (int)(tap & 0xffff);
+            ends = tap >> 31;
+            ulong left = tile_descriptor(weights + its.channel_group * 4096, 64, 8);
+            ulong right = matrix_descriptor(run + shift * 128);
+            wgmma_fence();
+            wgmma_sparse<0>(sums, left, right, indices);
+            wgmma_sparse<1>(sums, left + 128, right + 4, indices);
+            wgmma_commit_group();
+            if (slice + stage > 0) {
+                wgmma_wait_group<1>();
+                release(last_weights);
+                if (stage == 0)
+                    release(last_run);
+            }
+            last_weights = its.weights_read + its.weight_slot;
+            if (++its.weight_slot == WEIGHT_SLOTS) {
+                its.weight_slot = 0;
+                its.weight_phase++;
+            }
+        }
+        last_run = its.run_read + its.run_slot;
+        if (++its.run_slot == RUNS) {
+            its.run_slot = 0;
+            its.run_phase++;
+        }
+    }
+    wgmma_wait_group<0>();
+    release(last_weights);
+    release(last_run);
+}
+
+KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
+    const HALF *RESTRICT x, const uint4 *RESTRICT weight, const int *RESTRICT first_stages,
+    HALF *RESTRICT y, int eights, int slices, int out_channels,
+    GEOMETRY_PARAMETERS EPILOGUE_PARAMETERS)
+{
+    DYNAMIC_SHARED(Memory, memory)
+    pdl_trigger();
+    const Geometry geometry = GEOMETRY;
+    int item = LOCAL_ID(0), part = GROUP_ID(1);
+    /* from lane 0, so that the compiler knows that all lanes have the same number */
+    uint warp = __shfl_sync(0xffffffffu, (uint)item / 32, 0);
+    uint lane = (uint)item % 32, group = warp / 4;
+    uint runs = shared_address(memory) + BARRIERS_BYTES;
+    uint weights = runs + RUNS * run_bytes;
+    ulong *run_filled = (ulong *)memory, *run_read = run_filled + RUNS;
+    ulong *weights_filled = run_read + RUNS, *weights_read = weights_filled + WEIGHT_SLOTS;
+    if (item == 0) {
+        UNROLL for (int slot = 0; slot < RUNS; slot++) {
+            mbarrier_init(run_filled + slot, 32 * COPY_WARPS);
+            mbarrier_init(run_read + slot, 4 * WARPGROUPS);
+        }
+        UNROLL for (int slot = 0; slot < WEIGHT_SLOTS; slot++) {
+            mbarrier_init(weights_filled + slot, 1);
+            mbarrier_init(weights_read + slot, 4 * WARPGROUPS);
+        }
+        fence_mbarrier_init();
+    }
+    BARRIER();
+    int ranges = GROUP_COUNT(0);
+    int first = (int)((INT64)eights * GROUP_ID(0) / ranges) * 8;
+    int last = (int)((INT64)eights * (GROUP_ID(0) + 1) / ranges) * 8;
+
+    if (warp >= 4 * WARPGROUPS) {
+        setmaxnreg_dec<COPIER_REGISTERS>();
+        if (warp == 4 * WARPGROUPS && lane == 0) {
+            int first_stage = first_stages[part], stages = first_stages[part + 1] - first_stage;
+            const uint4 *source = weight + (size_t)first_stage * (STAGE_BYTES / 16);
+            int slot = 0;
+            uint phase = 0;
+            for (int tile = first; tile < last; tile += TILE_PLACES)
+                for (int stage = 0; stage < stages; stage++) {
+                    if (phase > 0)
+                        mbarrier_wait_parity(weights_read + slot, phase - 1);
+                    mbarrier_arrive_expect_tx(weights_filled + slot, STAGE_BYTES);
+                    cp_async_bulk(weights + slot * STAGE_BYTES,
+                                  source + stage * (STAGE_BYTES / 16), STAGE_BYTES,
+                                  weights_filled + slot);
+                    if (++slot == WEIGHT_SLOTS) {
+                        slot = 0;
+                        phase++;
+                    }
+                }
+        }
+        pdl_wait();
+        if (warp > 4 * WARPGROUPS)
+            copy_runs(x, geometry, item - 32 * (4 * WARPGROUPS + 1), first, last, TILE_PLACES,
+                      slices, runs, run_filled, run_read);
+        return;
+    }
+    setmaxnreg_inc<MULTIPLIER_REGISTERS>();
+    pdl_wait();
+
+    uint channel_group = group % CHANNEL_WARPGROUPS, place_group = group / CHANNEL_WARPGROUPS;
+    Multiplier its = {(const char *)memory, runs, weights, channel_group, place_group,
+                      run_bytes, slices, pitch, run_filled, run_read, weights_filled,
+                      weights_read, 0, 0, 0, 0};
+    uint stored = weights + WEIGHT_SLOTS * STAGE_BYTES + group * STORED_BYTES;
+    const char *stored_bytes = (const char *)memory + (stored - shared_address(memory));
+    int channel = part * PART_CHANNELS + (int)channel_group * 64 + item % 8 * 8;
+    for (int tile = first; tile < last; tile += TILE_PLACES) {
+        float sums[TILE_N / 8][4] = {};
+        multiply_tile(sums, its);
+
+        /* waits until the sums of the tile before have been read */
+        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+        UNROLL for (int j = 0; j < TILE_N / 8; j += 2) {
+            int place = j * 8 + (int)(lane / 16 * 8 + lane % 8);
+            int piece = (int)(warp % 4 * 2 + lane / 8 % 2);
+            uint4 rounded = {two_halves(sums[j][0], sums[j][1]),
+                             two_halves(sums[j][2], sums[j][3]),
+                             two_halves(sums[j + 1][0], sums[j + 1][1]),
+                             two_halves(sums[j + 1][2], sums[j + 1][3])};
+            stmatrix_x4_trans(stored + place * 128 + ((piece ^ place % 8) << 4), rounded);
+        }
+        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+        UNROLL_BY(4) for (int i = item % 128 / 8; i < TILE_N; i += 16) {
+            uint4 words = *(const uint4 *)(stored_bytes + i * 128 + ((item % 8 ^ i % 8) << 4));
+            int place = tile + (int)place_group * TILE_N + i;
+            int index = place < last ? output_index(geometry, place) : -1;
+            bool inside = index >= 0 && channel < out_channels;
+            int own = channel < out_channels ? channel : 0, at = (inside ? index : y_first) + own;
+            float4 lower = LOWER_VALUE4(words), upper = UPPER_VALUE4(words);
+            EPILOGUE4(lower, own, at)
+            EPILOGUE4(upper, own + 4, at + 4)
+            if (inside)
+                STORE_HALF8(y, at, lower, upper);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+"""Lists the tiles of shifted_sparse_mma, and estimates their times. The texts at the top of runs.h
+and of shifted_sparse.cu explain places, parts, stages and runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from gossamer.device.limits import Limits
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.shifted.places import (
+    BARRIERS_BYTES,
+    CYCLES_PER_MICROSECOND,
+    RUNS,
+    START_US,
+    Places,
+    copy_cycles,
+    moving_us,
+    run_bytes,
+    run_pieces,
+)
+
+SLICE = 64
+"""Input channels that are copied at once, and that a stage multiplies."""
+ROWS = 64
+"""Output channels of a product. A product is one wgmma instruction of a warpgroup, over 32 input
+channels."""
+EIGHT = 8
+"""Ranges of places begin at multiples of this number."""
+STAGE_HEADER = 16
+"""Bytes of a stage that say which tap it multiplies."""
+
+
+@dataclass(frozen=True)
+class SparseTile:
+    """The sizes of a work-group's tile.
+
+    places: places of a product, a multiple of 32.
+    channel_warpgroups: warpgroups that compute different channels of the same places.
+    place_warpgroups: warpgroups that compute different places of the same channels.
+    weight_slots: slots for stages.
+    """
+
+    places: int
+    channel_warpgroups: int
+    place_warpgroups: int
+    weight_slots: int
+
+    @property
+    def warpgroups(self) -> int:
+        """Warpgroups that multiply."""
+        return self.channel_warpgroups * self.place_warpgroups
+
+    @property
+    def work_group(self) -> int:
+        """Work-items of a work-group: the warpgroups that multiply, and four warps that copy."""
+        return 128 * (self.warpgroups + 1)
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers of a copying work-item, and of a multiplying work-item."""
+        return (56, 240 if self.warpgroups == 1 else 224)
+
+    @property
+    def part(self) -> int:
+        """Output channels of a work-group."""
+        return ROWS * self.channel_warpgroups
+
+    @property
+    def tile_places(self) -> int:
+        """Places of a tile."""
+        return self.places * self.place_warpgroups
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a stage: values, their places among four, and the header."""
+        return (ROWS * SLICE + ROWS * SLICE // 8) * self.channel_warpgroups + STAGE_HEADER
+
+    def parts(self, problem: Conv2dProblem) -> int:
+        """Returns the number of parts of the output channels."""
+        return -(-problem.out_channels // self.part)
+
+    def shared_bytes(self, problem: Conv2dProblem) -> int:
+        """Returns the bytes of shared memory of a work-group."""
+        return (BARRIERS_BYTES + RUNS * run_bytes(problem, self.tile_places, SLICE)
+                + self.weight_slots * self.stage_bytes
+                + self.warpgroups * self.places * ROWS * 2)
+
+    def run_pieces(self, problem: Conv2dProblem) -> int:
+        """Returns the number of places of a run, rounded up to an odd number."""
+        return run_pieces(problem, self.tile_places)
+
+    def grid(self, problem: Conv2dProblem, limits: Limits) -> tuple[int, int]:
+        """Returns the number of ranges of places and the number of parts. Each pair of a range and
+        a part is a work-group. All work-groups run at once, unless there are more parts than
+        multiprocessors."""
+        parts = self.parts(problem)
+        return max(1, min(eights_of(problem), limits.compute_units // parts)), parts
+
+
+_WARPGROUPS = ((2, 1), (1, 2))
+"""Warpgroups along channels and along places of the tiles that are offered."""
+_PLACES = (256, 224, 192, 160, 128, 96, 64)
+"""Places of a product of the tiles that are offered."""
+_WEIGHT_SLOTS = (8, 6, 4, 3)
+"""Numbers of slots for stages; the first number that fits is taken."""
+_MOST_TILES = 4
+"""The most tiles that are offered for a layer."""
+_TILE = 1900
+"""Cycles of a tile that neither its products nor its copies hide: the sums are rounded, transposed
+and stored. As estimated before any measurement."""
+
+
+def tile_of(variant: Variant) -> SparseTile:
+    """Returns the tile of a variant."""
+    return SparseTile(**{key: int(value) for key, value in variant.config})
+
+
+def config_of(tile: SparseTile) -> tuple[tuple[str, int], ...]:
+    """Returns a tile as the config of a variant."""
+    return tuple(asdict(tile).items())
+
+
+def eights_of(problem: Conv2dProblem) -> int:
+    """Returns the number of eights of places, up to the eight of the last output."""
+    return Places(problem).last // EIGHT + 1
+
+
+def fitting(problem: Conv2dProblem, limits: Limits) -> list[SparseTile]:
+    """Returns the tiles whose runs and weights fit the shared memory, the fastest first."""
+    tiles = [tile for places in _PLACES for across, along in _WARPGROUPS
+             if across == 1 or problem.out_channels > ROWS
+             if (tile := _largest(problem, limits, places, across, along)) is not None]
+    tiles.sort(key=lambda tile: expected_us(problem, tile, limits))
+    return tiles[:_MOST_TILES]
+
+
+def _largest(problem: Conv2dProblem, limits: Limits, places: int, across: int, along: int
+             ) -> SparseTile | None:
+    """Returns the tile with the most slots that fits the shared memory; None where none fits."""
+    for slots in _WEIGHT_SLOTS:
+        tile = SparseTile(places, across, along, slots)
+        if tile.shared_bytes(problem) <= limits.shared_bytes_opt_in:
+            return tile
+    return None
+
+
+def expected_stages(problem: Conv2dProblem, tile: SparseTile) -> float:
+    """Returns the number of stages of a part that are expected by the share of fours of neighbours
+    with more than two nonzeros, as if these fours were at random places."""
+    fours = tile.part * SLICE // 4
+    second = 1.0 - (1.0 - min(1.0, problem.weights_info.crowded)) ** fours
+    taps = problem.kernel[0] * problem.kernel[1]
+    return -(-problem.channels // SLICE) * taps * (1.0 + second)
+
+
+def expected_us(problem: Conv2dProblem, tile: SparseTile, limits: Limits) -> float:
+    """Returns the estimated time of a launch in microseconds: the start of the launch, and then the
+    time of the busiest multiprocessor's tiles, or the time of moving tensors that do not stay in
+    the L2 cache, whichever is longer."""
+    ranges, parts = tile.grid(problem, limits)
+    tiles = -(-(-(-eights_of(problem) // ranges) * EIGHT) // tile.tile_places)
+    # a product reads both operands from shared memory, 128 bytes a cycle
+    product = max(tile.places / 2, 16 + tile.places / 2)
+    slices = -(-problem.channels // SLICE)
+    cycles = (_TILE + slices * copy_cycles(problem, tile.tile_places, SLICE) / 2
+              + expected_stages(problem, tile) * 2 * tile.warpgroups * product)
+    # waves, where there are more work-groups than multiprocessors
+    cycles *= tiles * -(-ranges * parts // limits.compute_units)
+    return START_US + max(cycles / CYCLES_PER_MICROSECOND, moving_us(problem))

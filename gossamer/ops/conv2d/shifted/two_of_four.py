@@ -1,0 +1,106 @@
+"""Packs weights for tensor cores that read two of each four neighbours along the input channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import ROWS, SLICE, STAGE_HEADER, SparseTile
+
+_FOURS = SLICE // 4
+"""Fours of neighbouring input channels in a slice."""
+_SLICE_ENDS = np.uint32(1 << 31)
+"""The bit of a stage's first word that says that the slice ends with this stage."""
+
+
+def _pairs() -> np.ndarray:
+    """Returns, for each of the 16 sets of places that a four may have nonzeros at, the two places
+    that are stored, in ascending order. Sets of more than two places have no entry that is read."""
+    pairs = np.zeros((16, 2), np.int64)
+    for code in range(16):
+        places = [place for place in range(4) if code >> place & 1][:2]
+        # tensor cores take two different places, so that a zero is stored at another place
+        others = [place for place in range(4) if place not in places]
+        pairs[code] = sorted((places + others)[:2])
+    return pairs
+
+
+_PAIRS = _pairs()
+
+
+def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: SparseTile
+                  ) -> np.ndarray:
+    """Returns the stages of all parts, one after another, as bytes (stages, bytes of a stage)."""
+    weight = _fours_of(arrays, problem, tile)
+    passes = _passes(weight)
+    stages = np.argwhere(_present(passes))
+    packed = np.zeros((len(stages), tile.stage_bytes), np.uint8)
+    if not len(stages):
+        return packed
+    part, part_slice, tap, second = stages.T
+    kept = passes[second, part, part_slice, tap]
+    values, indices = _values_and_indices(weight[part, part_slice, tap], kept)
+    value_bytes = 2 * ROWS * SLICE // 2 * tile.channel_warpgroups
+    packed[:, :value_bytes] = values.reshape(len(stages), -1).view(np.uint8)
+    packed[:, value_bytes:-STAGE_HEADER] = indices.reshape(len(stages), -1).view(np.uint8)
+    row, column = np.divmod(tap, problem.kernel[1])
+    header = (row << 16 | column).astype(np.uint32)
+    ends = np.ones(len(stages), bool)
+    ends[:-1] = (part[1:] != part[:-1]) | (part_slice[1:] != part_slice[:-1])
+    header[ends] |= _SLICE_ENDS
+    packed[:, -STAGE_HEADER:-STAGE_HEADER + 4] = header[:, None].view(np.uint8)
+    return packed
+
+
+def first_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: SparseTile
+                 ) -> np.ndarray:
+    """Returns the number of the first stage of each part, and at the end the number of stages."""
+    present = _present(_passes(_fours_of(arrays, problem, tile)))
+    return np.concatenate([[0], np.cumsum(present.sum(axis=(1, 2, 3)))]).astype(np.int32)
+
+
+def _fours_of(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: SparseTile
+              ) -> np.ndarray:
+    """Returns the weights as (parts, slices, taps, output channels, fours, 4 input channels), with
+    zeros for channels of padding."""
+    parts, slices = tile.parts(problem), -(-problem.channels // SLICE)
+    padded = np.zeros((parts * tile.part, slices * SLICE, *problem.kernel), np.float32)
+    padded[:problem.out_channels, :problem.channels] = arrays["weight"]
+    split = padded.reshape(parts, tile.part, slices, _FOURS, 4, -1)
+    return split.transpose(0, 2, 5, 1, 3, 4)
+
+
+def _passes(weight: np.ndarray) -> np.ndarray:
+    """Returns which weights the first and the second stage of a tap and a slice store: the first
+    two nonzeros of each four, and the others."""
+    nonzero = weight != 0
+    number = np.cumsum(nonzero, axis=-1)
+    return np.stack([nonzero & (number <= 2), nonzero & (number > 2)])
+
+
+def _present(passes: np.ndarray) -> np.ndarray:
+    """Returns which stages there are, as (parts, slices, taps, 2): those that store a weight. A
+    slice has at least one stage, as its run has to be read."""
+    present: np.ndarray = np.any(passes, axis=(-1, -2, -3)).transpose(1, 2, 3, 0).copy()
+    present[..., 0, 0] |= ~np.any(present, axis=(2, 3))
+    return present
+
+
+def _values_and_indices(weight: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the stored values and the words of indices of stages, from weights as (stages, output
+    channels, fours, 4) and from which of these are stored."""
+    stages, channels = weight.shape[:2]
+    pairs = _PAIRS[(kept << np.arange(4)).sum(axis=-1)]
+    with np.errstate(over="ignore"):
+        values = np.take_along_axis(np.where(kept, weight, 0), pairs, axis=-1).astype(np.float16)
+    # axes: stage, 64 channels, channel, step of 32 input channels, half, value
+    split = values.reshape(stages, -1, ROWS, 2, 2, 8)
+    ordered = np.ascontiguousarray(split.transpose(0, 1, 3, 4, 2, 5))
+    # a word has four fours of two rows that are 8 rows apart
+    bits = (pairs[..., 0] | pairs[..., 1] << 2).reshape(stages, channels // ROWS, 4, 2, 8, 4, 4)
+    halves = (bits << 4 * np.arange(4)).sum(axis=-1).astype(np.uint32)
+    # axes: stage, 64 channels, warp, row % 8, lane % 4, which is 2 * step + half
+    words = halves[:, :, :, 0] | halves[:, :, :, 1] << np.uint32(16)
+    return ordered, np.ascontiguousarray(words)

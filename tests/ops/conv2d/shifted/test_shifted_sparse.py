@@ -1,0 +1,202 @@
+"""Tests shifted_sparse_mma: packed weights and reasons everywhere, and the kernel on a GPU;
+tests/emulation/test_shifted_sparse.py runs the kernel anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.device.base import Device
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.shifted.shifted_sparse import ShiftedSparseMma
+from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import (
+    ROWS,
+    SLICE,
+    STAGE_HEADER,
+    SparseTile,
+    tile_of,
+)
+from gossamer.ops.conv2d.shifted.two_of_four import first_stages, packed_stages
+from gossamer.ops.weights import Weights, WeightsInfo
+from tests.cubins import build_info
+from tests.ops.conv2d.shifted.test_shifted_gemm import PROBLEMS as DENSE_PROBLEMS
+from tests.ops.harness import check_variants, random_weights
+from tests.ops.recording import RecordingDevice
+
+ALGORITHM = ShiftedSparseMma()
+TWO_OF_FOUR = WeightsInfo(0.5, "a pattern", crowded=0.0)
+PROBLEMS = {name: replace(problem, weights_info=TWO_OF_FOUR)
+            for name, problem in DENSE_PROBLEMS.items()}
+PATTERNS = ("2:4", "few", "many", "dense", "none", "one row")
+
+
+def pruned(problem: Conv2dProblem, pattern: str, seed: int = 3) -> dict[str, np.ndarray]:
+    """Returns random constants of a problem whose weights have a pattern of nonzeros: two of each
+    four neighbours, 5%, 40% or all of them, none, or all of one output channel."""
+    arrays = random_weights(problem)
+    weight = arrays["weight"]
+    rng = np.random.default_rng(seed)
+    if pattern == "2:4":
+        order = np.argsort(rng.random((*weight.shape[:1], -(-weight.shape[1] // 4), 4,
+                                       *weight.shape[2:])), axis=2)
+        kept = (order < 2).reshape(weight.shape[0], -1, *weight.shape[2:])[:, :weight.shape[1]]
+    elif pattern == "one row":
+        kept = np.zeros(weight.shape, bool)
+        kept[weight.shape[0] // 2] = True
+    else:
+        density = {"few": 0.05, "many": 0.4, "dense": 1.0, "none": 0.0}[pattern]
+        kept = rng.random(weight.shape) < density
+    return {**arrays, "weight": np.where(kept, weight, 0)}
+
+
+def check(problem: Conv2dProblem, device: Device, variants: Sequence[Variant],
+          pattern: str = "2:4") -> None:
+    """Compares the outputs of variants, all in float16, with the reference."""
+    assert {variant.precision for variant in variants} == {"fp16"}
+    check_variants(ALGORITHM, problem, device, variants, pruned(problem, pattern))
+
+
+def unpacked(packed: np.ndarray, firsts: np.ndarray, problem: Conv2dProblem, tile: SparseTile
+             ) -> np.ndarray:
+    """Returns the weights that stages state, as tensor cores read them: the instruction's indices
+    name each lane's row and inputs."""
+    across = tile.channel_warpgroups
+    slices = -(-problem.channels // SLICE)
+    weight = np.zeros((tile.parts(problem), tile.part, slices, SLICE, *problem.kernel))
+    for part, first in enumerate(firsts[:-1]):
+        part_slice = 0
+        for stage in packed[first:firsts[part + 1]]:
+            header = int(stage[-STAGE_HEADER:].view(np.uint32)[0])
+            row, column = header >> 16 & 0x7fff, header & 0xffff
+            values = stage[:4096 * across].view(np.float16).reshape(across, 2, 2, ROWS, 8)
+            words = stage[4096 * across:-STAGE_HEADER].view(np.uint32).reshape(across, 128)
+            for group in range(across):
+                for item in range(128):
+                    step, half = item % 4 // 2, item % 2
+                    for lower in range(2):
+                        channel = item // 32 * 16 + item % 32 // 4 + 8 * lower
+                        bits = int(words[group, item]) >> 16 * lower & 0xffff
+                        for stored in range(8):
+                            pair = bits >> stored // 2 * 4 & 15
+                            assert pair & 3 < pair >> 2
+                            k = 32 * step + 16 * half + stored // 2 * 4
+                            k += pair >> 2 if stored % 2 else pair & 3
+                            weight[part, group * ROWS + channel, part_slice, k, row, column] += (
+                                values[group, step, half, channel, stored])
+            part_slice += header >> 31
+        assert part_slice == slices
+    return weight.reshape(-1, slices * SLICE, *problem.kernel)
+
+
+@given(channels=st.sampled_from([8, 64, 72, 136]), out_channels=st.sampled_from([8, 72, 136]),
+       kernel=st.sampled_from([(1, 2), (2, 2), (3, 1)]), across=st.sampled_from([1, 2]),
+       pattern=st.sampled_from(PATTERNS))
+@settings(max_examples=12, deadline=None)
+def test_stages_state_the_weights(channels: int, out_channels: int, kernel: tuple[int, int],
+                                  across: int, pattern: str) -> None:
+    problem = Conv2dProblem(1, channels, 4, 5, out_channels, kernel)
+    tile = SparseTile(64, across, 1, 3)
+    arrays = pruned(problem, pattern)
+    firsts = first_stages(arrays, problem, tile)
+    found = unpacked(packed_stages(arrays, problem, tile), firsts, problem, tile)
+    expected = np.zeros(found.shape, np.float16)
+    expected[:out_channels, :channels] = arrays["weight"]
+    assert np.array_equal(found, expected)
+
+
+def test_only_crowded_fours_and_their_taps_take_a_second_stage() -> None:
+    problem, tile = Conv2dProblem(1, 128, 4, 4, 64, (2, 2)), SparseTile(64, 1, 1, 3)
+    assert list(first_stages(pruned(problem, "2:4"), problem, tile)) == [0, 8]
+    assert list(first_stages(pruned(problem, "dense"), problem, tile)) == [0, 16]
+    assert list(first_stages(pruned(problem, "none"), problem, tile)) == [0, 2]
+    weight = np.zeros((64, 128, 2, 2), np.float32)
+    weight[5, 8:11, 1, 0] = 1
+    assert list(first_stages({"weight": weight}, problem, tile)) == [0, 3]
+
+
+def test_dense_weights_give_a_reason() -> None:
+    problem, device = PROBLEMS["same"], RecordingDevice()
+    dense = replace(problem, weights_info=WeightsInfo())
+    assert "more than two nonzeros" in (ALGORITHM.supports(dense, device) or "")
+    few = replace(problem, weights_info=WeightsInfo(0.02, "a pattern", crowded=3e-5))
+    assert ALGORITHM.supports(few, device) is None
+
+
+def test_it_needs_tensor_cores_that_read_shared_memory() -> None:
+    device = RecordingDevice()
+    device.limits = replace(device.limits, wgmma=False)
+    assert "sm_90a" in (ALGORITHM.supports(PROBLEMS["same"], device) or "")
+
+
+def test_an_empty_batch_needs_no_launch() -> None:
+    problem, device = replace(PROBLEMS["same"], batch=0), RecordingDevice()
+    assert ALGORITHM.supports(problem, device) is None
+    weights = Weights(random_weights(problem), device)
+    for variant in ALGORITHM.variants(problem, device):
+        assert not ALGORITHM.prepare(weights, problem, variant, device).launches
+
+
+def test_more_work_is_expected_to_take_longer() -> None:
+    device = RecordingDevice()
+    problem = replace(PROBLEMS["same"], height=56, width=56)
+    crowded = replace(problem, batch=64, weights_info=WeightsInfo(0.1, "a pattern", crowded=1e-3))
+    for variant in ALGORITHM.variants(problem, device):
+        small, large = (ALGORITHM.expected_us(replace(problem, batch=batch), variant, device)
+                        for batch in (1, 64))
+        assert 1 < small < large < ALGORITHM.expected_us(crowded, variant, device)
+
+
+def test_it_builds_without_spills() -> None:
+    pytest.importorskip("cuda.core")
+    pytest.importorskip("gossamer.device.cuda.nvrtc")
+    device = RecordingDevice()
+    for name in ("same", "deep"):
+        for batch in (1, 64):
+            problem = replace(PROBLEMS[name], batch=batch, height=28, width=28)
+            for variant in ALGORITHM.variants(problem, device):
+                (source,) = ALGORITHM.kernel_sources(problem, variant, device)
+                info = build_info(source, "sm_90a")
+                assert info.spill_bytes == 0, f"{variant.config_text} spills"
+                assert "warning" not in info.log, info.log
+
+
+def test_tiles_take_registers_that_a_multiprocessor_has() -> None:
+    device = RecordingDevice()
+    for problem in PROBLEMS.values():
+        for variant in ALGORITHM.variants(problem, device):
+            tile = tile_of(variant)
+            copy, multiply = tile.registers
+            assert 128 * (copy + multiply * tile.warpgroups) <= 65536
+            assert tile.shared_bytes(problem) <= device.limits.shared_bytes_opt_in
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_tiles_on_cuda(cuda: Device, name: str) -> None:
+    check(PROBLEMS[name], cuda, list(ALGORITHM.variants(PROBLEMS[name], cuda)))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns_on_cuda(cuda: Device, pattern: str) -> None:
+    problem = PROBLEMS["deep"]
+    check(problem, cuda, list(ALGORITHM.variants(problem, cuda)), pattern)
+
+
+@pytest.mark.parametrize("name", ["same", "deep", "uneven"])
+def test_work_groups_that_take_several_tiles_on_cuda(
+        cuda: Device, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    problem = replace(PROBLEMS[name], batch=21)
+    variants = list(ALGORITHM.variants(problem, cuda))
+    monkeypatch.setattr(cuda, "limits", replace(cuda.limits, compute_units=6))
+    check(problem, cuda, variants, "few")
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("name", ["same", "slices", "uneven"])
+def test_few_tiles_on_cuda(cuda: Device, name: str) -> None:
+    check(PROBLEMS[name], cuda, list(ALGORITHM.variants(PROBLEMS[name], cuda))[:2], "many")
