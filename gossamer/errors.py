@@ -1,7 +1,8 @@
 """The errors and warnings that gossamer raises, and functions that shorten their messages.
 
-Each message is one line that says what is wrong, where, and what to do. Names and values come from
-files that anybody may have written, so the length of a message is bounded.
+Each message but that of a CompileError is one line that says what is wrong, where, and what to do.
+Names and values come from files that anybody may have written, so the length of such a line is
+bounded. A CompileError has the whole build log.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class GossamerError(Exception):
     """The base class of all errors that gossamer raises on purpose.
 
     The command line exits with code 2 on such an error. The message becomes one line of at most
-    `most_characters`.
+    `most_characters`, except in a CompileError.
     """
 
     most_characters = MOST_CHARACTERS

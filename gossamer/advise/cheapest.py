@@ -1,4 +1,5 @@
-"""Chooses the layers to prune for a wanted speed-up, with as few zeros as possible."""
+"""Chooses the layers to prune for a wanted speed-up with few zeros. The choice is greedy, and does
+not always have the fewest zeros."""
 
 from __future__ import annotations
 

@@ -94,8 +94,8 @@ def in_turn(contenders: Sequence[Callable[[], Call]], load: Load,
     """Measures contenders in turn, in several rounds. Returns for each contender the times of its
     calls, or the error that one of its calls raised.
 
-    contenders: for each contender, a function that makes a `Call`. Each thread calls this function
-    once, and then times the `Call` that the function returned.
+    contenders: for each contender, a function that makes a `Call`. In each round, each thread calls
+    this function once, calls the `Call` that it returned once untimed, and then times it.
     before_round: function that is called before each round.
     """
     samples: list[list[np.ndarray]] = [[] for _ in contenders]

@@ -22,10 +22,13 @@ from gossamer.io import npy
 SHARES = ("0.90", "0.98")
 """Sparsities of the masks of DLMC, Google's collection of pruned networks."""
 DRAWN_FROM = {"0.80": "0.90", "0.95": "0.90"}
-"""Sparsities of further masks, which are drawn from DLMC's masks. The key is the sparsity of a
-mask, and the value is the sparsity of the mask of DLMC that it is drawn from."""
+"""Sparsities of further masks, which are made of DLMC's masks: nonzeros are added or removed at
+random. The key is the sparsity of a mask, and the value is the sparsity of the mask of DLMC that it
+is made of."""
 
 SKIMCAFFE = "alexnet_pruned/skimcaffe_layers.csv"
+"""The layers of SkimCaffe, Intel's fork of Caffe with pruned networks (J. Park et al., "Faster CNNs
+with direct sparse convolutions and guided pruning", ICLR 2017)."""
 MASKS = ("resnet50_masks/output_pixels.txt",
          *(f"resnet50_masks/magnitude_{share}.tar.gz" for share in SHARES))
 _ALEXNET = tuple(f"alexnet_pruned/coo_conv{number}.mtx" for number in range(1, 6))
@@ -122,8 +125,8 @@ def masked_resnet50(folder: Path, share: str) -> dict[str, SparseLayer]:
     """Returns the layers of ResNet-50 in order, by their names without the name of the network.
 
     Where the mask of a layer is set, weights are drawn from a normal distribution; the other
-    weights are zero. The mask is DLMC's, or is drawn from DLMC's mask of the sparsity that
-    DRAWN_FROM names. The classifier is a 1x1 convolution.
+    weights are zero. The mask is DLMC's, or is made of DLMC's mask of the sparsity that DRAWN_FROM
+    names. The classifier is a 1x1 convolution.
     """
     network = masked_name(share)
     layers = [replace(layer, name=layer.name.split("/")[1]) for layer in resnet50(halving=3)]

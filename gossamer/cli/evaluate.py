@@ -48,8 +48,8 @@ _TOP = (1, 5)
 def evaluate(
     model: PlanArgument,
     data: Annotated[str, typer.Argument(
-        metavar="DATA", help="Labelled samples: a folder with a folder of photos a class, a .csv "
-                             "file, a .npz file (x, y), or an idx file.")],
+        metavar="DATA", help="Labelled samples: a folder with one folder of photos for each class, "
+                             "a .csv file, a .npz file (x, y), or an idx file.")],
     device: DevicesOption = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples at once (32).")] = None,
     labels: LabelsOption = None,

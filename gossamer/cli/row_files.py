@@ -212,7 +212,9 @@ class JsonLines(_Lines):
 
 
 class CsvLines(_Lines):
-    """A table under a line of headings, which come from the first row without an error."""
+    """A table under a line of headings. The headings are those of the first row without an error,
+    or those of the first row where all rows have errors. A table that is continued keeps its
+    headings."""
 
     def __init__(self, path: Path, option_text: str, key: str, *, resume: bool) -> None:
         self._headings: list[str] = []

@@ -82,8 +82,9 @@ def fitted(image: np.ndarray, placement: Placement, size: tuple[int, int],
     float32. The input has the shape (height, width, channels), or (height, width) for a photo
     without channels.
 
-    Each pixel of the input is interpolated between four pixels of the photo. No other pixels are
-    read, so that a large photo takes no more memory than a small one.
+    Each pixel of the rectangle is interpolated between four pixels of the photo; the pixels outside
+    of the rectangle have the style's `fill`. No other pixels of the photo are read, so that a large
+    photo takes no more memory than a small one.
 
     size: height and width of the input.
     """

@@ -36,11 +36,12 @@ class KernelSource(HashedOnce):
     defines : tuple of (str, str)
         Names and values of macros, in order; a value may be any C text.
     architectures : tuple of (str, str)
-        The oldest and the newest CUDA architecture for which the kernel is built. A name that ends
-        in "a", such as sm_90a, means this architecture alone: the kernel uses instructions that no
-        other architecture has.
+        The oldest CUDA architecture that the kernel is for, and the newest for which tests build
+        it; a device builds it for its own architecture. A name that ends in "a", such as sm_90a,
+        means this architecture alone: the kernel uses instructions that no other architecture has.
     dynamic_shared : bool
-        Whether the kernel takes a DYNAMIC_SHARED_PARAMETER as its last parameter.
+        Whether the kernel has a DYNAMIC_SHARED array, which in OpenCL is its last parameter, a
+        DYNAMIC_SHARED_PARAMETER.
     """
 
     path: Path
@@ -147,7 +148,7 @@ def files_of(path: Path) -> tuple[Path, ...]:
 def _put_together(path: Path) -> tuple[str, tuple[Path, ...]]:
     """Return the text of a file with the headers that it includes, and the paths of these files.
 
-    Hundreds of kernels may share a file, so each file is read once.
+    Hundreds of kernels may share a file, so the text is put together only once.
     """
     lines: list[str] = []
     files: dict[Path, None] = {}

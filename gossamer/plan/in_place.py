@@ -21,7 +21,7 @@ def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
     """Returns the names of the layers that copy nothing where the formats allow that. Such layers
     are conversions of the network's inputs from the format of the callers' arrays, and
     concatenations and slices of values that layers compute. A value can lie within only one other
-    value: where two concatenations read the same value, the second one copies it."""
+    value: where two concatenations read the same value, the second one copies all its inputs."""
     roots: dict[str, str] = {}
     within: set[str] = set()
     names = []

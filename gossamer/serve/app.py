@@ -188,7 +188,7 @@ class Server:
             response = _error_response(name, error)
             _forget_frames(error)
         if response.status_code in (408, 413, 429) or self.is_ending:
-            # the rest of the body is not read, so no other request can follow
+            # the rest of the body may not have been read, or the server takes no further requests
             response.headers["Connection"] = "close"
         self.metrics.count(name if name in self.models.by_name else "", response.status_code,
                            time.monotonic() - start)

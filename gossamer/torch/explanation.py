@@ -29,8 +29,8 @@ class ExplainedLayer:
     op: name of its op.
     problem: its problem as text.
     device: name of the device where the layer would run.
-    algorithm: the first algorithm that can compute the layer; measuring may find a faster
-    algorithm.
+    algorithm: the algorithm that a plan takes without measurements. This is mostly the first one
+    that can compute the layer in float32; measuring may find a faster one.
     density: the share of nonzero weights; None without weights.
     thin: "depthwise", "zeros", "signs", or "" for none of these.
     expected_us: microseconds that a cost model expects.
@@ -98,7 +98,8 @@ def explain(module: Any, example_inputs: Any, device: str | Device | None) -> Ex
     """Returns how a module would be computed; see `gossamer.explain`."""
     found = captured(module, example_inputs, None)
     where = place(found, device)
-    # without the libraries of vendors, which would compute the network as a whole
+    # without ONNX Runtime and NVIDIA's libraries: on the host ONNX Runtime would compute the whole
+    # network as one part
     plan = Plan(found.network.graph(), where, Policy(vendors=False))
     batch = next((len(tensor) for tensor in found.tensors if tensor.dim()), 1)
     steps = [step for step in plan.program(batch).steps if not step.layer.inserted]

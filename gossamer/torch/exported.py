@@ -105,7 +105,8 @@ class Exported:
 
 
 class _Tensors(nn.Module):
-    """A module as a function from its tensors to the distinct tensors that it returns."""
+    """A module as a function from the tensors in its arguments to the distinct tensors in its
+    result. Inputs that the module returns unchanged are no part of the function's result."""
 
     def __init__(self, module: nn.Module, inputs: InputForm, outputs: OutputForm) -> None:
         super().__init__()
@@ -134,7 +135,8 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
     wrapped.training = module.training
     program, sizes_are_free, fixed = _program(wrapped, tensors)
     if _is_quantised(program):
-        # only for quantised modules, since the mode hides lines of the user's code from torch
+        # only for quantised modules: while WithPlainQuantisation, a TorchFunctionMode, is active,
+        # torch does not find the lines of the user's code, which its messages name
         wrapped.is_quantised = True
         program, sizes_are_free, fixed = _program(wrapped, tensors)
     _check_training(program)

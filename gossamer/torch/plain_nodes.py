@@ -1,5 +1,6 @@
-"""Replaces roundabout nodes of torch's exporter by plain nodes: splits into lists of tensors, and
-casts to the type of another tensor."""
+"""Replaces roundabout nodes of torch's exporter by plain nodes. The roundabout nodes are
+SplitToSequence, which splits a tensor into a list of tensors, and CastLike, which casts a tensor to
+the type of another tensor."""
 
 from __future__ import annotations
 

@@ -41,6 +41,7 @@ def _hard_sigmoid(x: Any, slope: float, shift: float) -> Any:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "div": jnp.divide, "pow": jnp.power,
+    "fma": lambda x, y, z: x * y + z, "fmod": jnp.fmod,
     "min": jnp.minimum, "max": jnp.maximum, "less": _truth(jnp.less),
     "less_equal": _truth(jnp.less_equal), "greater": _truth(jnp.greater),
     "greater_equal": _truth(jnp.greater_equal), "equal": _truth(jnp.equal),

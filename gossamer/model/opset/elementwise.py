@@ -39,8 +39,9 @@ def _check_dtypes(state: InferenceState, node: Node, dtypes: Iterable[str]) -> N
 
 
 def _elementwise_shape(state: InferenceState, node: Node) -> None:
-    """Casts operands of several dtypes to the one dtype that holds the numbers of all operands;
-    truth values and conditions of `where` are cast to this dtype too."""
+    """Casts operands of several dtypes to one dtype: float32 where an operand is float32 or all are
+    truth values, and else the integers that hold the numbers of all operands. So an int64 beside a
+    float32 is rounded. Truth values and conditions of `where` are cast to this dtype too."""
     shapes = [state.shapes[name] for name in node.inputs]
     try:
         shape = np.broadcast_shapes(*shapes)
@@ -167,7 +168,7 @@ DEFINITIONS = (
     define("cast", text="x; dtype",
            shape=_cast_shape, evaluate=_cast, mixes=broadcasts_across_images, passes_values=True,
            jumps=_cast_jumps, facts=_cast_facts, float_only=False, attribute_inputs=()),
-    define("cast_like", text="x, the value whose dtype it is cast to; no attributes",
+    define("cast_like", text="x, and a value to whose dtype x is cast; no attributes",
            shape=_cast_like_shape, evaluate=resolved, mixes=resolved, passes_values=True,
            jumps=_cast_jumps, facts=resolved, float_only=False, attribute_inputs=()),
 )

@@ -49,7 +49,8 @@ def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any])
 
 def weights_while_computed(length: int, scale: float, rule: Mapping[str, Any]) -> tuple[int, ...]:
     """Returns a shape by which callers check the memory that interpolation() needs: a float64 array
-    of this shape is as large as all arrays that interpolation() holds at once."""
+    of this shape is as large as all arrays that interpolation() holds at once, apart from the
+    matrix that it returns."""
     return (_ARRAYS, length, 2 * _reach(scale, rule)[1] + 2)
 
 

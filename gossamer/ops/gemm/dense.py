@@ -34,8 +34,8 @@ from gossamer.tensor import ROW_MAJOR
 _FEW_ROWS = Path(__file__).with_name("few_rows.cl")
 _USUAL_ROWS = 16
 """The number of rows that is assumed when the configs of a product on the host (numbers of threads)
-are listed. The actual number of rows is the batch size, and configs must not depend on the batch
-size."""
+are listed. The actual number of rows depends on the batch size, and configs must not depend on the
+batch size."""
 
 
 class _PointwiseGemm(Algorithm):

@@ -31,10 +31,12 @@ class TreeSoftmax(KernelAlgorithm):
         order = memory_order(spec)
         inner = math.prod(spec.shape[dim] for dim in order[order.index(problem.axis) + 1:])
         length = spec.shape[problem.axis]
+        # where many elements lie side by side along the axes after the softmax's axis, neighbouring
+        # work-items take neighbours among these elements, across the softmax's axis
         across = inner >= 16
         sums = spec.size // length
-        # on a processor, one core runs the work-items of a group one after another in each step of
-        # the tree, so that many work-items for a sum only take longer
+        # `lanes` work-items compute a sum together; on a processor, one core runs the work-items of
+        # a group one after another in each step of the tree, so that many of them only take longer
         lanes = 8 if across or length <= 64 or device.on_processors else 256
         if across and sums >= 2**16:
             lanes = 1

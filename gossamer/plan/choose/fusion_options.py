@@ -30,7 +30,7 @@ class FusionFormat:
     also writes the value for other readers.
 
     fusion: name of the fusion's layer.
-    option: number of the candidate among the fusion's candidates.
+    option: number of the candidate among those that _fastest() keeps of the fusion's candidates.
     written: the format in which the algorithm also writes the value for other readers; None where
     the algorithm does not write the value.
     """

@@ -52,8 +52,9 @@ def summarise(static: StaticGraph) -> list[SummaryRow]:
 
 
 def forms_of_layers(graph: Graph, batch: int) -> dict[str, LayerForm]:
-    """Returns, by the node's name, the LayerForm of each convolution and each product with weights,
-    as far as the LayerForm is known before a plan is made."""
+    """Returns the LayerForm of each convolution and each product with weights, by the node's name.
+    It says whether bits, trits or floats would compute the layer, as far as this is known before a
+    plan is made."""
     layers, _ = lower(resolve(optimise(graph), batch))
     forms = [form_of(layer.name, layer.problem) for layer in layers if layer.problem is not None]
     return {form.layer: form for form in forms if form is not None}

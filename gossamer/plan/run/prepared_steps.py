@@ -30,7 +30,8 @@ class PreparedSteps:
     """The steps of a program, each with its prepared state; they read and write one set of buffers.
 
     weights: the weights of each step.
-    builds: the cost of preparing each step; None for steps that compute nothing.
+    builds: the cost of preparing each step, which is zero for steps in place; None for other steps
+    that compute nothing.
     states: the prepared state of each step.
     """
 

@@ -1,4 +1,5 @@
-"""Dataset: labelled samples in memory. Functions prepare and split the samples."""
+"""Dataset: samples in memory with their labels, or with the numbers to learn. Functions prepare and
+split the samples."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ _LEAST_SIDE = 8
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labelled samples.
+    """Samples with their labels, or with the numbers to learn.
 
     x: (n, features) float32.
     y: (n,) labels, int64 or str; or numbers to learn, float64.
     shape: height and width of a sample that is a picture; None for other samples.
     pixels: True where the numbers are grey levels, 0 to 255.
     source: text that says where the samples come from.
-    columns: the columns of x; empty where nothing is known of them. Before encoded() an empty cell
-    is NaN in x, and a text is its index among the texts of its column.
+    columns: the columns of x; empty where nothing is known of them. Before columns.encoded() an
+    empty cell is NaN in x, and a text is its index among the texts of its column.
     """
 
     x: np.ndarray

@@ -223,13 +223,15 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarra
 
 def _is_one(path: Path) -> bool:
     """Says whether a checkpoint may replace a file: the file is empty, or a checkpoint of any
-    version, complete or not. A file that cannot be read passes too: writing to it fails later."""
+    version, complete or not. Raises InputError where the file cannot be read: a folder that can be
+    written would let a checkpoint replace it, whatever it holds."""
     kind = _MAGIC[:-2]
     try:
         with path.open("rb") as file:
             return kind.startswith(file.read(len(kind)))
-    except OSError:
-        return True
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read, so that it may be no checkpoint "
+                         f"({error.strerror or error}): give another file, or remove it") from None
 
 
 def _plain(settings: Settings) -> dict[str, Any]:

@@ -35,8 +35,9 @@ def check(settings: Settings, device: Device, networks: int = 1) -> None:
 
 
 def available() -> int | None:
-    """Returns the bytes of memory that are free on the machine, or the container's memory limit
-    where it is lower; None where neither is known."""
+    """Returns the bytes of memory that are free on the machine, or all of the machine's bytes where
+    the free ones are not known, or the container's memory limit where it is lower; None where the
+    machine's memory is not known."""
     limits = [int(text) for path in _LIMITS if (text := _text(path).strip()).isdigit()]
     lines = [line.split() for line in _text(_MEMINFO).splitlines()]
     free = [1024 * int(words[1]) for words in lines if words[:1] == ["MemAvailable:"]]

@@ -99,9 +99,10 @@ class Settings:
 
     @staticmethod
     def of(mlp: Any, data: DataShape) -> Settings:
-        """Returns the settings with which an MLP is trained on samples of this shape. The shape
-        decides the settings that the MLP leaves open. Raises InputError that names a wrong
-        setting."""
+        """Returns the settings with which an MLP is trained on samples of this shape. Where the MLP
+        leaves the loss, the output or the batch open, the shape decides. Where it leaves the
+        learning rate open, the optimiser decides. Other settings may stay None. Raises InputError
+        that names a wrong setting."""
         labelled, optimiser = data.labelled, mlp.optimiser
         loss = mlp.loss or ("cross_entropy" if labelled else "squared_error")
         output = mlp.output

@@ -170,6 +170,27 @@ def test_what_is_no_checkpoint_is_not_replaced(blobs: Blobs, tmp_path: Path) -> 
         assert checkpoint._read(file)[0]["epochs_done"] == 1
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_file_that_cannot_be_read_is_not_replaced(
+        blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool) -> None:
+    file = tmp_path / "c"
+    file.write_text("1,2,3")
+    path_open = Path.open
+
+    def refusing(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path == file:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return path_open(path, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        # not by the file's mode, which does not keep root from reading
+        patch.setattr(Path, "open", refusing)
+        with pytest.raises(InputError, match=r"c: cannot be read, so that it may be no checkpoint "
+                                             r"\(Permission denied\): give another file"):
+            _mlp(epochs=1).fit(*blobs, checkpoint=file, resume=resume)
+    assert file.read_text() == "1,2,3"
+
+
 def test_a_new_training_replaces_an_old_checkpoint(blobs: Blobs, tmp_path: Path) -> None:
     file = tmp_path / "c"
     _mlp(epochs=3).fit(*blobs, checkpoint=file)

@@ -5,8 +5,9 @@
 
 #define LINE 128 /* bytes of two cache lines, which processors fetch together */
 /* Distance, in floats, from the weights of one unit of the first layer to the weights of the next
- * unit. If the distance were a power of two, loads would wait for stores whose addresses end in the
- * same bits. */
+ * unit. For a number of inputs such as 1024, the 16 further floats keep the distance from being a
+ * multiple of a large power of two, for which loads would wait for stores whose addresses end in
+ * the same bits. */
 #define ROW(inputs) (WIDE(inputs) + 16)
 
 /* A thread's part of a layer. The thread owns `count` units from number `first` on. The thread also
@@ -16,7 +17,7 @@ typedef struct {
     int inputs, units, first, count, back_first, back_count;
     int width, back_width; /* the counts, padded */
     float *weight;         /* inputs x width; where stored unit by unit, count x ROW(inputs) */
-    float *back;           /* units x back_width */
+    float *back;           /* weights from those units to all units: units x back_width */
     float *bias;           /* width */
     float *out, *own_out;  /* outputs of all units, and of owned units; may be one array */
     float *error, *own_error; /* errors times the learning rate, of all and of owned units */

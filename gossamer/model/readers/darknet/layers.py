@@ -13,7 +13,8 @@ from gossamer.model.readers.darknet.cfg import Section
 from gossamer.model.readers.darknet.network import DarknetNetwork, Layer
 
 _EPSILON = 1e-5
-"""The epsilon of batch norm in AlexeyAB's fork, and in the GPU kernels of all Darknet versions."""
+"""The epsilon of batch norm in AlexeyAB's fork, and in the GPU kernels of recent Darknet
+versions."""
 
 
 def convolutional(network: DarknetNetwork, section: Section) -> Layer:

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 class Clusters:
     """Groups of steps; each group can be computed as one step.
 
-    Steps are added in an order in which they can be computed. A group is connected, and no path
-    leads from a group through steps outside of it back into the group.
+    A step is the computation of one node: it reads some values and makes others. Steps are added in
+    an order in which they can be computed. A group is connected, and no path leads from a group
+    through steps outside of it back into the group.
     """
 
     def __init__(self) -> None:

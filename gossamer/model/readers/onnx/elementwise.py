@@ -22,6 +22,8 @@ TYPES: dict[int, str] = {
                                     TensorProto.BFLOAT16)},
 }
 """The dtype that a tensor of each ONNX type has in a graph."""
+FLOAT8_ATTRIBUTES = ("saturate", "round_mode")
+"""Attributes that change only casts to floats of 8 bits, which gossamer does not compute."""
 
 
 def _function(node: OnnxNode, name: str) -> None:
@@ -201,8 +203,7 @@ def _prelu(node: OnnxNode) -> None:
 
 def _cast(node: OnnxNode) -> None:
     target = node.attribute("to")
-    for of_other_types in ("saturate", "round_mode"):
-        node.attribute(of_other_types)
+    node.allow(*FLOAT8_ATTRIBUTES)
     x = node.required(0)
     if target == TensorProto.BOOL:
         composer = Composer()
@@ -216,8 +217,7 @@ def _cast(node: OnnxNode) -> None:
 
 
 def _cast_like(node: OnnxNode) -> None:
-    for of_other_types in ("saturate", "round_mode"):
-        node.attribute(of_other_types)
+    node.allow(*FLOAT8_ATTRIBUTES)
     node.emit("cast_like", [node.required(0), node.required(1)])
 
 

@@ -130,6 +130,10 @@ class OnnxNode:
         self._asked.add(name)
         return self._attributes.get(name, default)
 
+    def allow(self, *names: str) -> None:
+        """Accepts attributes that do not change what gossamer computes of the node."""
+        self._asked.update(names)
+
     def only(self, name: str, *allowed: Any) -> Any:
         """Returns an attribute that must have one of the values `allowed`; the first value is the
         default."""

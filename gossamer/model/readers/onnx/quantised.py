@@ -14,7 +14,7 @@ import numpy as np
 from onnx import TensorProto
 
 from gossamer.model.compose import Composer
-from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES
+from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, FLOAT8_ATTRIBUTES, TYPES
 from gossamer.model.readers.onnx.integers import (
     RANGES,
     Centred,
@@ -37,8 +37,8 @@ from gossamer.model.readers.onnx.quantised_products import NO_ZERO, PRODUCTS, In
 
 def _quantise(node: OnnxNode, integers: Integers) -> None:
     """Converts QuantizeLinear: clip(round(x / scale) + zero point)."""
-    for of_other_types in ("saturate", "precision"):
-        node.attribute(of_other_types)
+    # `saturate` changes only floats of 8 bits, and x is divided in float32 whatever `precision` is
+    node.allow("saturate", "precision")
     if node.attribute("block_size", 0):
         raise node.unsupported("has scales of blocks; gossamer computes one scale, or one a "
                                "channel")
@@ -121,8 +121,7 @@ def _cast(node: OnnxNode, integers: Integers) -> None:
     if known is None or TYPES.get(node.attribute("to", 0)) != "float32":
         ELEMENTWISE["Cast"](node)
         return
-    for of_other_types in ("saturate", "round_mode"):
-        node.attribute(of_other_types)
+    node.allow(*FLOAT8_ATTRIBUTES)
     whole = centre(node, integers, 0, NO_ZERO, "number")
     node.emit("identity", [whole.name])
 

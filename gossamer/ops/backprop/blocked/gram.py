@@ -53,8 +53,9 @@ class SampleRun:
 
     samples: largest number of samples of a part.
     products: the kernel argument for the inner products.
-    same: the kernel argument for the flags. The flag of a network and a tile says whether the
-    network has the same samples in the tile as the first network.
+    same: the kernel argument for the flags. The flag of a network and a tile is 1 where the network
+    has the same samples in the tile as the first network, whose products it then takes. The flags
+    of the first network itself are 0.
     nbytes: bytes that the products and the flags take at the start of the workspace.
     """
 

@@ -162,7 +162,7 @@ class ChannelAttention(FusionAlgorithm):
         orders = {precision: [(division.cluster, division.warps) for division in
                               _divisions(problem, precision, device)]
                   for precision in _PRECISIONS if precision in precisions}
-        # the fastest precision first
+        # configs: first the best one in fp16, then the best one in fp32, then the others
         listed = list(reversed(orders.values()))
         first = [config for order in listed for config in order[:1]]
         others = [config for order in listed for config in order]
@@ -223,10 +223,11 @@ def _division(problem: FusionProblem, precision: str, cluster: int, warps: int,
 
 
 def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_Division]:
-    """Returns the divisions that are offered, in the order of their expected times. Of the clusters
-    whose work-groups have the same number of words, only the smallest is offered. The first
-    division, which is taken where nothing is measured, is the fastest one that every device with
-    clusters can run."""
+    """Returns the divisions that are offered. The first one is the fastest that every device with
+    clusters can run, even where another division is faster. The others follow in the order of
+    their expected times. Of the clusters whose work-groups have the same number of words, only the
+    smallest is offered. variants() begins with the config of the first division in fp16, also for
+    fp32 where fp32 is offered this config."""
     batch, limits = problem.inputs[0].shape[0], device.limits
     alone = _division(problem, precision, 1, min(_WARPS), device)
     found: dict[int, list[_Division]] = {}

@@ -16,30 +16,30 @@ from gossamer.ops.fused.inverted_residual.tiling import BlockTiling
 
 def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns the constants of each chunk of hidden channels as (chunks, 32-bit words): the weights
-    of the expansion, the taps, the channel operands of the epilogues of the expansion and of the
-    depthwise convolution, and the weights of the projection. Channels that do not exist are
-    zeros."""
+    of the expansion, the depthwise weights, the channel operands of the epilogues of the expansion
+    and of the depthwise convolution, and the weights of the projection. Channels that do not exist
+    are zeros."""
     block, chunk = divided.block, divided.tile.chunk
     hidden = divided.hidden
     depthwise, project = block.part(block.depthwise), block.part(block.project)
     of_project = _matrix(arrays[f"{project}.weight"], hidden, divided.out_pairs * 16)
-    taps = _matrix(arrays[f"{depthwise}.weight"], None, hidden)
+    of_depthwise = _matrix(arrays[f"{depthwise}.weight"], None, hidden)
     if divided.convolves:
         with np.errstate(over="ignore"):
-            taps = taps.astype(np.float16)
+            of_depthwise = of_depthwise.astype(np.float16)
     constants = np.concatenate([np.zeros((0, hidden), np.float32)] + [
-        operand for part in block.convolutions[:-1]
-        for operand in _operands(block, block.part(part), arrays, hidden)])
+        operand for convolution in block.convolutions[:-1]
+        for operand in _operands(block, block.part(convolution), arrays, hidden)])
     packed = []
     for first in range(0, hidden, chunk):
         own = slice(first, first + chunk)
-        parts = [*(np.ascontiguousarray(rows[:, own]).reshape(-1).view(np.uint32)
-                   for rows in (taps, constants)), _operands_of(of_project[own], divided)]
+        words = [*(np.ascontiguousarray(rows[:, own]).reshape(-1).view(np.uint32)
+                   for rows in (of_depthwise, constants)), _operands_of(of_project[own], divided)]
         if block.expand is not None:
             depth = divided.expand_steps * DEPTHS[divided.precision]
             of_expand = _matrix(arrays[f"{block.part(block.expand)}.weight"], depth, hidden)
-            parts.insert(0, _operands_of(of_expand[:, own], divided))
-        packed.append(np.concatenate(parts))
+            words.insert(0, _operands_of(of_expand[:, own], divided))
+        packed.append(np.concatenate(words))
     return np.stack(packed)
 
 
@@ -50,8 +50,8 @@ def pack_constants(block: Block, arrays: Mapping[str, np.ndarray]) -> np.ndarray
 
 
 def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the weights of the first product of a squeeze-and-excite layer as (numbers, hidden
-    channels), with zeros for channels that do not exist."""
+    """Returns the weights of the first product of a squeeze-and-excite layer as (results of the
+    first product, hidden channels), with zeros for channels that do not exist."""
     layer = divided.block.excite
     assert layer is not None
     weight = arrays[f"{divided.block.part(layer.squeeze)}.weight"]
@@ -59,8 +59,8 @@ def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.n
 
 
 def pack_excite(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the weights of the second product of a squeeze-and-excite layer as (numbers, hidden
-    channels), with zeros for channels that do not exist."""
+    """Returns the weights of the second product of a squeeze-and-excite layer as (results of the
+    first product, hidden channels), with zeros for channels that do not exist."""
     layer = divided.block.excite
     assert layer is not None
     weight = arrays[f"{divided.block.part(layer.excite)}.weight"]
@@ -72,9 +72,9 @@ def pack_small_constants(divided: BlockTiling, arrays: Mapping[str, np.ndarray])
     first the operands of the first product, then the operands of the second."""
     block, layer = divided.block, divided.block.excite
     assert layer is not None
-    rows = [row.reshape(-1) for part, size in ((layer.squeeze, layer.squeezed),
-                                               (layer.excite, divided.hidden))
-            for row in _operands(block, block.part(part), arrays, size)]
+    rows = [row.reshape(-1) for product, size in ((layer.squeeze, layer.squeezed),
+                                                  (layer.excite, divided.hidden))
+            for row in _operands(block, block.part(product), arrays, size)]
     return np.concatenate([*rows, np.zeros(1, np.float32)])
 
 
@@ -87,15 +87,16 @@ def _for_tensors(divided: BlockTiling, matrix: np.ndarray) -> np.ndarray:
 
 def _operands(block: Block, number: int, arrays: Mapping[str, np.ndarray],
               size: int) -> list[np.ndarray]:
-    """Returns the channel operands of a part's epilogue as rows of `size` numbers."""
-    part = block.problem.parts[number]
-    assert isinstance(part, Conv2dProblem)
+    """Returns the channel operands of the epilogue of a convolution, which is the layer `number` of
+    the block's FusionProblem, as rows of `size` numbers."""
+    convolution = block.problem.parts[number]
+    assert isinstance(convolution, Conv2dProblem)
     rows = []
-    for index, kind in enumerate(part.epilogue.operands):
+    for index, kind in enumerate(convolution.epilogue.operands):
         if kind == "channel":
             row = np.zeros((1, size), np.float32)
-            row[0, :part.out_channels] = np.broadcast_to(
-                arrays[f"{number}.operand{index}"].reshape(-1), (part.out_channels,))
+            row[0, :convolution.out_channels] = np.broadcast_to(
+                arrays[f"{number}.operand{index}"].reshape(-1), (convolution.out_channels,))
             rows.append(row)
     return rows
 
@@ -119,7 +120,7 @@ def _lines(matrix: np.ndarray, precision: str) -> np.ndarray:
     """Returns weights as right operands of wgmma. For each step of input channels and each 8 output
     channels, the lower half of the step's input channels comes first and the upper half follows.
     Each half has 16 bytes for each output channel."""
-    # axes: step, half, input channel, eight channels, channel
+    # axes: step, half, input channel, group of 8 output channels, channel of the group
     split = matrix.reshape(-1, 2, DEPTHS[precision] // 2, matrix.shape[1] // 8, 8)
     return _words(split.transpose(0, 3, 1, 4, 2), precision)
 

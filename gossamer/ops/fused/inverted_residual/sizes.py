@@ -147,7 +147,8 @@ class BlockSizes:
 
     @cached_property
     def constant_words(self) -> int:
-        """Size of the taps and constants of a chunk, in words of 16 bytes."""
+        """Size of a chunk's depthwise weights and of its constants in the epilogues of the
+        expansion and of the depthwise convolution, in words of 16 bytes."""
         taps = math.prod(self.block.depthwise.kernel)
         if self.convolves:
             return (taps * self.tile.chunk // 8

@@ -32,7 +32,8 @@
 /* length of a row of weights in words of 16 bytes, with padding so that neighbouring rows begin in
  * different banks */
 #define WEIGHT_ROW (LINES * 4 + (LINES % 2 ? 0 : 4))
-/* lines that are loaded at once; in float32 the split of a line takes twice as many registers */
+/* lines that are loaded at once; in float32 a line takes twice as many registers, because each
+ * number becomes two operands (mma/precisions.h) */
 #define MOST_AT_ONCE (HALVES || TF32 ? 10 : 4)
 #define AT_ONCE CEIL_DIV(LINES, CEIL_DIV(LINES, MOST_AT_ONCE))
 

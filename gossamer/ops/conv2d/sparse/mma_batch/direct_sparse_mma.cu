@@ -3,14 +3,15 @@
  *
  * A block is 16 * TILES output channels. A column of the weights stands for an input channel and a
  * tap; a block has the columns in which at least one of its channels has a nonzero. Columns are
- * multiplied in steps of 16 (TF32: 8). With two tiles there are three kinds of columns: columns
- * that both tiles need, columns that only the first tile needs, and columns that only the second
- * tile needs. All columns of a step are of one kind. A step for one tile has 32 columns (TF32: 16),
- * so that all steps have the same number of weights and products.
+ * multiplied in steps. A step has 16 columns (TF32: 8), which all tiles of the block need. With two
+ * tiles there are two further kinds of steps: steps of columns that only the first tile needs, and
+ * steps of columns that only the second tile needs. A step for one of two tiles has 32 columns
+ * (TF32: 16), so that all steps have the same number of weights and products.
  *
- * A work-group computes BLOCKS blocks for a tile of SETS * HEIGHT x WIDTH output pixels and 128
- * bytes of images. A warp computes one block for HEIGHT x WIDTH of these pixels and one of PARTS
- * parts of the images.
+ * A work-group computes BLOCKS blocks for a tile of SETS * HEIGHT x WIDTH output pixels and IMAGES
+ * images: as many images as have 128 bytes of values at one pixel of one channel, which are 64 in
+ * float16 and 32 in TF32. A warp computes one block for HEIGHT x WIDTH of these pixels and one of
+ * PARTS parts of the images.
  *
  * The input is copied densely into `stages` parts of shared memory, `chunk` channels of the tile's
  * halo at a time. In shared memory a pixel of a channel is a row of 128 bytes. For the tile's first
@@ -46,8 +47,9 @@
 #include "mma/warp.h"
 #include "ops/epilogue.h"
 
-/* VECTOR: images in 16 bytes. DEPTH: columns of a step. MOVED: the number that is combined by
- * exclusive or with the number of a piece to permute the pieces of a row. */
+/* VECTOR: images in 16 bytes. DEPTH: columns of a step for all tiles; a step for one of two tiles
+ * has twice as many. MOVED: the number that is combined by exclusive or with the number of a piece
+ * to permute the pieces of a row. */
 #if HALVES
 #define VECTOR 8
 #define DEPTH 16
@@ -68,7 +70,7 @@
 #define THREADS (32 * BLOCKS * PARTS * SETS)
 #define KINDS (TILES == 1 ? 1 : 3)
 
-/* The images of a pixel: 128 bytes. */
+/* The values of IMAGES images at one pixel of one channel: 128 bytes. */
 struct ALIGNED(128) Row {
     uint4 pieces[8];
 };
@@ -142,12 +144,16 @@ INLINE void put(float *rows, const float (&sums)[PRODUCTS][4], int lane)
     }
 }
 
+/* starts, places, weights, channels: the tables that tables.py defines in BatchTables. row_groups:
+ * work-groups, along axis 1, of one group of the convolution. group_channels: input channels of one
+ * group of the convolution. batch_pieces: pieces of 16 bytes that the whole batch has at one pixel
+ * of one channel. */
 KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
     const uint4 *RESTRICT x, const int *RESTRICT starts, const int *RESTRICT places,
     const uint4 *RESTRICT weights, const int *RESTRICT channels, REAL *RESTRICT y,
-    DIVISOR(tiles_x), DIVISOR(tiles_y), DIVISOR(groups_apart), int group_channels, int chunk,
+    DIVISOR(tiles_x), DIVISOR(tiles_y), DIVISOR(row_groups), int group_channels, int chunk,
     int phases, int stages, int stage_rows, DIVISOR(pitch), DIVISOR(tile_width),
-    int pixel_units, int height, int width, int out_height, int out_width, int stride_y,
+    int batch_pieces, int height, int width, int out_height, int out_width, int stride_y,
     int stride_x, int pad_top, int pad_left EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(Row, pool)
@@ -155,8 +161,9 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
     Source *sources = (Source *)(pool + stages * stage_rows);
     int item = LOCAL_ID(0), lane = item % 32, warp = item / 32;
     int of_block = warp / BLOCKS, part = of_block % PARTS, set = of_block / PARTS;
-    /* every fourth warp has the same scheduler, so this order gives the warps of a block to
-     * different schedulers */
+    /* Every fourth warp has the same scheduler. In this order warps of the same block whose numbers
+     * `of_block` follow one another have different schedulers; with BLOCKS a multiple of 4, so have
+     * any four such warps. With BLOCKS 2, a block has only two schedulers. */
     int block = GROUP_ID(1) * BLOCKS + (warp + of_block) % BLOCKS;
     int tile = GROUP_ID(0), line = (int)QUOTIENT(tile, tiles_x);
     int batch_part = (int)QUOTIENT(line, tiles_y);
@@ -178,21 +185,21 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
         int in_x = first_x * stride_x - pad_left + right;
         bool inside = (uint)in_y < (uint)height && (uint)in_x < (uint)width;
         sources[row].piece =
-            inside ? ((channel * height + in_y) * width + in_x) * pixel_units : -1;
+            inside ? ((channel * height + in_y) * width + in_x) * batch_pieces : -1;
         sources[row].place = row << 7 | (channel + ROW_CLASSES * down + right) % 8;
     }
     BARRIER();
 
-    int piece = item % 8, unit = batch_part * 8 + piece;
-    int first_channel = (int)QUOTIENT(GROUP_ID(1), groups_apart) * group_channels;
+    int piece = item % 8, batch_piece = batch_part * 8 + piece;
+    int first_channel = (int)QUOTIENT(GROUP_ID(1), row_groups) * group_channels;
     /* copy_chunk copies nothing where `number` lies beyond the last chunk */
     auto copy_chunk = [&](int number, int stage) {
         int left = number < phases ? group_channels - number * chunk : 0;
         int rows = (left < chunk ? left : chunk) * pitch;
-        int base = (first_channel + number * chunk) * height * width * pixel_units + unit;
+        int base = (first_channel + number * chunk) * height * width * batch_pieces + batch_piece;
         for (int row = item / 8; row < rows; row += THREADS / 8) {
             Source source = sources[row];
-            bool taken = source.piece >= 0 && unit < pixel_units;
+            bool taken = source.piece >= 0 && batch_piece < batch_pieces;
             const uint4 *target =
                 &pool[stage * stage_rows + row].pieces[MOVED(source.place) ^ piece];
             cp_async_16(shared_address(target), x + (taken ? base + source.piece : 0),
@@ -268,7 +275,7 @@ KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
                     int image = lane % (WARP_IMAGES / 4) * 4;
                     int channel = channels[(block * TILES + k) * 16 + row];
                     int in_batch = batch_part * IMAGES + part * WARP_IMAGES + image;
-                    int batch = pixel_units * VECTOR;
+                    int batch = batch_pieces * VECTOR;
                     if (channel >= 0 && in_batch < batch) {
                         float4 value = *(const float4 *)(rows + row * SUM_PITCH + image);
                         int index = ((channel * out_height + out_y) * out_width + out_x) * batch

@@ -47,17 +47,18 @@ first chunk has arrived."""
 _RESERVED_BYTES = 1024
 """Bytes of shared memory that the system reserves for each work-group of a multiprocessor."""
 _CONFLICTS = 1.1
-"""Factor by which bank conflicts lengthen the reads of shared memory, as counted in the tables of
-pruned layers of AlexNet and ResNet-50. The factor only affects the order in which shapes are
-tried."""
+"""Factor by which bank conflicts lengthen the reads of shared memory. The conflicts were counted
+from the places in the BatchTables of pruned layers of AlexNet and ResNet-50. The factor enters the
+expected times, which decide the shapes that are offered and their order."""
 
 
 @dataclass(frozen=True)
 class BatchTile:
     """The work of a work-group and of its warps.
 
-    tiles: tiles of 16 output channels in a block. The channels of a block are similar and are
-    multiplied by the same columns.
+    tiles: tiles of 16 output channels in a block, 1 or 2. The channels of a block are similar. With
+    two tiles, columns that both tiles need are multiplied for both, and columns that only one tile
+    needs are multiplied for this tile only.
     blocks: blocks of a work-group, which compute the same pixels.
     parts: parts into which the images are divided among warps; 1 in TF32.
     sets: sets of warps of a work-group; each set computes the pixels below the pixels of the
@@ -91,8 +92,8 @@ class BatchTile:
                 -(-problem.out_height // (self.sets * self.height)))
 
     def geometry(self, problem: Conv2dProblem, limits: Limits) -> Geometry | None:
-        """Returns the staging of the input, or None where shared memory cannot hold a tile's input
-        for three chunks: the chunk that is multiplied and the next two."""
+        """Returns how the input lies in shared memory, or None where shared memory cannot hold a
+        tile's input for three chunks: the chunk that is multiplied and the next two."""
         patch = [(points - 1) * stride + (size - 1) * dilation + 1
                  for points, stride, size, dilation in zip(
                      (self.sets * self.height, self.width), problem.stride, problem.kernel,
@@ -144,8 +145,8 @@ _SHAPES = {precision: _shapes(precision) for precision in KINDS}
 
 
 class DirectSparseMma(Algorithm):
-    """Computes a convolution on tensor cores in TF32 or float16 with float32 sums: blocks of
-    similar output channels are multiplied by the columns that any of them needs, for several
+    """Computes a convolution on tensor cores in TF32 or float16 with float32 sums: each tile of 16
+    similar output channels is multiplied by the columns that any of its channels needs, for several
     images at once.
 
     A column that one of 16 similar output channels needs is multiplied for all of them: a NaN or
@@ -228,17 +229,17 @@ class DirectSparseMma(Algorithm):
             architectures=("sm_80", "sm_100"),
             dynamic_shared=True))
         tiles_x, tiles_y = shape.tiles_of(problem)
-        groups_apart = block_count(problem, shape.tiles, shape.blocks) // shape.blocks
+        row_groups = _row_groups(problem, shape)
         arguments = (
             input_buffer(0), *parts, output_buffer(0), *divisor(tiles_x), *divisor(tiles_y),
-            *divisor(groups_apart), problem.channels // problem.groups, geometry.chunk,
+            *divisor(row_groups), problem.channels // problem.groups, geometry.chunk,
             phases_of(problem, geometry), geometry.stages, geometry.stage_rows,
             *divisor(geometry.pitch), *divisor(geometry.width),
             problem.batch // kind.vector, problem.height, problem.width, problem.out_height,
             problem.out_width, *problem.stride, *problem.pads[:2],
             *epilogue_arguments(problem.epilogue, weights, 1, problem.out_channels))
         groups = (tiles_x * tiles_y * -(-problem.batch // kind.images),
-                  groups_apart * problem.groups)
+                  row_groups * problem.groups)
         return State(problem, variant, device, [
             Launch(kernel, groups, (32 * shape.warps,), arguments,
                    max(geometry.nbytes,
@@ -246,7 +247,7 @@ class DirectSparseMma(Algorithm):
 
 
 def _fitting(precision: str, problem: Conv2dProblem, limits: Limits) -> dict[BatchTile, Geometry]:
-    """Returns the shapes that fit the device, each with its staging of the input."""
+    """Returns the shapes that fit the device, each with its geometry."""
     geometries = {shape: shape.geometry(problem, limits) for shape in _SHAPES[precision]}
     return {shape: geometry for shape, geometry in geometries.items() if geometry is not None}
 
@@ -259,21 +260,31 @@ def variant_of(problem: Conv2dProblem, shape: BatchTile, precision: str) -> Vari
     return variant.as_fp16 if precision == "fp16" else variant
 
 
+def _row_groups(problem: Conv2dProblem, shape: BatchTile) -> int:
+    """Returns the number of work-groups, along axis 1, of one group of the convolution."""
+    return block_count(problem, shape.tiles, shape.blocks) // shape.blocks
+
+
 def _cost(problem: Conv2dProblem, shape: BatchTile, kind: Kind, geometry: Geometry,
           limits: Limits) -> float:
-    """Returns the cycles that a multiprocessor is expected to take: the longest of the times of its
-    four tensor cores (each takes 8 cycles for an instruction), its shared memory (128 bytes a
-    cycle), its schedulers, and its reads from the L2 cache (27 bytes a cycle)."""
+    """Returns the cycles that a multiprocessor is expected to take for all of its work-groups.
+
+    A work-group takes the longest of four times: of the tensor cores (each of the four takes 8
+    cycles for an instruction), of shared memory (128 bytes a cycle), of the schedulers, and of
+    reads from the L2 cache (27 bytes a cycle). This time grows by the factor 1 + 0.4 / w, where a
+    scheduler has w warps at once: few warps hide little latency. Each wave of work-groups also has
+    a start time, in which its first inputs arrive.
+    """
     # similar rows share more columns than rows taken at random
     of_tile, of_block = (0.8 * problem.depth * (1 - (1 - problem.weights_info.density) ** rows)
                          for rows in (ROWS, ROWS * shape.tiles))
     # steps and fragments are counts for one block of output channels
     steps = max(1.0, of_block / kind.depth)
     fragments = max(1.0, shape.tiles * of_tile / kind.depth)
-    row_groups = block_count(problem, shape.tiles, shape.blocks) // shape.blocks
+    row_groups = _row_groups(problem, shape)
     blocks = block_count(problem, shape.tiles, 1) / row_groups
     channels = problem.channels // problem.groups
-    # products and reads are counts for one block and one pixel of all images
+    # products and reads are counts for one block and one pixel, over the images of one work-group
     products = fragments * kind.vector
     reads = steps * kind.depth
     pixels = shape.sets * shape.points

@@ -29,7 +29,7 @@ class Kind:
 
     precision: "tf32" or "fp16".
     vector: images in 16 bytes.
-    depth: columns of a step.
+    depth: columns of a step for all tiles; a step for one of two tiles has twice as many.
     apart: number of columns that are read at once; they lie in different banks where their places
     in shared memory differ modulo this number.
     """

@@ -27,7 +27,8 @@ bytes."""
 
 @dataclass(frozen=True)
 class Geometry:
-    """The staging of a layer's input in shared memory, one chunk of channels at a time.
+    """How a layer's input lies in shared memory, into which it is copied one chunk of channels at a
+    time.
 
     height: rows of the input that the windows of a tile cover.
     width: columns of the input that the windows of a tile cover.
@@ -67,7 +68,7 @@ class BatchTables:
     tiles: tiles of 16 output channels in a block.
     together: blocks of a work-group.
     warps_a_block: warps that multiply the same block.
-    geometry: the staging of the input.
+    geometry: how the input lies in shared memory.
 
     The tables by name:
 
