@@ -14,14 +14,15 @@
  * A stage is the weights of a part for one tap and one slice of SLICE input channels. A part may
  * have no stage for a tap and a slice, where all these weights are zero, or two of them, where some
  * four neighbours have more than two weights that are not zero: the second stage has the others.
- * The stages of a slice follow one another. The slots for stages are a ring of WEIGHT_SLOTS slots
- * with two barriers each, like slots for runs. A stage consists of, in bytes:
+ * The stages of a slice follow one another. Stage s of all parts is before stage s + 1 of all parts
+ * in memory. The slots for stages are a ring of WEIGHT_SLOTS slots with two barriers each, like
+ * slots for runs. A stage consists of, in bytes:
  *   4096 for each 64 channels: values as [step of 32 channels][half of 8 values][channel][value]
  *   512 for each 64 channels: a word for each work-item of a warpgroup, which wgmma_sparse explains
  *   16: row and column of the tap in the first word; its sign bit says that the slice ends here
  *
- * Sums are rounded to float16 and transposed through shared memory, so that a work-item stores 8
- * channels of a place at once. */
+ * Results are transposed through shared memory, so that a work-item stores 8 channels of a place at
+ * once. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_N 64 /* places of a product: a multiple of 32 from 64 to 256 */
@@ -50,7 +51,7 @@
 #define TILE_PLACES (TILE_N * PLACE_WARPGROUPS)
 #define VALUES_BYTES (4096 * CHANNEL_WARPGROUPS)
 #define STAGE_BYTES (VALUES_BYTES + 512 * CHANNEL_WARPGROUPS + 16)
-#define STORED_BYTES (TILE_N * 128) /* the rounded sums of a warpgroup */
+#define STORED_BYTES (TILE_N * (128 + 4)) /* a warpgroup's results, and where they are stored */
 #define BARRIERS_BYTES 1024
 
 struct ALIGNED(1024) Memory {
@@ -58,7 +59,10 @@ struct ALIGNED(1024) Memory {
 };
 
 /* The state of a warpgroup that multiplies: where in shared memory runs and weights lie, their
- * barriers, the slots that it reads next, and how often it has used all slots (phase). */
+ * barriers, the slots that it reads next, and how often it has used all slots (phase). slice: the
+ * slice of the next stage. starts: whether that stage is the slice's first one. last_run,
+ * last_weights: barriers of slots that products in flight may still read; null where there are
+ * none. */
 struct Multiplier {
     const char *memory;
     uint runs, weights, channel_group, place_group;
@@ -66,58 +70,79 @@ struct Multiplier {
     ulong *run_filled, *run_read, *weights_filled, *weights_read;
     int run_slot, weight_slot;
     uint run_phase, weight_phase;
+    int slice;
+    bool starts;
+    ulong *last_run, *last_weights;
 };
 
-/* Adds the products of a tile to the sums of the warpgroup. */
-INLINE void multiply_tile(float (&sums)[TILE_N / 8][4], Multiplier &its)
+/* Adds the products of the next stage to the sums of the warpgroup, and returns whether it was the
+ * tile's last one. Its products are in flight then, but those of the stage before have ended.
+ * indices: receives the stage's word of indices, which products in flight read. others: the word
+ * of the stage before. */
+INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, uint &indices,
+                           uint &others)
 {
-    ulong *last_run = its.run_read, *last_weights = its.weights_read;
-    uint first = shared_address(its.memory);
-    for (int slice = 0; slice < its.slices; slice++) {
+    if (its.starts) {
         mbarrier_wait_parity(its.run_filled + its.run_slot, its.run_phase);
         fence_proxy_async();
-        uint run = its.runs + its.run_slot * its.run_bytes + its.place_group * (TILE_N * 128);
-        bool ends = false;
-        for (int stage = 0; !ends; stage++) {
-            mbarrier_wait_parity(its.weights_filled + its.weight_slot, its.weight_phase);
-            uint weights = its.weights + its.weight_slot * STAGE_BYTES;
-            const uint *words = (const uint *)(its.memory + (weights - first) + VALUES_BYTES);
-            uint indices = words[its.channel_group * 128 + LOCAL_ID(0) % 128];
-            /* from lane 0, so that the compiler keeps descriptors in uniform registers */
-            uint tap = __shfl_sync(0xffffffffu, words[128 * CHANNEL_WARPGROUPS], 0);
-            int shift = (int)(tap >> 16 & 0x7fff) * its.pitch + (int)(tap & 0xffff);
-            ends = tap >> 31;
-            ulong left = tile_descriptor(weights + its.channel_group * 4096, 64, 8);
-            ulong right = matrix_descriptor(run + shift * 128);
-            wgmma_fence();
-            wgmma_sparse<0>(sums, left, right, indices);
-            wgmma_sparse<1>(sums, left + 128, right + 4, indices);
-            wgmma_commit_group();
-            if (slice + stage > 0) {
-                wgmma_wait_group<1>();
-                release(last_weights);
-                if (stage == 0)
-                    release(last_run);
-            }
-            last_weights = its.weights_read + its.weight_slot;
-            if (++its.weight_slot == WEIGHT_SLOTS) {
-                its.weight_slot = 0;
-                its.weight_phase++;
-            }
-        }
-        last_run = its.run_read + its.run_slot;
+    }
+    mbarrier_wait_parity(its.weights_filled + its.weight_slot, its.weight_phase);
+    uint run = its.runs + its.run_slot * its.run_bytes + its.place_group * (TILE_N * 128);
+    uint weights = its.weights + its.weight_slot * STAGE_BYTES;
+    const uint *words =
+        (const uint *)(its.memory + (weights - shared_address(its.memory)) + VALUES_BYTES);
+    indices = words[its.channel_group * 128 + LOCAL_ID(0) % 128];
+    /* from lane 0, so that the compiler keeps descriptors in uniform registers */
+    uint tap = __shfl_sync(0xffffffffu, words[128 * CHANNEL_WARPGROUPS], 0);
+    int shift = (int)(tap >> 16 & 0x7fff) * its.pitch + (int)(tap & 0xffff);
+    ulong left = tile_descriptor(weights + its.channel_group * 4096, 64, 8);
+    ulong right = matrix_descriptor(run + shift * 128);
+    wgmma_fence();
+    wgmma_sparse<0>(sums, left, right, indices);
+    wgmma_sparse<1>(sums, left + 128, right + 4, indices);
+    wgmma_commit_group();
+    wgmma_wait_group<1>();
+    /* the compiler does not know that wgmma reads the word until it ends */
+    asm volatile("" : "+r"(others));
+    /* every lane arrives, as every lane has read a word of the slot */
+    if (its.last_weights)
+        mbarrier_arrive(its.last_weights);
+    if (its.starts && its.last_run)
+        release(its.last_run);
+    its.last_weights = its.weights_read + its.weight_slot;
+    if (++its.weight_slot == WEIGHT_SLOTS) {
+        its.weight_slot = 0;
+        its.weight_phase++;
+    }
+    its.starts = tap >> 31;
+    if (its.starts) {
+        its.slice++;
+        its.last_run = its.run_read + its.run_slot;
         if (++its.run_slot == RUNS) {
             its.run_slot = 0;
             its.run_phase++;
         }
     }
+    return its.slice == its.slices;
+}
+
+/* Adds the products of a tile to the sums of the warpgroup. */
+INLINE void multiply_tile(float (&sums)[TILE_N / 8][4], Multiplier &its)
+{
+    uint even = 0, odd = 0;
+    its.slice = 0;
+    its.starts = true;
+    its.last_run = its.last_weights = 0;
+    while (!multiply_stage(sums, its, even, odd) && !multiply_stage(sums, its, odd, even))
+        ;
     wgmma_wait_group<0>();
-    release(last_weights);
-    release(last_run);
+    asm volatile("" : "+r"(even), "+r"(odd));
+    mbarrier_arrive(its.last_weights);
+    release(its.last_run);
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
-    const HALF *RESTRICT x, const uint4 *RESTRICT weight, const int *RESTRICT first_stages,
+    const HALF *RESTRICT x, const uint4 *RESTRICT weight, const int *RESTRICT stage_counts,
     HALF *RESTRICT y, int eights, int slices, int out_channels,
     GEOMETRY_PARAMETERS EPILOGUE_PARAMETERS)
 {
@@ -139,7 +164,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
         }
         UNROLL for (int slot = 0; slot < WEIGHT_SLOTS; slot++) {
             mbarrier_init(weights_filled + slot, 1);
-            mbarrier_init(weights_read + slot, 4 * WARPGROUPS);
+            mbarrier_init(weights_read + slot, 128 * WARPGROUPS);
         }
         fence_mbarrier_init();
     }
@@ -151,23 +176,24 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
     if (warp >= 4 * WARPGROUPS) {
         setmaxnreg_dec<COPIER_REGISTERS>();
         if (warp == 4 * WARPGROUPS && lane == 0) {
-            int first_stage = first_stages[part], stages = first_stages[part + 1] - first_stage;
-            const uint4 *source = weight + (size_t)first_stage * (STAGE_BYTES / 16);
-            int slot = 0;
+            int stages = stage_counts[part], slot = 0;
             uint phase = 0;
-            for (int tile = first; tile < last; tile += TILE_PLACES)
-                for (int stage = 0; stage < stages; stage++) {
+            for (int tile = first; tile < last; tile += TILE_PLACES) {
+                const uint4 *source = weight + part * (STAGE_BYTES / 16);
+                int stage = 0;
+                do { /* a part has a stage at least, whose copy does not wait for their number */
                     if (phase > 0)
                         mbarrier_wait_parity(weights_read + slot, phase - 1);
                     mbarrier_arrive_expect_tx(weights_filled + slot, STAGE_BYTES);
-                    cp_async_bulk(weights + slot * STAGE_BYTES,
-                                  source + stage * (STAGE_BYTES / 16), STAGE_BYTES,
+                    cp_async_bulk(weights + slot * STAGE_BYTES, source, STAGE_BYTES,
                                   weights_filled + slot);
+                    source += GROUP_COUNT(1) * (STAGE_BYTES / 16);
                     if (++slot == WEIGHT_SLOTS) {
                         slot = 0;
                         phase++;
                     }
-                }
+                } while (++stage < stages);
+            }
         }
         pdl_wait();
         if (warp > 4 * WARPGROUPS)
@@ -181,37 +207,46 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
     uint channel_group = group % CHANNEL_WARPGROUPS, place_group = group / CHANNEL_WARPGROUPS;
     Multiplier its = {(const char *)memory, runs, weights, channel_group, place_group,
                       run_bytes, slices, pitch, run_filled, run_read, weights_filled,
-                      weights_read, 0, 0, 0, 0};
-    uint stored = weights + WEIGHT_SLOTS * STAGE_BYTES + group * STORED_BYTES;
-    const char *stored_bytes = (const char *)memory + (stored - shared_address(memory));
-    int channel = part * PART_CHANNELS + (int)channel_group * 64 + item % 8 * 8;
+                      weights_read, 0, 0, 0, 0, 0, true, 0, 0};
+    uint results = weights + WEIGHT_SLOTS * STAGE_BYTES + group * STORED_BYTES;
+    const char *result_bytes = (const char *)memory + (results - shared_address(memory));
+    /* for each place the index of its first channel in y, or -1 where it has no output */
+    int *index_of = (int *)(result_bytes + TILE_N * 128);
+    int first_channel = part * PART_CHANNELS + (int)channel_group * 64;
     for (int tile = first; tile < last; tile += TILE_PLACES) {
+        int first_place = tile + (int)place_group * TILE_N;
+        /* waits until the results of the tile before have been read */
+        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+        for (int i = item % 128; i < TILE_N; i += 128)
+            index_of[i] = first_place + i < last ? output_index(geometry, first_place + i) : -1;
         float sums[TILE_N / 8][4] = {};
         multiply_tile(sums, its);
 
-        /* waits until the sums of the tile before have been read */
         asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+        UNROLL for (int half = 0; half < 2; half++) {
+            int channel = first_channel + (int)(warp % 4 * 16 + lane / 4) + half * 8;
+            channel = channel < out_channels ? channel : 0;
+            UNROLL for (int j = 0; j < TILE_N / 8; j++)
+                UNROLL for (int v = 0; v < 2; v++) {
+                    [[maybe_unused]] int index = index_of[j * 8 + (int)lane % 4 * 2 + v];
+                    EPILOGUE(sums[j][half * 2 + v], channel, (index < 0 ? y_first : index) + channel)
+                }
+        }
         UNROLL for (int j = 0; j < TILE_N / 8; j += 2) {
             int place = j * 8 + (int)(lane / 16 * 8 + lane % 8);
             int piece = (int)(warp % 4 * 2 + lane / 8 % 2);
-            uint4 rounded = {two_halves(sums[j][0], sums[j][1]),
-                             two_halves(sums[j][2], sums[j][3]),
+            uint4 rounded = {two_halves(sums[j][0], sums[j][1]), two_halves(sums[j][2], sums[j][3]),
                              two_halves(sums[j + 1][0], sums[j + 1][1]),
                              two_halves(sums[j + 1][2], sums[j + 1][3])};
-            stmatrix_x4_trans(stored + place * 128 + ((piece ^ place % 8) << 4), rounded);
+            stmatrix_x4_trans(results + place * 128 + ((piece ^ place % 8) << 4), rounded);
         }
         asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+        int channel = first_channel + item % 8 * 8;
         UNROLL_BY(4) for (int i = item % 128 / 8; i < TILE_N; i += 16) {
-            uint4 words = *(const uint4 *)(stored_bytes + i * 128 + ((item % 8 ^ i % 8) << 4));
-            int place = tile + (int)place_group * TILE_N + i;
-            int index = place < last ? output_index(geometry, place) : -1;
-            bool inside = index >= 0 && channel < out_channels;
-            int own = channel < out_channels ? channel : 0, at = (inside ? index : y_first) + own;
-            float4 lower = LOWER_VALUE4(words), upper = UPPER_VALUE4(words);
-            EPILOGUE4(lower, own, at)
-            EPILOGUE4(upper, own + 4, at + 4)
-            if (inside)
-                STORE_HALF8(y, at, lower, upper);
+            const char *pieces = result_bytes + i * 128;
+            if (index_of[i] >= 0 && channel < out_channels)
+                *(uint4 *)(y + index_of[i] + channel) =
+                    *(const uint4 *)(pieces + ((item % 8 ^ i % 8) << 4));
         }
     }
 }

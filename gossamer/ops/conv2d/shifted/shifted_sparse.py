@@ -26,7 +26,7 @@ from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import (
     fitting,
     tile_of,
 )
-from gossamer.ops.conv2d.shifted.two_of_four import first_stages, packed_stages
+from gossamer.ops.conv2d.shifted.two_of_four import packed_stages, stage_counts
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile
@@ -40,7 +40,7 @@ dense product takes twice as long as a product of 2:4 sparse weights."""
 
 class ShiftedSparseMma(Algorithm):
     """Computes a convolution with windows of stride 1 on the tensor cores for 2:4 sparse weights,
-    in float16 with float32 sums that are rounded before the epilogue.
+    in float16 with float32 sums.
 
     Where one of four neighbouring weights is multiplied, another one may be multiplied as a zero: a
     NaN or infinity of the input may reach an output whose weight there is zero.
@@ -49,7 +49,6 @@ class ShiftedSparseMma(Algorithm):
     op = "conv2d"
     name = "shifted_sparse_mma"
     dense = False
-    rounds_sums = True
     reads_parts = True
     writes_parts = True
 
@@ -94,14 +93,14 @@ class ShiftedSparseMma(Algorithm):
         if variant.outputs[0].size == 0:
             return State(problem, variant, device)
         tile = tile_of(variant)
-        packed, firsts = (
+        packed, counts = (
             weights.packed(f"{name} of shifted_sparse_mma {tile.channel_warpgroups}",
                            functools.partial(pack, problem=problem, tile=tile))
-            for name, pack in (("stages", packed_stages), ("first stages", first_stages)))
+            for name, pack in (("stages", packed_stages), ("numbers of stages", stage_counts)))
         launch = Launch(
             device.compile(_source(problem, variant)), tile.grid(problem, device.limits),
             (tile.work_group, 1),
-            (input_buffer(0), packed, firsts, output_buffer(0), eights_of(problem),
+            (input_buffer(0), packed, counts, output_buffer(0), eights_of(problem),
              -(-problem.channels // SLICE), problem.out_channels,
              *geometry_arguments(problem, variant, tile.run_pieces(problem),
                                  run_bytes(problem, tile.tile_places, SLICE)),

@@ -84,7 +84,7 @@ class SparseTile:
         """Returns the bytes of shared memory of a work-group."""
         return (BARRIERS_BYTES + RUNS * run_bytes(problem, self.tile_places, SLICE)
                 + self.weight_slots * self.stage_bytes
-                + self.warpgroups * self.places * ROWS * 2)
+                + self.warpgroups * self.places * (2 * ROWS + _INDEX_BYTES))
 
     def run_pieces(self, problem: Conv2dProblem) -> int:
         """Returns the number of places of a run, rounded up to an odd number."""
@@ -98,6 +98,8 @@ class SparseTile:
         return max(1, min(eights_of(problem), limits.compute_units // parts)), parts
 
 
+_INDEX_BYTES = 4
+"""Bytes of the index at which the results of a place are stored."""
 _WARPGROUPS = ((2, 1), (1, 2))
 """Warpgroups along channels and along places of the tiles that are offered."""
 _PLACES = (256, 224, 192, 160, 128, 96, 64)

@@ -32,33 +32,38 @@ _PAIRS = _pairs()
 
 def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: SparseTile
                   ) -> np.ndarray:
-    """Returns the stages of all parts, one after another, as bytes (stages, bytes of a stage)."""
+    """Returns the stages as bytes (stages of a part, parts, bytes of a stage). Parts with fewer
+    stages than others end with zeros, which are not read."""
     weight = _fours_of(arrays, problem, tile)
     passes = _passes(weight)
-    stages = np.argwhere(_present(passes))
-    packed = np.zeros((len(stages), tile.stage_bytes), np.uint8)
-    if not len(stages):
-        return packed
-    part, part_slice, tap, second = stages.T
+    present = _present(passes)
+    part, part_slice, tap, second = np.argwhere(present).T
     kept = passes[second, part, part_slice, tap]
     values, indices = _values_and_indices(weight[part, part_slice, tap], kept)
-    value_bytes = 2 * ROWS * SLICE // 2 * tile.channel_warpgroups
-    packed[:, :value_bytes] = values.reshape(len(stages), -1).view(np.uint8)
-    packed[:, value_bytes:-STAGE_HEADER] = indices.reshape(len(stages), -1).view(np.uint8)
+    stages = np.zeros((len(part), tile.stage_bytes), np.uint8)
+    value_bytes = ROWS * SLICE * tile.channel_warpgroups
+    stages[:, :value_bytes] = values.reshape(len(part), -1).view(np.uint8)
+    stages[:, value_bytes:-STAGE_HEADER] = indices.reshape(len(part), -1).view(np.uint8)
     row, column = np.divmod(tap, problem.kernel[1])
     header = (row << 16 | column).astype(np.uint32)
-    ends = np.ones(len(stages), bool)
+    ends = np.ones(len(part), bool)
     ends[:-1] = (part[1:] != part[:-1]) | (part_slice[1:] != part_slice[:-1])
     header[ends] |= _SLICE_ENDS
-    packed[:, -STAGE_HEADER:-STAGE_HEADER + 4] = header[:, None].view(np.uint8)
+    stages[:, -STAGE_HEADER:-STAGE_HEADER + 4] = header[:, None].view(np.uint8)
+    counts = _counts(present)
+    packed = np.zeros((counts.max(), len(counts), tile.stage_bytes), np.uint8)
+    packed[np.arange(len(part)) - (np.cumsum(counts) - counts)[part], part] = stages
     return packed
 
 
-def first_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: SparseTile
+def stage_counts(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: SparseTile
                  ) -> np.ndarray:
-    """Returns the number of the first stage of each part, and at the end the number of stages."""
-    present = _present(_passes(_fours_of(arrays, problem, tile)))
-    return np.concatenate([[0], np.cumsum(present.sum(axis=(1, 2, 3)))]).astype(np.int32)
+    """Returns the number of stages of each part."""
+    return _counts(_present(_passes(_fours_of(arrays, problem, tile))))
+
+
+def _counts(present: np.ndarray) -> np.ndarray:
+    return present.sum(axis=(1, 2, 3)).astype(np.int32)
 
 
 def _fours_of(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: SparseTile

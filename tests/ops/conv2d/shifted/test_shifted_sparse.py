@@ -22,7 +22,7 @@ from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import (
     SparseTile,
     tile_of,
 )
-from gossamer.ops.conv2d.shifted.two_of_four import first_stages, packed_stages
+from gossamer.ops.conv2d.shifted.two_of_four import packed_stages, stage_counts
 from gossamer.ops.weights import Weights, WeightsInfo
 from tests.cubins import build_info
 from tests.ops.conv2d.shifted.test_shifted_gemm import PROBLEMS as DENSE_PROBLEMS
@@ -62,16 +62,16 @@ def check(problem: Conv2dProblem, device: Device, variants: Sequence[Variant],
     check_variants(ALGORITHM, problem, device, variants, pruned(problem, pattern))
 
 
-def unpacked(packed: np.ndarray, firsts: np.ndarray, problem: Conv2dProblem, tile: SparseTile
+def unpacked(packed: np.ndarray, counts: np.ndarray, problem: Conv2dProblem, tile: SparseTile
              ) -> np.ndarray:
     """Returns the weights that stages state, as tensor cores read them: the instruction's indices
     name each lane's row and inputs."""
     across = tile.channel_warpgroups
     slices = -(-problem.channels // SLICE)
     weight = np.zeros((tile.parts(problem), tile.part, slices, SLICE, *problem.kernel))
-    for part, first in enumerate(firsts[:-1]):
+    for part, count in enumerate(counts):
         part_slice = 0
-        for stage in packed[first:firsts[part + 1]]:
+        for stage in packed[:count, part]:
             header = int(stage[-STAGE_HEADER:].view(np.uint32)[0])
             row, column = header >> 16 & 0x7fff, header & 0xffff
             values = stage[:4096 * across].view(np.float16).reshape(across, 2, 2, ROWS, 8)
@@ -103,8 +103,8 @@ def test_stages_state_the_weights(channels: int, out_channels: int, kernel: tupl
     problem = Conv2dProblem(1, channels, 4, 5, out_channels, kernel)
     tile = SparseTile(64, across, 1, 3)
     arrays = pruned(problem, pattern)
-    firsts = first_stages(arrays, problem, tile)
-    found = unpacked(packed_stages(arrays, problem, tile), firsts, problem, tile)
+    counts = stage_counts(arrays, problem, tile)
+    found = unpacked(packed_stages(arrays, problem, tile), counts, problem, tile)
     expected = np.zeros(found.shape, np.float16)
     expected[:out_channels, :channels] = arrays["weight"]
     assert np.array_equal(found, expected)
@@ -112,12 +112,12 @@ def test_stages_state_the_weights(channels: int, out_channels: int, kernel: tupl
 
 def test_only_crowded_fours_and_their_taps_take_a_second_stage() -> None:
     problem, tile = Conv2dProblem(1, 128, 4, 4, 64, (2, 2)), SparseTile(64, 1, 1, 3)
-    assert list(first_stages(pruned(problem, "2:4"), problem, tile)) == [0, 8]
-    assert list(first_stages(pruned(problem, "dense"), problem, tile)) == [0, 16]
-    assert list(first_stages(pruned(problem, "none"), problem, tile)) == [0, 2]
+    assert list(stage_counts(pruned(problem, "2:4"), problem, tile)) == [8]
+    assert list(stage_counts(pruned(problem, "dense"), problem, tile)) == [16]
+    assert list(stage_counts(pruned(problem, "none"), problem, tile)) == [2]
     weight = np.zeros((64, 128, 2, 2), np.float32)
     weight[5, 8:11, 1, 0] = 1
-    assert list(first_stages({"weight": weight}, problem, tile)) == [0, 3]
+    assert list(stage_counts({"weight": weight}, problem, tile)) == [3]
 
 
 def test_dense_weights_give_a_reason() -> None:
