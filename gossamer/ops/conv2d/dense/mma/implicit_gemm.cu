@@ -68,6 +68,9 @@
 #define NEXT_SLOT(slot) slot = slot + 1 == SLOTS ? 0 : slot + 1;
 #endif
 #define COPIES (VECTOR / AT_ONCE) /* copies of a piece */
+/* Lanes of a warp that arrive when it releases a slot: one where wgmma alone has read it, and each
+ * where lanes have loaded from it. */
+#define RELEASING_LANES (HALVES && !STAGED ? 1 : 32)
 /* LANE_CHANNELS: distance in channels from a lane's first output channel to the next lane's first
  * output channel. CHANNEL(v): distance from a lane's first output channel to its channel v. Where
  * fewer than four channels are stored at once, the pairs of channels of four lanes are adjacent. */
@@ -134,7 +137,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #if WGMMA
         UNROLL for (int slot = 0; slot < SLOTS; slot++) {
             mbarrier_init(arrived + slot, COPIERS + 1);
-            mbarrier_init(released + slot, WARPS);
+            mbarrier_init(released + slot, WARPS * RELEASING_LANES);
         }
 #endif
         fence_mbarrier_init();
@@ -375,8 +378,9 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implici
 #if WGMMA
     uint phase = 0; /* how often all slots were used */
     auto release = [&](int slot) {
-        WARP_BARRIER();
-        if (lane == 0)
+        if (RELEASING_LANES == 1)
+            WARP_BARRIER();
+        if (lane < RELEASING_LANES)
             mbarrier_arrive(released + slot);
     };
 #else
