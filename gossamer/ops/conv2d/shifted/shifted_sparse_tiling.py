@@ -98,8 +98,8 @@ class SparseTile:
         return max(1, min(eights_of(problem), limits.compute_units // parts)), parts
 
 
-_INDEX_BYTES = 4
-"""Bytes of the index at which the results of a place are stored."""
+_INDEX_BYTES = 8
+"""Bytes of the indices at which the results of a place are stored, for two tiles."""
 _WARPGROUPS = ((2, 1), (1, 2))
 """Warpgroups along channels and along places of the tiles that are offered."""
 _PLACES = (256, 224, 192, 160, 128, 96, 64)
