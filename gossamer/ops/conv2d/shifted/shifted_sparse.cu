@@ -64,8 +64,7 @@ struct ALIGNED(1024) Memory {
 /* The state of a warpgroup that multiplies: where in shared memory runs and weights lie, their
  * barriers, the slots that it reads next, and how often it has used all slots (phase). slice: the
  * slice of the next stage. starts, ends: whether that stage is the first, or the last, one of the
- * slice. shift: the places from a result to the input of the stage's tap. last_run, last_weights:
- * slots that products in flight may still read; -1 where there are none. */
+ * slice. left, right: the matrix descriptors of the stage. */
 struct Multiplier {
     const char *memory;
     uint runs, weights, channel_group, place_group;
@@ -73,9 +72,9 @@ struct Multiplier {
     ulong *run_filled, *run_read, *weights_filled, *weights_read;
     int run_slot, weight_slot;
     uint run_phase, weight_phase;
-    int slice, shift;
+    int slice;
     bool starts, ends;
-    int last_run, last_weights;
+    ulong left, right;
 };
 
 /* The results of a warpgroup's last tile in shared memory, as lines of 128 bytes, and for each line
@@ -103,51 +102,59 @@ template <int rounds> INLINE void store_results(Results &its)
         }
 }
 
-/* Waits for the weights of the next stage, and reads its words. indices: receives the word for
- * wgmma. */
-INLINE void read_words(Multiplier &its, uint &indices)
-{
-    mbarrier_wait_parity(its.weights_filled + its.weight_slot, its.weight_phase);
-    uint offset = its.weights - shared_address(its.memory) + its.weight_slot * STAGE_BYTES;
-    const uint *words = (const uint *)(its.memory + offset + VALUES_BYTES);
-    indices = words[its.channel_group * 128 + LOCAL_ID(0) % 128];
-    /* from lane 0, so that the compiler keeps descriptors in uniform registers */
-    uint tap = __shfl_sync(0xffffffffu, words[128 * CHANNEL_WARPGROUPS], 0);
-    its.shift = (int)(tap >> 16 & 0x7fff) * its.pitch + (int)(tap & 0xffff);
-    its.ends = tap >> 31;
-}
-
-/* Adds the products of the next stage to the sums of the warpgroup, and returns whether it was the
- * tile's last one. These products are in flight then, but those of the stage before have ended.
- * indices: the stage's word for wgmma. next: receives the word of the stage after, if the tile has
- * one. last: the word of the stage before. */
-INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, Results &results,
-                           uint &indices, uint &next, uint &last)
+/* Waits for the run and the weights of the next stage, and reads its words. indices: receives the
+ * word for wgmma. */
+INLINE void prepare_stage(Multiplier &its, uint &indices)
 {
     if (its.starts) {
         mbarrier_wait_parity(its.run_filled + its.run_slot, its.run_phase);
         fence_proxy_async();
     }
+    mbarrier_wait_parity(its.weights_filled + its.weight_slot, its.weight_phase);
+    uint weights = its.weights + its.weight_slot * STAGE_BYTES;
+    const uint *words =
+        (const uint *)(its.memory + (weights - shared_address(its.memory)) + VALUES_BYTES);
+    indices = words[its.channel_group * 128 + LOCAL_ID(0) % 128];
+    /* from lane 0, so that the compiler keeps descriptors in uniform registers */
+    uint tap = __shfl_sync(0xffffffffu, words[128 * CHANNEL_WARPGROUPS], 0);
+    int shift = (int)(tap >> 16 & 0x7fff) * its.pitch + (int)(tap & 0xffff);
     uint run = its.runs + its.run_slot * its.run_bytes + its.place_group * (TILE_N * 128);
-    uint weights = its.weights + its.weight_slot * STAGE_BYTES + its.channel_group * 4096;
-    ulong left = tile_descriptor(weights, 64, 8);
-    ulong right = matrix_descriptor(run + its.shift * 128);
+    its.left = tile_descriptor(weights + its.channel_group * 4096, 64, 8);
+    its.right = matrix_descriptor(run + shift * 128);
+    its.ends = tap >> 31;
+}
+
+/* Adds the products of the next stage to the sums of the warpgroup, and returns whether it was the
+ * tile's last one. These products are in flight then. indices: the stage's word for wgmma. other:
+ * the word of the stage before, which becomes that of the stage after. first: whether the stage is
+ * the tile's first one.
+ *
+ * A warp waits at wgmma with words of indices until that is executed. So the next stage is prepared
+ * between the stage's two products, and the next product follows the second one at once. */
+INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, Results &results,
+                           uint &indices, uint &other, bool first)
+{
+    ulong left = its.left, right = its.right;
     wgmma_fence();
     wgmma_sparse<0>(sums, left, right, indices);
-    wgmma_sparse<1>(sums, left + 128, right + 4, indices);
     wgmma_commit_group();
 
-    int slot = its.weight_slot;
+    wgmma_wait_group<1>(); /* for the stage before */
+    /* the compiler does not know that wgmma reads the word until it ends */
+    asm volatile("" : "+r"(other));
+    if (!first) {
+        /* every lane arrives, as every lane has read a word of the slot */
+        mbarrier_arrive(its.weights_read + (its.weight_slot ? its.weight_slot : WEIGHT_SLOTS) - 1);
+        if (its.starts)
+            release(its.run_read + (its.run_slot ? its.run_slot : RUNS) - 1);
+    }
     if (++its.weight_slot == WEIGHT_SLOTS) {
         its.weight_slot = 0;
         its.weight_phase++;
     }
-    bool started = its.starts;
-    int last_run = its.last_run;
     its.starts = its.ends;
     if (its.ends) {
         its.slice++;
-        its.last_run = its.run_slot;
         if (++its.run_slot == RUNS) {
             its.run_slot = 0;
             its.run_phase++;
@@ -155,18 +162,11 @@ INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, Result
     }
     bool ended = its.slice == its.slices;
     if (!ended)
-        read_words(its, next);
-    store_results<2>(results);
+        prepare_stage(its, other);
+    store_results<1>(results);
 
-    wgmma_wait_group<1>();
-    /* the compiler does not know that wgmma reads the word until it ends */
-    asm volatile("" : "+r"(last));
-    /* every lane arrives, as every lane has read a word of the slot */
-    if (its.last_weights >= 0)
-        mbarrier_arrive(its.weights_read + its.last_weights);
-    if (started && last_run >= 0)
-        release(its.run_read + last_run);
-    its.last_weights = slot;
+    wgmma_sparse<1>(sums, left + 128, right + 4, indices);
+    wgmma_commit_group();
     return ended;
 }
 
@@ -174,20 +174,18 @@ INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, Result
  * tile before. */
 INLINE void multiply_tile(float (&sums)[TILE_N / 8][4], Multiplier &its, Results &results)
 {
-    uint first = 0, second = 0, third = 0; /* words of three stages in turn */
+    uint even = 0, odd = 0; /* words of two stages in turn */
     its.slice = 0;
     its.starts = true;
-    its.last_run = its.last_weights = -1;
-    read_words(its, first);
-    while (!multiply_stage(sums, its, results, first, second, third)
-           && !multiply_stage(sums, its, results, second, third, first)
-           && !multiply_stage(sums, its, results, third, first, second))
-        ;
-    wgmma_wait_group<0>();
-    asm volatile("" : "+r"(first), "+r"(second), "+r"(third));
-    mbarrier_arrive(its.weights_read + its.last_weights);
-    release(its.run_read + its.last_run);
+    prepare_stage(its, even);
+    bool ended = multiply_stage(sums, its, results, even, odd, true);
+    while (!ended && !multiply_stage(sums, its, results, odd, even, false))
+        ended = multiply_stage(sums, its, results, even, odd, false);
     store_results<STORES>(results);
+    wgmma_wait_group<0>();
+    asm volatile("" : "+r"(even), "+r"(odd));
+    mbarrier_arrive(its.weights_read + (its.weight_slot ? its.weight_slot : WEIGHT_SLOTS) - 1);
+    release(its.run_read + (its.run_slot ? its.run_slot : RUNS) - 1);
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
@@ -256,7 +254,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
     uint channel_group = group % CHANNEL_WARPGROUPS, place_group = group / CHANNEL_WARPGROUPS;
     Multiplier its = {(const char *)memory, runs, weights, channel_group, place_group,
                       run_bytes, slices, pitch, run_filled, run_read, weights_filled,
-                      weights_read, 0, 0, 0, 0, 0, 0, true, false, -1, -1};
+                      weights_read, 0, 0, 0, 0, 0, true, false, 0, 0};
     uint lines = weights + WEIGHT_SLOTS * STAGE_BYTES + group * RESULT_BYTES;
     char *line_bytes = (char *)memory + (lines - shared_address(memory));
     int first_channel = part * PART_CHANNELS + (int)channel_group * 64;
