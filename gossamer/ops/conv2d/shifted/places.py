@@ -23,8 +23,6 @@ _ALIGNMENT = 1024
 # on an H200.
 CYCLES_PER_MICROSECOND = 1750
 """Clock rate in MHz of the multiprocessors of an H200 under load."""
-START_US = 2.6
-"""Microseconds before the first product and after the last store."""
 _COPY = 35
 """Cycles that a copying work-item takes for one piece (16 bytes) of a run."""
 _COPIED_PIECES = 96

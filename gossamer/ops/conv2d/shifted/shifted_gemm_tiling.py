@@ -13,7 +13,6 @@ from gossamer.ops.conv2d.shifted.places import (
     BARRIERS_BYTES,
     CYCLES_PER_MICROSECOND,
     RUNS,
-    START_US,
     Places,
     copy_cycles,
     moving_us,
@@ -100,6 +99,8 @@ line of 128 bytes."""
 # The rates below were fitted to 54 measured times of ResNet-50's 3x3 layers in batches of 64 and 8
 # on an H200. On another device they only decide the order in which tiles are tried: the tuner
 # corrects the scale of an algorithm's estimates by its measurements.
+_START_US = 2.6
+"""Microseconds before the first product and after the last store."""
 _ISSUE_CYCLES, _ISSUE_SHARE = 25, 0.59
 """A single warpgroup starts a product every _ISSUE_CYCLES + _ISSUE_SHARE * c cycles, where c is the
 number of cycles that the tensor cores take for the product."""
@@ -155,7 +156,7 @@ def expected_us(problem: Conv2dProblem, tile: ShiftedTile, limits: Limits) -> fl
         cycles += _cycles(problem, tile, rest)
     # waves, where there are more work-groups than multiprocessors
     cycles *= -(-ranges * parts // limits.compute_units)
-    return START_US + max(cycles / CYCLES_PER_MICROSECOND, moving_us(problem))
+    return _START_US + max(cycles / CYCLES_PER_MICROSECOND, moving_us(problem))
 
 
 def _cycles(problem: Conv2dProblem, tile: ShiftedTile, units: int) -> float:

@@ -22,8 +22,7 @@
  *   16: row and column of the tap in the first word; its sign bit says that the slice ends here
  *
  * Results are transposed through shared memory, so that a work-item stores 8 channels of a place at
- * once. The results of a tile are stored while the next tile is multiplied, a few places for each
- * stage, as products of all multiprocessors end at about the same time. */
+ * once. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
 #define TILE_N 64 /* places of a product: a multiple of 32 from 64 to 256 */
@@ -52,9 +51,7 @@
 #define TILE_PLACES (TILE_N * PLACE_WARPGROUPS)
 #define VALUES_BYTES (4096 * CHANNEL_WARPGROUPS)
 #define STAGE_BYTES (VALUES_BYTES + 512 * CHANNEL_WARPGROUPS + 16)
-/* a warpgroup's results, and for two tiles the indices at which they are stored */
-#define RESULT_BYTES (TILE_N * (128 + 2 * 4))
-#define STORES (TILE_N / 16) /* rounds in which a warpgroup stores its results */
+#define STORED_BYTES (TILE_N * (128 + 4)) /* a warpgroup's results, and where they are stored */
 #define BARRIERS_BYTES 1024
 
 struct ALIGNED(1024) Memory {
@@ -63,8 +60,9 @@ struct ALIGNED(1024) Memory {
 
 /* The state of a warpgroup that multiplies: where in shared memory runs and weights lie, their
  * barriers, the slots that it reads next, and how often it has used all slots (phase). slice: the
- * slice of the next stage. starts, ends: whether that stage is the first, or the last, one of the
- * slice. left, right: the matrix descriptors of the stage. */
+ * slice of the next stage. starts: whether that stage is the slice's first one. last_run,
+ * last_weights: barriers of slots that products in flight may still read; null where there are
+ * none. */
 struct Multiplier {
     const char *memory;
     uint runs, weights, channel_group, place_group;
@@ -73,44 +71,23 @@ struct Multiplier {
     int run_slot, weight_slot;
     uint run_phase, weight_phase;
     int slice;
-    bool starts, ends;
-    ulong left, right;
+    bool starts;
+    ulong *last_run, *last_weights;
 };
 
-/* The results of a warpgroup's last tile in shared memory, as lines of 128 bytes, and for each line
- * the index of its first channel in y, or -1 where it has no output. round: the round of stores
- * that is next; STORES where all were stored. y: the output at the work-item's first channel; null
- * where this channel does not exist. */
-struct Results {
-    const char *lines;
-    const int *index_of;
-    HALF *y;
-    int round;
-};
-
-/* Stores the results of up to `rounds` more rounds, each of 16 places. */
-template <int rounds> INLINE void store_results(Results &its)
-{
-    UNROLL for (int i = 0; i < rounds; i++)
-        if (its.round < STORES) {
-            int item = LOCAL_ID(0) % 128, line = its.round * 16 + item / 8;
-            int index = its.index_of[line];
-            uint4 piece = *(const uint4 *)(its.lines + line * 128 + ((item % 8 ^ line % 8) << 4));
-            if (its.y && index >= 0)
-                *(uint4 *)(its.y + index) = piece;
-            its.round++;
-        }
-}
-
-/* Waits for the run and the weights of the next stage, and reads its words. indices: receives the
- * word for wgmma. */
-INLINE void prepare_stage(Multiplier &its, uint &indices)
+/* Adds the products of the next stage to the sums of the warpgroup, and returns whether it was the
+ * tile's last one. Its products are in flight then, but those of the stage before have ended.
+ * indices: receives the stage's word of indices, which products in flight read. others: the word
+ * of the stage before. */
+INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, uint &indices,
+                           uint &others)
 {
     if (its.starts) {
         mbarrier_wait_parity(its.run_filled + its.run_slot, its.run_phase);
         fence_proxy_async();
     }
     mbarrier_wait_parity(its.weights_filled + its.weight_slot, its.weight_phase);
+    uint run = its.runs + its.run_slot * its.run_bytes + its.place_group * (TILE_N * 128);
     uint weights = its.weights + its.weight_slot * STAGE_BYTES;
     const uint *words =
         (const uint *)(its.memory + (weights - shared_address(its.memory)) + VALUES_BYTES);
@@ -118,74 +95,50 @@ INLINE void prepare_stage(Multiplier &its, uint &indices)
     /* from lane 0, so that the compiler keeps descriptors in uniform registers */
     uint tap = __shfl_sync(0xffffffffu, words[128 * CHANNEL_WARPGROUPS], 0);
     int shift = (int)(tap >> 16 & 0x7fff) * its.pitch + (int)(tap & 0xffff);
-    uint run = its.runs + its.run_slot * its.run_bytes + its.place_group * (TILE_N * 128);
-    its.left = tile_descriptor(weights + its.channel_group * 4096, 64, 8);
-    its.right = matrix_descriptor(run + shift * 128);
-    its.ends = tap >> 31;
-}
-
-/* Adds the products of the next stage to the sums of the warpgroup, and returns whether it was the
- * tile's last one. These products are in flight then. indices: the stage's word for wgmma. other:
- * the word of the stage before, which becomes that of the stage after. first: whether the stage is
- * the tile's first one.
- *
- * A warp waits at wgmma with words of indices until that is executed. So the next stage is prepared
- * between the stage's two products, and the next product follows the second one at once. */
-INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, Results &results,
-                           uint &indices, uint &other, bool first)
-{
-    ulong left = its.left, right = its.right;
+    ulong left = tile_descriptor(weights + its.channel_group * 4096, 64, 8);
+    ulong right = matrix_descriptor(run + shift * 128);
     wgmma_fence();
     wgmma_sparse<0>(sums, left, right, indices);
+    wgmma_sparse<1>(sums, left + 128, right + 4, indices);
     wgmma_commit_group();
-
-    wgmma_wait_group<1>(); /* for the stage before */
+    wgmma_wait_group<1>();
     /* the compiler does not know that wgmma reads the word until it ends */
-    asm volatile("" : "+r"(other));
-    if (!first) {
-        /* every lane arrives, as every lane has read a word of the slot */
-        mbarrier_arrive(its.weights_read + (its.weight_slot ? its.weight_slot : WEIGHT_SLOTS) - 1);
-        if (its.starts)
-            release(its.run_read + (its.run_slot ? its.run_slot : RUNS) - 1);
-    }
+    asm volatile("" : "+r"(others));
+    /* every lane arrives, as every lane has read a word of the slot */
+    if (its.last_weights)
+        mbarrier_arrive(its.last_weights);
+    if (its.starts && its.last_run)
+        release(its.last_run);
+    its.last_weights = its.weights_read + its.weight_slot;
     if (++its.weight_slot == WEIGHT_SLOTS) {
         its.weight_slot = 0;
         its.weight_phase++;
     }
-    its.starts = its.ends;
-    if (its.ends) {
+    its.starts = tap >> 31;
+    if (its.starts) {
         its.slice++;
+        its.last_run = its.run_read + its.run_slot;
         if (++its.run_slot == RUNS) {
             its.run_slot = 0;
             its.run_phase++;
         }
     }
-    bool ended = its.slice == its.slices;
-    if (!ended)
-        prepare_stage(its, other);
-    store_results<1>(results);
-
-    wgmma_sparse<1>(sums, left + 128, right + 4, indices);
-    wgmma_commit_group();
-    return ended;
+    return its.slice == its.slices;
 }
 
-/* Adds the products of a tile to the sums of the warpgroup, and meanwhile stores the results of the
- * tile before. */
-INLINE void multiply_tile(float (&sums)[TILE_N / 8][4], Multiplier &its, Results &results)
+/* Adds the products of a tile to the sums of the warpgroup. */
+INLINE void multiply_tile(float (&sums)[TILE_N / 8][4], Multiplier &its)
 {
-    uint even = 0, odd = 0; /* words of two stages in turn */
+    uint even = 0, odd = 0;
     its.slice = 0;
     its.starts = true;
-    prepare_stage(its, even);
-    bool ended = multiply_stage(sums, its, results, even, odd, true);
-    while (!ended && !multiply_stage(sums, its, results, odd, even, false))
-        ended = multiply_stage(sums, its, results, even, odd, false);
-    store_results<STORES>(results);
+    its.last_run = its.last_weights = 0;
+    while (!multiply_stage(sums, its, even, odd) && !multiply_stage(sums, its, odd, even))
+        ;
     wgmma_wait_group<0>();
     asm volatile("" : "+r"(even), "+r"(odd));
-    mbarrier_arrive(its.weights_read + (its.weight_slot ? its.weight_slot : WEIGHT_SLOTS) - 1);
-    release(its.run_read + (its.run_slot ? its.run_slot : RUNS) - 1);
+    mbarrier_arrive(its.last_weights);
+    release(its.last_run);
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
@@ -254,23 +207,21 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
     uint channel_group = group % CHANNEL_WARPGROUPS, place_group = group / CHANNEL_WARPGROUPS;
     Multiplier its = {(const char *)memory, runs, weights, channel_group, place_group,
                       run_bytes, slices, pitch, run_filled, run_read, weights_filled,
-                      weights_read, 0, 0, 0, 0, 0, true, false, 0, 0};
-    uint lines = weights + WEIGHT_SLOTS * STAGE_BYTES + group * RESULT_BYTES;
-    char *line_bytes = (char *)memory + (lines - shared_address(memory));
+                      weights_read, 0, 0, 0, 0, 0, true, 0, 0};
+    uint results = weights + WEIGHT_SLOTS * STAGE_BYTES + group * STORED_BYTES;
+    const char *result_bytes = (const char *)memory + (results - shared_address(memory));
+    /* for each place the index of its first channel in y, or -1 where it has no output */
+    int *index_of = (int *)(result_bytes + TILE_N * 128);
     int first_channel = part * PART_CHANNELS + (int)channel_group * 64;
-    int stored_channel = first_channel + item % 8 * 8;
-    /* the tables of two tiles in turn */
-    int *tables = (int *)(line_bytes + TILE_N * 128), *index_of = tables;
-    Results results = {line_bytes, index_of, stored_channel < out_channels ? y + stored_channel : 0,
-                       STORES};
     for (int tile = first; tile < last; tile += TILE_PLACES) {
         int first_place = tile + (int)place_group * TILE_N;
+        /* waits until the results of the tile before have been read */
+        asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
         for (int i = item % 128; i < TILE_N; i += 128)
             index_of[i] = first_place + i < last ? output_index(geometry, first_place + i) : -1;
         float sums[TILE_N / 8][4] = {};
-        multiply_tile(sums, its, results);
+        multiply_tile(sums, its);
 
-        /* waits until the results of the tile before have been read, and indices written */
         asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
         UNROLL for (int half = 0; half < 2; half++) {
             int channel = first_channel + (int)(warp % 4 * 16 + lane / 4) + half * 8;
@@ -287,12 +238,15 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
             uint4 rounded = {two_halves(sums[j][0], sums[j][1]), two_halves(sums[j][2], sums[j][3]),
                              two_halves(sums[j + 1][0], sums[j + 1][1]),
                              two_halves(sums[j + 1][2], sums[j + 1][3])};
-            stmatrix_x4_trans(lines + place * 128 + ((piece ^ place % 8) << 4), rounded);
+            stmatrix_x4_trans(results + place * 128 + ((piece ^ place % 8) << 4), rounded);
         }
         asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-        results.index_of = index_of;
-        results.round = 0;
-        index_of = index_of == tables ? tables + TILE_N : tables;
+        int channel = first_channel + item % 8 * 8;
+        UNROLL_BY(4) for (int i = item % 128 / 8; i < TILE_N; i += 16) {
+            const char *pieces = result_bytes + i * 128;
+            if (index_of[i] >= 0 && channel < out_channels)
+                *(uint4 *)(y + index_of[i] + channel) =
+                    *(const uint4 *)(pieces + ((item % 8 ^ i % 8) << 4));
+        }
     }
-    store_results<STORES>(results);
 }
