@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.ops.algorithm import Problem
 
-_LEFT_OUT = ("facts", "formats", "result", "scaled_signs")
+_LEFT_OUT = ("crowded", "facts", "formats", "result", "scaled_signs")
 """Fields that state facts about values or about formats in memory. They are left out where they
 have their default value, which states nothing."""
 
