@@ -136,6 +136,19 @@ def test_where_json_ends() -> None:
     assert split(b"12345", None)[0] == b"12345"
 
 
+def test_lengths_of_json_have_at_most_18_digits() -> None:
+    assert split(b"12345", f"{2:018}")[0] == b"12"
+    with pytest.raises(InputError, match="expected a number of bytes"):
+        split(b"12345", f"{2:019}")
+
+
+def test_json_may_be_the_whole_body_and_no_more() -> None:
+    text, binary = split(b"12345", "5")
+    assert (text, bytes(binary)) == (b"12345", b"")
+    with pytest.raises(InputError, match="is 6, and the body has 5 bytes"):
+        split(b"12345", "6")
+
+
 def test_answers() -> None:
     outputs = {"y": np.float32([[1.5, -2]]), "z": np.array([True])}
     text, length = answer("net", InferRequest({}, id="a"), outputs)
