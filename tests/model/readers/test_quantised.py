@@ -136,6 +136,21 @@ def test_dynamic_quantisation(values: np.ndarray, tmp_path: Path) -> None:
     exact(proto, feeds, tmp_path)
 
 
+@pytest.mark.parametrize("zero", ["", "c", "of another"])
+def test_a_product_may_take_another_zero_point_than_its_integers(zero: str,
+                                                                 tmp_path: Path) -> None:
+    nodes = [helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], "first"),
+             helper.make_node("DynamicQuantizeLinear", ["v"], ["p", "t", "of another"], "other"),
+             helper.make_node("MatMulInteger", ["q", "b", zero], ["y"], "product")]
+    feeds = {"x": RNG.normal(0, 3, (4, 50)).astype(np.float32),
+             "v": RNG.normal(2, 1, (4, 50)).astype(np.float32)}
+    constants = {"b": drawn("int8", 50, 7), "c": np.uint8(9)}
+    proto = model(nodes, {"x": ("N", 50), "v": ("N", 50)}, {"y": None, "p": None},
+                  {name: constants[name] for name in ("b", zero) if name in constants}, 17,
+                  {"y": TensorProto.INT32, "p": TensorProto.UINT8})
+    exact(proto, feeds, tmp_path)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 def test_quantise_and_dequantise(dtype: str, axis: int | None, tmp_path: Path) -> None:
