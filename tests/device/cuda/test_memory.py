@@ -1,11 +1,13 @@
-"""Tests of when memory of the device's pool is freed, without a GPU."""
+"""Tests of memory of the device's pool and of page-locked memory, without a GPU."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 
 cuda_memory = pytest.importorskip("gossamer.device.cuda.memory", exc_type=ImportError)
@@ -76,3 +78,43 @@ def test_memory_keeps_the_streams_that_used_it(notes: Notes) -> None:
     assert alive() is not None
     del memory
     assert alive() is None
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 300])
+def test_page_locked_memory_is_freed_with_the_last_array_over_it(
+        notes: Notes, monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
+    driver, memory = cuda_memory.driver, (ctypes.c_uint8 * 400)()
+    address = ctypes.addressof(memory)
+
+    def allocate(size: int, flags: int) -> tuple[Any, ...]:
+        notes.seen.append(("allocate", size))
+        return driver.CUresult.CUDA_SUCCESS, address
+
+    monkeypatch.setattr(driver, "cuMemHostAlloc", allocate)
+    monkeypatch.setattr(driver, "cuMemFreeHost", lambda freed: notes.seen.append(("free", freed)))
+    array = cuda_memory.page_locked(notes, nbytes)
+    assert (array.shape, array.dtype) == ((nbytes,), np.uint8)
+    array[:] = 7
+    assert bytes(memory) == b"\7" * nbytes + bytes(400 - nbytes)
+    part = array[nbytes // 2:]
+    del array
+    # the driver allocates no memory of size 0
+    assert notes.seen == [("allocate", max(nbytes, 1))]
+    del part
+    assert notes.seen[1:] == [("free", address)]
+
+
+@pytest.mark.parametrize(("status", "kind", "is_locked"), [
+    ("CUDA_SUCCESS", "HOST", True), ("CUDA_SUCCESS", "DEVICE", False),
+    ("CUDA_ERROR_INVALID_VALUE", "HOST", False),
+])
+def test_the_driver_tells_whether_memory_is_page_locked(
+        monkeypatch: pytest.MonkeyPatch, status: str, kind: str, is_locked: bool) -> None:
+    driver, array = cuda_memory.driver, np.zeros(3)
+
+    def attribute(of: Any, address: int) -> tuple[Any, ...]:
+        assert address == array.ctypes.data
+        return driver.CUresult[status], driver.CUmemorytype[f"CU_MEMORYTYPE_{kind}"]
+
+    monkeypatch.setattr(driver, "cuPointerGetAttribute", attribute)
+    assert cuda_memory.is_page_locked(array) is is_locked
