@@ -145,7 +145,14 @@ def test_other_layers_are_not_recognised() -> None:
     mean, squeeze, excite, scale = USUAL.parts
     gate, sources = excite.outputs[0], USUAL.sources
     added = replace(squeeze, epilogue=BIAS_RESIDUAL)
+    of_all = replace(excite, out_channels=1)
+    square = attention(1, 8, 8, (4, 4))
     for problem in (
+            # one gate for all channels
+            FusionProblem((mean, squeeze, of_all, ElementwiseProblem(
+                (USUAL.inputs[0], of_all.outputs[0]), apply("mul"))), sources, ((3, 0),)),
+            # both products read the means
+            replace(square, sources=(*square.sources[:2], ((0, 0),), square.sources[3])),
             FusionProblem((replace(mean, kind="max"), squeeze, excite, scale), sources, ((3, 0),)),
             FusionProblem((mean, squeeze, excite, ElementwiseProblem((gate, gate), apply("mul"))),
                           (*sources[:3], ((2, 0), (2, 0))), ((3, 0),)),
