@@ -50,11 +50,32 @@ def test_a_terminal_gets_the_rows_of_what_failed(samples, model):
     assert rows(lines)[0] == 1 and lines[-1].startswith("error: training diverged")
 
 
+@pytest.mark.parametrize("into_pipe", [False, True])
+def test_rows_that_do_not_go_to_the_terminal_are_all_written(samples, model, tmp_path, into_pipe):
+    """What reads a pipe may write to the same terminal as the bar."""
+    path = tmp_path / "rows"
+    path.touch()
+    read, write = os.pipe() if into_pipe else (os.open(path, os.O_RDONLY),
+                                               os.open(path, os.O_WRONLY))
+    shown = content_of_terminal(0, train(samples, model, "--epochs", "45"), stdout=write)
+    os.close(write)
+    with os.fdopen(read) as file:
+        assert rows(file.read().splitlines()) == [*range(1, 46)]
+    assert ("45/45" in shown) is not into_pipe
+
+
 def on_terminal(code, *words):
     """Returns the lines that a command shows on a terminal, without those of the bar."""
+    return [line.rpartition("\x1b[2K")[2].rstrip()
+            for line in content_of_terminal(code, words).splitlines()]
+
+
+def content_of_terminal(code, words, stdout=None):
+    """Returns what a command writes to a terminal. stdout: the file to which its stdout goes."""
     outside, inside = pty.openpty()
     command = subprocess.Popen([sys.executable, "-m", "gossamer", *map(str, words)], stdin=inside,
-                               stdout=inside, stderr=inside)
+                               stdout=stdout or inside, stderr=inside,
+                               env={**os.environ, "TERM": "xterm"})
     os.close(inside)
     content = b""
     while True:
@@ -64,7 +85,7 @@ def on_terminal(code, *words):
             break
     os.close(outside)
     assert command.wait() == code
-    return [line.rpartition("\x1b[2K")[2].rstrip() for line in content.decode().splitlines()]
+    return content.decode()
 
 
 def test_a_reader_that_leaves_costs_no_network(samples, model):
