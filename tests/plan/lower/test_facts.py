@@ -59,6 +59,21 @@ def test_nothing_is_stated_of_many_or_real_values() -> None:
         assert layer.problem.facts == () and layer.problem.weights_info.facts == REAL
 
 
+@pytest.mark.parametrize(("bound", "known", "precision"), [
+    (100.0, integers(-255, 255), "fp16"), (2000.0, integers(-2048, 2048), "fp16"),
+    (3000.0, integers(-3000, 3000), "fp32"), (2.0**17, REAL, "fp32")])
+def test_results_of_expressions_are_stated_where_they_are_few(bound: float, known: ValueFacts,
+                                                              precision: str) -> None:
+    build = Builder()
+    rounded = build.apply("round", build.apply("clip", "x", constants=(-bound, bound)))
+    build.apply("neg", rounded, output="y")
+    clip, *others = (layer.problem for layer in layers(build.graph, "elementwise"))
+    assert (clip.result, clip.exact_precision) == (REAL, "fp32")
+    for problem in others:
+        assert problem.result == known
+    assert others[-1].exact_precision == precision
+
+
 def test_problems_of_networks_of_floats_are_what_they_were() -> None:
     for layer in layers(optimise(zoo.build("mobilenet_v2", seed=0)), "conv2d", "gemm"):
         assert layer.problem.facts == () and layer.problem.weights_info.facts == REAL
