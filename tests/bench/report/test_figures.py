@@ -54,6 +54,13 @@ def test_means_are_geometric_over_layers_that_are_sparse_enough() -> None:
     assert line(text, "googlenet", "64", "1")[3] == "1.50"
 
 
+def test_the_first_layers_of_networks_are_not_those_of_the_published_comparison() -> None:
+    rows = [row for network, layers in (("alexnet", (1, 5)), ("caffenet", (1, 2, 3, 4, 5)))
+            for layer in layers for row in case(f"{network}/conv{layer}")]
+    text = summary(newest(rows, LAYERS), [])
+    assert line(text, "alexnet, caffenet: conv2 to conv5", "64")[2] == "5"
+
+
 def test_precisions_are_compared_within_one_run() -> None:
     """gossamer's line of a precision also counts more precise rows; a peer's column does not."""
     def less_precise(contender: str, precision: str, time: float,
