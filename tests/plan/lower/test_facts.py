@@ -42,12 +42,15 @@ def binary_network() -> Graph:
     return build.graph
 
 
-@pytest.mark.parametrize("change", [lambda graph: graph, optimise], ids=["as read", "optimised"])
-def test_layers_of_a_binary_network(change: Callable[[Graph], Graph]) -> None:
+@pytest.mark.parametrize(("change", "result"), [
+    (lambda graph: graph, integers(-255, 255)), (optimise, integers(-1, 1))],
+    ids=["as read", "optimised"])
+def test_layers_of_a_binary_network(change: Callable[[Graph], Graph], result: ValueFacts) -> None:
+    """An optimised convolution computes the signs of its sums, too."""
     conv, gemm = (layer.problem for layer in layers(change(binary_network()), "conv2d", "gemm"))
     assert conv.facts == (PLUS_MINUS_ONE, PLUS_MINUS_ONE)
-    assert conv.weights_info.facts == PLUS_MINUS_ONE
-    assert gemm.facts == (integers(-1, 1),) and gemm.weights_info.facts == REAL
+    assert conv.weights_info.facts == PLUS_MINUS_ONE and conv.result == result
+    assert gemm.facts == (integers(-1, 1),) and gemm.weights_info.facts == gemm.result == REAL
 
 
 def test_nothing_is_stated_of_many_or_real_values() -> None:
