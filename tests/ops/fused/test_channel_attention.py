@@ -158,6 +158,17 @@ def test_other_layers_are_not_recognised() -> None:
                           (*sources[:3], ((2, 0), (2, 0))), ((3, 0),)),
             FusionProblem((mean, squeeze, excite, replace(scale, dtypes=("int32",))), sources,
                           ((3, 0),)),
+            FusionProblem((mean, squeeze, excite, ElementwiseProblem(
+                (USUAL.inputs[0], gate, default_spec((72, 1, 1))), SUM, constants=(2,))), sources,
+                ((3, 0),)),
+            *(FusionProblem((mean, *products, scale), sources, ((3, 0),)) for products in (
+                (replace(squeeze, groups=2), excite), (squeeze, replace(excite, groups=2)))),
+            # another image than that of the means, and other numbers than its gates
+            *(replace(USUAL, sources=(*sources[:3], read))
+              for read in ((entry(1), (2, 0)), (ENTRY, entry(1)))),
+            # the third tensor has a number for each channel
+            replace(RESIDUAL, parts=(*RESIDUAL.parts[:3], replace(RESIDUAL.parts[3], operands=(
+                *RESIDUAL.parts[3].inputs[:2], RESIDUAL.parts[2].outputs[0])))),
             FusionProblem((mean, added, excite, scale),
                           (sources[0], ((0, 0), entry(1)), *sources[2:]), ((3, 0),)),
             FusionProblem((mean, squeeze, excite), sources[:3], ((2, 0),)),
