@@ -18,6 +18,8 @@ ADDRESS = 1000
 class Notes:
     """A device that records waits of streams, and when the memory at ADDRESS is freed."""
 
+    index, alignment = 3, 8
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[tuple[Any, ...]] = []
         usual = cuda_memory.driver.cuMemFreeAsync
@@ -34,6 +36,9 @@ class Notes:
 
     def stream_handle(self, stream: Any) -> int:
         return 70 if stream is None else stream if isinstance(stream, int) else stream.handle
+
+    def checked(self, doing: str, result: tuple[Any, ...]) -> Any:
+        return cuda_memory.check(result)
 
     def wait(self, waiting: int, awaited: int) -> None:
         self.seen.append(("wait", waiting, awaited))
@@ -78,6 +83,38 @@ def test_memory_keeps_the_streams_that_used_it(notes: Notes) -> None:
     assert alive() is not None
     del memory
     assert alive() is None
+
+
+def test_a_part_of_memory_keeps_all_of_it(notes: Notes) -> None:
+    whole = cuda_memory.CudaBuffer(notes, ADDRESS, 64,
+                                   cuda_memory.StreamAllocation(notes, ADDRESS, Stream(71)))
+    part = whole.view(16, 40).view(8, 4)
+    assert (part.address, part.nbytes) == (ADDRESS + 24, 4)
+    del whole
+    part.used_on(72)
+    assert not notes.seen
+    del part
+    assert notes.seen == [("wait", 70, 71), ("wait", 70, 72), ("free", 70)]
+
+
+def test_a_pool_is_made_once_and_keeps_freed_memory(
+        notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = cuda_memory.driver
+
+    def create(properties: Any) -> tuple[Any, ...]:
+        notes.seen.append(("pool", properties.location.id))
+        return driver.CUresult.CUDA_SUCCESS, 5
+
+    def set_attribute(pool: int, attribute: Any, value: Any) -> tuple[Any, ...]:
+        notes.seen.append((pool, attribute.name, int(value)))
+        return (driver.CUresult.CUDA_SUCCESS,)
+
+    monkeypatch.setattr(driver, "cuMemPoolCreate", create)
+    monkeypatch.setattr(driver, "cuMemPoolSetAttribute", set_attribute)
+    pool = cuda_memory.MemoryPool(notes)
+    assert [pool.handle, pool.handle] == [5, 5]
+    assert notes.seen == [("pool", 3),
+                          (5, "CU_MEMPOOL_ATTR_RELEASE_THRESHOLD", 2**64 - 1)]
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 300])
