@@ -122,6 +122,14 @@ def test_matmul_integer(order: str, dtype: str, tmp_path: Path) -> None:
     exact(one_node("MatMulInteger", feeds, constants, order, y="int32"), feeds, tmp_path)
 
 
+@pytest.mark.parametrize("order", ["a b", "a b az", "a b az bz"])
+def test_matmul_integer_of_a_constant_and_a_value(order: str, tmp_path: Path) -> None:
+    known = {"a": drawn("uint8", 6, 20), "az": np.uint8(200), "bz": np.int8(-3)}
+    constants = {name: known[name] for name in order.split() if name in known}
+    feeds = {"b": drawn("int8", 2, 20, 5)}
+    exact(one_node("MatMulInteger", feeds, constants, order, y="int32"), feeds, tmp_path)
+
+
 @pytest.mark.parametrize("values", [
     RNG.normal(0, 3, (4, 50)), RNG.uniform(2, 9, (4, 50)), RNG.uniform(-9, -2, (4, 50)),
     np.zeros((4, 50))], ids=["both signs", "above 0", "below 0", "zeros"])
