@@ -164,6 +164,8 @@ def test_without_matplotlib_nothing_is_measured(
     (("tiny", "--forced", "caffe"), "--forced caffe: no algorithm 'caffe'; expected some of"),
     (("tiny", "--precision", "fp8"), "--precision fp8: expected some of fp32, tf32, fp16"),
     (("tiny", "-o", "rows.csv"), "ends in .jsonl"),
+    (("timm",), "name networks, such as --models"),
+    (("timm", "--models", "tiny", "-o", "rows.jsonl"), "expected a name that ends in .csv"),
     (("tiny", "--precision", "fp32,"), "--precision fp32,: expected some of fp32, tf32, fp16"),
     (("tiny", "--model", "x.onnx"), "--model x.onnx: goes with the suite networks"),
     (("tiny", "--data", "x"), "--data x: goes with the suite sparse-layers, sparse-networks or "

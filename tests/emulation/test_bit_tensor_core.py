@@ -158,6 +158,16 @@ def test_groups_of_whole_words(emulate: Emulate) -> None:
         check_exact(BitTensorCore(), problem, variant, emulate("bounds"))
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_images_of_a_few_pixels(emulate: Emulate, layout: str, width: int) -> None:
+    """In NCHW a channel is as far from the next one as the image has pixels."""
+    problem = Conv2dProblem(2, 64, 1, width, 64, (1, 1), epilogue=RESIDUAL, weights_info=SCALED,
+                            facts=(PLUS_MINUS_ONE, integers(-9, 9)))
+    variant = variant_of(problem, MmaTile(1, 1, 2, 1, 4, 2, 1), 64, layout)
+    check_exact(BitTensorCore(), problem, variant, emulate("bounds"))
+
+
 @pytest.mark.parametrize("mode, tile, known, pad, signs, out_channels", [
     ("bounds", MmaTile(1, 2, 2, 1, 4, 2, 1), PLUS_MINUS_ONE, 1.0, None, 33),
     ("bounds", MmaTile(1, 1, 2, 1, 4, 3, 1), TERNARY, -1.0, ABOVE, 36),

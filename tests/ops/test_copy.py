@@ -148,6 +148,21 @@ def test_four_floats_are_moved_together_where_they_lie_so(channels: int, packs: 
     assert macros(bits, planes, "CHANNELS") == {1, 32}
 
 
+@pytest.mark.parametrize(("layout", "votes", "channels"), [
+    ("NHWC", {0, 1, 32}, [4, 1, 32]), ("NCHW", {0, 1}, [32, 1])])
+def test_work_items_beside_each_other_take_channels_beside_each_other(
+        layout: str, votes: set[int], channels: list[int]) -> None:
+    """The first way to unpack is taken where nothing is measured."""
+    floats = TensorSpec((2, 96, 1, 2), Format(layout))
+    bits = floats.with_format(layout="packed32", dtype="bits")
+    packing, unpacking = (
+        [variant.config for variant in PackedCopy().variants(
+            convert(source, target, (PLUS_MINUS_ONE,)), RecordingDevice())]
+        for source, target in ((floats, bits), (bits, floats)))
+    assert {dict(config)["vote"] for config in packing} == votes
+    assert [dict(config)["channels"] for config in unpacking] == channels
+
+
 @pytest.mark.parametrize("dtype", PACKED_DTYPES)
 def test_nan_is_packed_as_the_least_value(device: Device, dtype: str) -> None:
     x = np.full((1, 3, 2, 2), np.nan, np.float32)

@@ -52,7 +52,8 @@ def test_binary_and_json_inputs_together() -> None:
 
 
 def test_sizes_of_zero() -> None:
-    assert request({"inputs": [tensor([0, 3], data=[])]}).arrays["x"].shape == (0, 3)
+    for datatype in DATATYPES.values():
+        assert request({"inputs": [tensor([0, 3], datatype, data=[])]}).arrays["x"].shape == (0, 3)
     assert request({"inputs": [tensor([0], parameters={"binary_data_size": 0})]}
                    ).arrays["x"].shape == (0,)
 
@@ -81,11 +82,17 @@ def test_sizes_of_zero() -> None:
     ({"inputs": [tensor(datatype="UINT8", data=[1, 256])]}, "they go from 1 to 256"),
     ({"inputs": [tensor(datatype="UINT8", data=[1, -1])]}, "they go from -1 to 1"),
     ({"inputs": [tensor(datatype="INT8", data=[1.5, 1])]}, "not numbers of datatype INT8"),
+    ({"inputs": [tensor([1], "INT8", data=[1.5])]}, "not numbers of datatype INT8"),
+    ({"inputs": [tensor(datatype="UINT8", data=[1.5, 1])]}, "not numbers of datatype UINT8"),
+    ({"inputs": [tensor(datatype="BOOL", data=[1, 0])]}, "not numbers of datatype BOOL"),
     ({"inputs": [tensor(datatype="UINT64", data=[2**70, 1])]}, "not numbers of datatype UINT64"),
     ({"inputs": [tensor(parameters={"binary_data_size": 7})]},
      "binary_data_size is 7, and 2 FP32 takes 8"),
     ({"inputs": [tensor(parameters={"binary_data_size": -8})]}, "binary_data_size is -8, expected"),
-    ({"inputs": [tensor(parameters={"binary_data_size": True})]}, "binary_data_size is True"),
+    ({"inputs": [tensor([1], "UINT8", parameters={"binary_data_size": True})]},
+     "binary_data_size is True, expected a number of bytes"),
+    ({"inputs": [tensor(parameters={"binary_data_size": "8"})]}, "binary_data_size is '8', expect"),
+    ({"inputs": [tensor(parameters={"binary_data_size": 8.0})]}, "binary_data_size is 8.0, expect"),
     ({"inputs": [tensor(parameters=[])]}, r"parameters is \[\], expected an object"),
     ({"inputs": [tensor(parameters={"binary_data_size": 8})]},
      "takes 8 bytes of binary data, and 0 are left"),
@@ -134,6 +141,19 @@ def test_where_json_ends() -> None:
     text, binary = split(b"12345", "2")
     assert (text, bytes(binary)) == (b"12", b"345")
     assert split(b"12345", None)[0] == b"12345"
+
+
+def test_lengths_of_json_have_at_most_18_digits() -> None:
+    assert split(b"12345", f"{2:018}")[0] == b"12"
+    with pytest.raises(InputError, match="expected a number of bytes"):
+        split(b"12345", f"{2:019}")
+
+
+def test_json_may_be_the_whole_body_and_no_more() -> None:
+    text, binary = split(b"12345", "5")
+    assert (text, bytes(binary)) == (b"12345", b"")
+    with pytest.raises(InputError, match="is 6, and the body has 5 bytes"):
+        split(b"12345", "6")
 
 
 def test_answers() -> None:

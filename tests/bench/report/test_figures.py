@@ -54,6 +54,42 @@ def test_means_are_geometric_over_layers_that_are_sparse_enough() -> None:
     assert line(text, "googlenet", "64", "1")[3] == "1.50"
 
 
+def test_the_first_layers_of_networks_are_not_those_of_the_published_comparison() -> None:
+    rows = [row for network, layers in (("alexnet", (1, 5)), ("caffenet", (1, 2, 3, 4, 5)))
+            for layer in layers for row in case(f"{network}/conv{layer}")]
+    text = summary(newest(rows, LAYERS), [])
+    assert line(text, "alexnet, caffenet: conv2 to conv5", "64")[2] == "5"
+
+
+def test_lines_come_from_many_layers_to_few() -> None:
+    rows = [row for name in ("resnet50/a", "caffenet/conv2", "alexnet/conv2") for row in case(name)]
+    text = summary(newest(rows, LAYERS), [])
+    assert "\n\nMeasured 2026-01-02, commit abc" in text
+    forms = text.split("## ")[2].splitlines()
+    assert [each.strip("| ").split(" | ")[0] for each in forms if each.startswith("| ")][2:] == [
+        "alexnet, caffenet: conv2 to conv5", "all", "caffenet, googlenet, resnet50", "alexnet",
+        "caffenet", "resnet50"]
+
+
+def test_forms_that_were_not_measured_have_no_speed() -> None:
+    rows = [each for each in case("alexnet/conv2") if not each.contender.endswith("_compiled")]
+    assert "| alexnet | 64 | 1 | 1.50 | 2.00 |  | 4.00 |  |" in summary(
+        newest(rows, LAYERS), []).splitlines()
+
+
+@pytest.mark.parametrize("less", ["tf32", "fp16"])
+def test_less_precise_rows_count_in_their_own_line(less: str) -> None:
+    def in_less(contender: str, time: float) -> ResultRow:
+        return row(contender, time, suite=LAYERS, case="alexnet/conv2", batch=64, density=0.1,
+                   precision=less, date="2026-01-02T00:00:00+00:00")
+
+    rows = [*case("alexnet/conv2"), in_less("gossamer", 5.0), in_less("cudnn", 15.0)]
+    text = summary(newest(rows, LAYERS), [])
+    assert f"cudnn {less} | cudnn at its best" in text
+    assert line(text, "all", "64", "1", "fp32")[4:] == ["5.00", "7.00", "3.00", "1.50", "1.50"]
+    assert line(text, "all", "64", "1", less)[4:] == ["10.00", "14.00", "6.00", "3.00", "3.00"]
+
+
 def test_precisions_are_compared_within_one_run() -> None:
     """gossamer's line of a precision also counts more precise rows; a peer's column does not."""
     def less_precise(contender: str, precision: str, time: float,

@@ -50,11 +50,48 @@ def test_a_terminal_gets_the_rows_of_what_failed(samples, model):
     assert rows(lines)[0] == 1 and lines[-1].startswith("error: training diverged")
 
 
+@pytest.mark.parametrize("into_pipe", [False, True])
+def test_rows_that_do_not_go_to_the_terminal_are_all_written(samples, model, tmp_path, into_pipe):
+    """What reads a pipe may write to the same terminal as the bar."""
+    path = tmp_path / "rows"
+    path.touch()
+    read, write = os.pipe() if into_pipe else (os.open(path, os.O_RDONLY),
+                                               os.open(path, os.O_WRONLY))
+    shown = content_of_terminal(0, train(samples, model, "--epochs", "45"), stdout=write)
+    os.close(write)
+    with os.fdopen(read) as file:
+        assert rows(file.read().splitlines()) == [*range(1, 46)]
+    assert ("45/45" in shown) is not into_pipe
+
+
+def test_a_terminal_gets_all_rows_where_it_shows_no_bar(samples, model, tmp_path):
+    path = tmp_path / "stderr"
+    with path.open("w") as file:
+        shown = content_of_terminal(0, train(samples, model, "--epochs", "45"), stderr=file)
+    assert rows(shown.splitlines()) == [*range(1, 46)]
+    assert not path.read_text()
+
+
+def test_a_terminal_gets_no_rows_of_what_fails_before_the_first_epoch(model, tmp_path):
+    path = save_csv(tmp_path / "x.csv", LABELS, np.full((60, 9), np.nan))
+    lines = on_terminal(2, *train(path, model))
+    assert lines[-1].startswith(f"error: {path}")
+    assert "Traceback" not in "".join(lines)
+
+
 def on_terminal(code, *words):
     """Returns the lines that a command shows on a terminal, without those of the bar."""
+    return [line.rpartition("\x1b[2K")[2].rstrip()
+            for line in content_of_terminal(code, words).splitlines()]
+
+
+def content_of_terminal(code, words, stdout=None, stderr=None):
+    """Returns what a command writes to a terminal. stdout, stderr: the files to which its streams
+    go in place of the terminal."""
     outside, inside = pty.openpty()
     command = subprocess.Popen([sys.executable, "-m", "gossamer", *map(str, words)], stdin=inside,
-                               stdout=inside, stderr=inside)
+                               stdout=stdout or inside, stderr=stderr or inside,
+                               env={**os.environ, "TERM": "xterm"})
     os.close(inside)
     content = b""
     while True:
@@ -64,7 +101,7 @@ def on_terminal(code, *words):
             break
     os.close(outside)
     assert command.wait() == code
-    return [line.rpartition("\x1b[2K")[2].rstrip() for line in content.decode().splitlines()]
+    return content.decode()
 
 
 def test_a_reader_that_leaves_costs_no_network(samples, model):

@@ -1,11 +1,13 @@
-"""Tests of when memory of the device's pool is freed, without a GPU."""
+"""Tests of memory of the device's pool and of page-locked memory, without a GPU."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 
 cuda_memory = pytest.importorskip("gossamer.device.cuda.memory", exc_type=ImportError)
@@ -15,6 +17,8 @@ ADDRESS = 1000
 
 class Notes:
     """A device that records waits of streams, and when the memory at ADDRESS is freed."""
+
+    index, alignment = 3, 8
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[tuple[Any, ...]] = []
@@ -32,6 +36,9 @@ class Notes:
 
     def stream_handle(self, stream: Any) -> int:
         return 70 if stream is None else stream if isinstance(stream, int) else stream.handle
+
+    def checked(self, doing: str, result: tuple[Any, ...]) -> Any:
+        return cuda_memory.check(result)
 
     def wait(self, waiting: int, awaited: int) -> None:
         self.seen.append(("wait", waiting, awaited))
@@ -76,3 +83,75 @@ def test_memory_keeps_the_streams_that_used_it(notes: Notes) -> None:
     assert alive() is not None
     del memory
     assert alive() is None
+
+
+def test_a_part_of_memory_keeps_all_of_it(notes: Notes) -> None:
+    whole = cuda_memory.CudaBuffer(notes, ADDRESS, 64,
+                                   cuda_memory.StreamAllocation(notes, ADDRESS, Stream(71)))
+    part = whole.view(16, 40).view(8, 4)
+    assert (part.address, part.nbytes) == (ADDRESS + 24, 4)
+    del whole
+    part.used_on(72)
+    assert not notes.seen
+    del part
+    assert notes.seen == [("wait", 70, 71), ("wait", 70, 72), ("free", 70)]
+
+
+def test_a_pool_is_made_once_and_keeps_freed_memory(
+        notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = cuda_memory.driver
+
+    def create(properties: Any) -> tuple[Any, ...]:
+        notes.seen.append(("pool", properties.location.id))
+        return driver.CUresult.CUDA_SUCCESS, 5
+
+    def set_attribute(pool: int, attribute: Any, value: Any) -> tuple[Any, ...]:
+        notes.seen.append((pool, attribute.name, int(value)))
+        return (driver.CUresult.CUDA_SUCCESS,)
+
+    monkeypatch.setattr(driver, "cuMemPoolCreate", create)
+    monkeypatch.setattr(driver, "cuMemPoolSetAttribute", set_attribute)
+    pool = cuda_memory.MemoryPool(notes)
+    assert [pool.handle, pool.handle] == [5, 5]
+    assert notes.seen == [("pool", 3),
+                          (5, "CU_MEMPOOL_ATTR_RELEASE_THRESHOLD", 2**64 - 1)]
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 300])
+def test_page_locked_memory_is_freed_with_the_last_array_over_it(
+        notes: Notes, monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
+    driver, memory = cuda_memory.driver, (ctypes.c_uint8 * 400)()
+    address = ctypes.addressof(memory)
+
+    def allocate(size: int, flags: int) -> tuple[Any, ...]:
+        notes.seen.append(("allocate", size))
+        return driver.CUresult.CUDA_SUCCESS, address
+
+    monkeypatch.setattr(driver, "cuMemHostAlloc", allocate)
+    monkeypatch.setattr(driver, "cuMemFreeHost", lambda freed: notes.seen.append(("free", freed)))
+    array = cuda_memory.page_locked(notes, nbytes)
+    assert (array.shape, array.dtype) == ((nbytes,), np.uint8)
+    array[:] = 7
+    assert bytes(memory) == b"\7" * nbytes + bytes(400 - nbytes)
+    part = array[nbytes // 2:]
+    del array
+    # the driver allocates no memory of size 0
+    assert notes.seen == [("allocate", max(nbytes, 1))]
+    del part
+    assert notes.seen[1:] == [("free", address)]
+
+
+@pytest.mark.parametrize(("status", "kind", "is_locked"), [
+    ("CUDA_SUCCESS", "HOST", True), ("CUDA_SUCCESS", "DEVICE", False),
+    ("CUDA_ERROR_INVALID_VALUE", "HOST", False),
+])
+def test_the_driver_tells_whether_memory_is_page_locked(
+        monkeypatch: pytest.MonkeyPatch, status: str, kind: str, is_locked: bool) -> None:
+    driver, array = cuda_memory.driver, np.zeros(3)
+
+    def attribute(of: Any, address: int) -> tuple[Any, ...]:
+        assert address == array.ctypes.data
+        return driver.CUresult[status], driver.CUmemorytype[f"CU_MEMORYTYPE_{kind}"]
+
+    monkeypatch.setattr(driver, "cuPointerGetAttribute", attribute)
+    assert cuda_memory.is_page_locked(array) is is_locked

@@ -117,6 +117,23 @@ def test_a_file_of_one_batch_size_runs_at_others(
             assert normalised_error(y, expected) <= FLOAT32
 
 
+@pytest.mark.parametrize("written", [1, 4])
+@pytest.mark.parametrize("batch", [0, 1, 3, 4])
+def test_resize_of_one_batch_size(written: int, batch: int, tmp_path: Path) -> None:
+    """The sizes begin with the file's batch, which is a height as well."""
+    def resize(size: int | str, *sizes: int) -> onnx.ModelProto:
+        return model([make("Resize", ["x", "", "", "sizes"], "y", mode="linear")],
+                     {"x": (size, 3, 5, 6)}, {"y": 4}, {"sizes": ints(*sizes, 3, written, 9)})
+
+    graph = load(save(resize(written, written), tmp_path))
+    x = Input((batch, 3, 5, 6)).draw(0)
+    y = execute(resolve(graph, batch), {"x": x})["y"]
+    assert y.shape == (batch, 3, written, 9)
+    if batch:
+        (expected,) = runtime(resize("N", batch), {"x": x})
+        assert normalised_error(y, expected) <= FLOAT32
+
+
 def test_channel_shuffle_of_one_batch_size(tmp_path: Path) -> None:
     def shuffle(batch: int | str, leading: int) -> onnx.ModelProto:
         return model(
@@ -176,6 +193,7 @@ def test_open_dimensions_are_set_by_name(tmp_path: Path) -> None:
         static = resolve(version, 2, {"x": (3, 5, 6)})
         np.testing.assert_array_equal(execute(static, {"x": x})["y"], expected)
         assert [node.op for node in static.nodes] == ["resize"]
+        assert resolve(version, 0, {"x": (3, 5, 6)}).shapes["y"] == (0, 3, 10, 9)
 
 
 @pytest.mark.parametrize(("overrides", "text"), [

@@ -20,6 +20,7 @@ from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
+from gossamer.model.readers.onnx.integers import Centred
 from tests.model.onnx_models import compare, model, outputs_of, runtime, save
 
 RNG = np.random.default_rng(5)
@@ -121,6 +122,14 @@ def test_matmul_integer(order: str, dtype: str, tmp_path: Path) -> None:
     exact(one_node("MatMulInteger", feeds, constants, order, y="int32"), feeds, tmp_path)
 
 
+@pytest.mark.parametrize("order", ["a b", "a b az", "a b az bz"])
+def test_matmul_integer_of_a_constant_and_a_value(order: str, tmp_path: Path) -> None:
+    known = {"a": drawn("uint8", 6, 20), "az": np.uint8(200), "bz": np.int8(-3)}
+    constants = {name: known[name] for name in order.split() if name in known}
+    feeds = {"b": drawn("int8", 2, 20, 5)}
+    exact(one_node("MatMulInteger", feeds, constants, order, y="int32"), feeds, tmp_path)
+
+
 @pytest.mark.parametrize("values", [
     RNG.normal(0, 3, (4, 50)), RNG.uniform(2, 9, (4, 50)), RNG.uniform(-9, -2, (4, 50)),
     np.zeros((4, 50))], ids=["both signs", "above 0", "below 0", "zeros"])
@@ -133,6 +142,21 @@ def test_dynamic_quantisation(values: np.ndarray, tmp_path: Path) -> None:
     proto = model(nodes, {"x": ("N", 50)}, {"y": None, "q": None, "z": None, "i": None},
                   {"b": drawn("int8", 50, 7)}, 17,
                   {"q": TensorProto.UINT8, "z": TensorProto.UINT8, "i": TensorProto.INT32})
+    exact(proto, feeds, tmp_path)
+
+
+@pytest.mark.parametrize("zero", ["", "c", "of another"])
+def test_a_product_may_take_another_zero_point_than_its_integers(zero: str,
+                                                                 tmp_path: Path) -> None:
+    nodes = [helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], "first"),
+             helper.make_node("DynamicQuantizeLinear", ["v"], ["p", "t", "of another"], "other"),
+             helper.make_node("MatMulInteger", ["q", "b", zero], ["y"], "product")]
+    feeds = {"x": RNG.normal(0, 3, (4, 50)).astype(np.float32),
+             "v": RNG.normal(2, 1, (4, 50)).astype(np.float32)}
+    constants = {"b": drawn("int8", 50, 7), "c": np.uint8(9)}
+    proto = model(nodes, {"x": ("N", 50), "v": ("N", 50)}, {"y": None, "p": None},
+                  {name: constants[name] for name in ("b", zero) if name in constants}, 17,
+                  {"y": TensorProto.INT32, "p": TensorProto.UINT8})
     exact(proto, feeds, tmp_path)
 
 
@@ -175,6 +199,41 @@ def quantised_layers(dtype: str = "uint8", middle: list[onnx.NodeProto] | None =
              *pair(last, "s2"), helper.make_node("DequantizeLinear", ["v", "vs"], ["v.d"]),
              helper.make_node("Conv", [f"{last}.d", "v.d"], ["e"], "second"), *pair("e", "s2")]
     return model(nodes, {"x": ("N", 3, 8, 8)}, {"e.d": 4}, constants)
+
+
+@pytest.mark.parametrize("of_rows", [False, True])
+@pytest.mark.parametrize("rows", [2, 4])
+def test_zero_points_of_weights_between_pairs(rows: int, of_rows: bool, tmp_path: Path) -> None:
+    node = helper.make_node
+    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+             node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+             node("DequantizeLinear", ["w", "ws", "wz"], ["w.d"], axis=0),
+             node("Conv", ["d", "w.d"], ["a"], "first"),
+             node("QuantizeLinear", ["a", "s2", "z"], ["y"])]
+    constants = {"s": np.float32(0.0517), "z": np.uint8(100), "s2": np.float32(1.131),
+                 "w": drawn("uint8", rows, 3, 3, 3),
+                 "ws": scales(rows) if of_rows else np.float32(0.0211),
+                 "wz": drawn("uint8", rows) if of_rows else np.uint8(120)}
+    proto = model(nodes, {"x": ("N", 3, 8, 8)}, {"y": 4}, constants, 17, {"y": TensorProto.UINT8})
+    feeds = {"x": np.random.default_rng(1).normal(0, 3, (2, 3, 8, 8)).astype(np.float32)}
+    graph = load(save(proto, tmp_path))
+    facts = derive(resolve(graph, 2))
+    (conv,) = [node for node in graph.nodes if node.op == "conv2d"]
+    assert facts[conv.inputs[0]].is_integer and facts[conv.inputs[1]].is_integer
+    (expected,), (y,) = runtime(proto, feeds), outputs_of(graph, feeds)
+    # the standard's sums are those of rounded floats
+    steps = np.abs(y.astype(int) - expected.astype(int))
+    assert steps.max() <= 1 and (steps > 0).mean() < 0.01
+    assert np.ptp(expected) > 40
+
+
+@pytest.mark.parametrize(("zero_point", "dtype", "bounds"), [
+    (np.float32(3), "uint8", (-3, 252)), (np.float32([-4, 5]), "int8", (-133, 131)),
+    ("computed", "uint8", (-255, 255)), ("computed", "int8", (-255, 255)),
+    (np.float32(0), "8 bits", (-128, 255)), (np.float32(0), "int32", (-2.0**31, 2.0**31))])
+def test_bounds_of_integers_less_their_zero_point(
+        zero_point: np.ndarray | str, dtype: str, bounds: tuple[float, float]) -> None:
+    assert Centred("x", zero_point, dtype).bounds == bounds
 
 
 MIDDLES = {

@@ -145,12 +145,30 @@ def test_other_layers_are_not_recognised() -> None:
     mean, squeeze, excite, scale = USUAL.parts
     gate, sources = excite.outputs[0], USUAL.sources
     added = replace(squeeze, epilogue=BIAS_RESIDUAL)
+    of_all = replace(excite, out_channels=1)
+    square = attention(1, 8, 8, (4, 4))
     for problem in (
+            # one gate for all channels
+            FusionProblem((mean, squeeze, of_all, ElementwiseProblem(
+                (USUAL.inputs[0], of_all.outputs[0]), apply("mul"))), sources, ((3, 0),)),
+            # both products read the means
+            replace(square, sources=(*square.sources[:2], ((0, 0),), square.sources[3])),
             FusionProblem((replace(mean, kind="max"), squeeze, excite, scale), sources, ((3, 0),)),
             FusionProblem((mean, squeeze, excite, ElementwiseProblem((gate, gate), apply("mul"))),
                           (*sources[:3], ((2, 0), (2, 0))), ((3, 0),)),
             FusionProblem((mean, squeeze, excite, replace(scale, dtypes=("int32",))), sources,
                           ((3, 0),)),
+            FusionProblem((mean, squeeze, excite, ElementwiseProblem(
+                (USUAL.inputs[0], gate, default_spec((72, 1, 1))), SUM, constants=(2,))), sources,
+                ((3, 0),)),
+            *(FusionProblem((mean, *products, scale), sources, ((3, 0),)) for products in (
+                (replace(squeeze, groups=2), excite), (squeeze, replace(excite, groups=2)))),
+            # another image than that of the means, and other numbers than its gates
+            *(replace(USUAL, sources=(*sources[:3], read))
+              for read in ((entry(1), (2, 0)), (ENTRY, entry(1)))),
+            # the third tensor has a number for each channel
+            replace(RESIDUAL, parts=(*RESIDUAL.parts[:3], replace(RESIDUAL.parts[3], operands=(
+                *RESIDUAL.parts[3].inputs[:2], RESIDUAL.parts[2].outputs[0])))),
             FusionProblem((mean, added, excite, scale),
                           (sources[0], ((0, 0), entry(1)), *sources[2:]), ((3, 0),)),
             FusionProblem((mean, squeeze, excite), sources[:3], ((2, 0),)),

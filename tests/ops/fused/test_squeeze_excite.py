@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.expression import apply
+from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.inverted_residual.squeeze_excite import SqueezeExcite
 from gossamer.ops.fused.problem import FusionProblem
 from tests.ops.fused.blocks import (
@@ -93,7 +94,11 @@ def test_a_block_that_no_kernel_computes_gives_a_reason(problem: FusionProblem,
 def test_other_layers_are_not_recognised() -> None:
     problem = excited(PLAIN, 4)
     expand, depthwise, mean, squeeze, excite, scale, project = problem.parts
-    for parts in ((expand, replace(depthwise, groups=1), mean, squeeze, excite, scale, project),
+    # one gate for all channels
+    of_all = replace(excite, out_channels=1)
+    gated = ElementwiseProblem((depthwise.outputs[0], of_all.outputs[0]), apply("mul"))
+    for parts in ((expand, depthwise, mean, squeeze, of_all, gated, project),
+                  (expand, replace(depthwise, groups=1), mean, squeeze, excite, scale, project),
                   (expand, depthwise, replace(mean, kind="max"), squeeze, excite, scale, project),
                   (expand, depthwise, mean, squeeze, excite, scale,
                    replace(project, kernel=(3, 3), pads=(1, 1, 1, 1)))):

@@ -42,12 +42,15 @@ def binary_network() -> Graph:
     return build.graph
 
 
-@pytest.mark.parametrize("change", [lambda graph: graph, optimise], ids=["as read", "optimised"])
-def test_layers_of_a_binary_network(change: Callable[[Graph], Graph]) -> None:
+@pytest.mark.parametrize(("change", "result"), [
+    (lambda graph: graph, integers(-255, 255)), (optimise, integers(-1, 1))],
+    ids=["as read", "optimised"])
+def test_layers_of_a_binary_network(change: Callable[[Graph], Graph], result: ValueFacts) -> None:
+    """An optimised convolution computes the signs of its sums, too."""
     conv, gemm = (layer.problem for layer in layers(change(binary_network()), "conv2d", "gemm"))
     assert conv.facts == (PLUS_MINUS_ONE, PLUS_MINUS_ONE)
-    assert conv.weights_info.facts == PLUS_MINUS_ONE
-    assert gemm.facts == (integers(-1, 1),) and gemm.weights_info.facts == REAL
+    assert conv.weights_info.facts == PLUS_MINUS_ONE and conv.result == result
+    assert gemm.facts == (integers(-1, 1),) and gemm.weights_info.facts == gemm.result == REAL
 
 
 def test_nothing_is_stated_of_many_or_real_values() -> None:
@@ -57,6 +60,21 @@ def test_nothing_is_stated_of_many_or_real_values() -> None:
     build.conv(build.apply("clip", "a", constants=(0.0, 6.0)), "y")
     for layer in layers(build.graph, "conv2d"):
         assert layer.problem.facts == () and layer.problem.weights_info.facts == REAL
+
+
+@pytest.mark.parametrize(("bound", "known", "precision"), [
+    (100.0, integers(-255, 255), "fp16"), (2000.0, integers(-2048, 2048), "fp16"),
+    (3000.0, integers(-3000, 3000), "fp32"), (2.0**17, REAL, "fp32")])
+def test_results_of_expressions_are_stated_where_they_are_few(bound: float, known: ValueFacts,
+                                                              precision: str) -> None:
+    build = Builder()
+    rounded = build.apply("round", build.apply("clip", "x", constants=(-bound, bound)))
+    build.apply("neg", rounded, output="y")
+    clip, *others = (layer.problem for layer in layers(build.graph, "elementwise"))
+    assert (clip.result, clip.exact_precision) == (REAL, "fp32")
+    for problem in others:
+        assert problem.result == known
+    assert others[-1].exact_precision == precision
 
 
 def test_problems_of_networks_of_floats_are_what_they_were() -> None:

@@ -185,6 +185,14 @@ def test_split_with_parts_that_nobody_reads(device: Device, tmp_path: Path) -> N
     assert len(plan.report().rows) == 1
 
 
+@pytest.mark.parametrize("scale", [0.5, 1.0, 2.0])
+def test_resize_of_lines_before_opset_11(scale: float, device: Device, tmp_path: Path) -> None:
+    proto, feeds = single("Resize", (Input((2, 3, 6)), floats(1, 1, scale)), 10, mode="nearest")
+    plan = gossamer.compile(str(save(proto, tmp_path)), device, strict=True)
+    (expected,) = runtime(proto, feeds)
+    assert_same(plan(feeds["x0"]), expected)
+
+
 @pytest.mark.parametrize(("op", "arguments", "message"), [
     ("Conv", (IMAGE, fixed(6, 4, 3, 2)), "weight"),
     ("Conv", (IMAGE, weights(6, 4, 3, 2), fixed(6)), "bias"),

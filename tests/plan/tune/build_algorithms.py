@@ -66,8 +66,7 @@ class Scripted(Algorithm):
         config = dict(variant.config)
         weights.packed("twice", lambda arrays: 2 * arrays["weight"])
         weights.packed("environment", lambda arrays: np.array(
-            [int(os.environ[name]) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")]
-            if "OMP_NUM_THREADS" in os.environ else [0]))
+            [int(os.environ.get(name, 0)) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")]))
         if config["do"] == "needs device":
             raise NeedsDeviceError("it runs a kernel")
         elif config["do"] == "fail":

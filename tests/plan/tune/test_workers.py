@@ -94,7 +94,7 @@ def test_constants_that_were_not_used_lately_are_dropped(
     monkeypatch.setattr(build_tasks, "_devices", [host])
     monkeypatch.setattr(build_tasks, "_weights", LruCache(150, lambda kept: kept.host_bytes))
     asked: list[str] = []
-    # the constants and forms of one layer take 56 bytes
+    # the constants and forms of one layer take 64 bytes
     for now in "abacab":
         built = build_tasks.build(Scripted(), PROBLEM, variant(), "layer1", now,
                                   lambda now=now: asked.append(now) or {"weight": WEIGHT})
