@@ -117,7 +117,7 @@ def print_choice(model: str, advice: Advice, choice: Choice, speed_up: float) ->
         terminal.notice(f"--speed-up {speed_up:g}: zeros without a pattern are expected to bring "
                         f"{choice.speed_up:.2f} times the speed at most, by these layers")
     print(f"layers to prune for about {choice.speed_up:.2f} times the "
-          "speed, as few zeros as possible:")
+          "speed, with few zeros:")
     terminal.print_table({"layer": "layer", "sparsity": "sparsity"}, list(_lines(choice)))
     print(f"gossamer prune {model} --speed-up {speed_up:g} -o thin.onnx writes such a network")
 

@@ -45,7 +45,7 @@ def prune_(
              "channels; channels, the filters of least norm, of which --sparsity is a share.",
         )] = "unstructured",
     speed_up: Annotated[float | None, typer.Option(
-        "--speed-up", metavar="2", help="As few zeros as make the network so many times as fast on "
+        "--speed-up", metavar="2", help="Few zeros that make the network so many times as fast on "
         "--device, as `gossamer advise` measures it.")] = None,
     device: DeviceOption = None,
     batch: Annotated[int | None, typer.Option(

@@ -43,13 +43,15 @@ class Network:
         return names if count > 1 else names[0]
 
     def weights(self, *shape: int) -> np.ndarray:
-        """Returns weights that keep the size of values: dense, pruned, with dead channels, or all
-        zero."""
+        """Returns weights that keep the size of values: dense, pruned, 2:4 sparse, with dead
+        channels, or all zero."""
         scale = 1 / max(1.0, np.sqrt(np.prod(shape[1:])))
         weights = (self.rng.standard_normal(shape) * scale).astype(np.float32)
-        kind = self.pick("dense", "dense", "dense", "pruned", "pruned", "dead", "zero")
+        kind = self.pick("dense", "dense", "dense", "pruned", "pruned", "2:4", "dead", "zero")
         if kind == "pruned":
             weights *= self.rng.random(shape) < self.pick(0.02, 0.1, 0.5)
+        elif kind == "2:4" and len(shape) > 1:
+            weights[:, np.arange(shape[1]) % 4 < 2] = 0
         elif kind == "dead":
             weights[self.rng.random(shape[0]) < 0.5] = 0
         elif kind == "zero" and self.rng.random() < 0.5:

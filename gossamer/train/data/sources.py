@@ -33,7 +33,7 @@ def load(path: str | Path, *, label: str = FIRST, limit: int | None = None, numb
     the files; None for all.
     numbers: whether y holds numbers to learn instead of labels, as csv and .npz files may.
     cells: which cells of csv files besides numbers are allowed; None allows numbers alone. Samples
-    with such cells have to be encoded() before use.
+    with such cells have to be encoded by `columns.encoded` before use.
     Raises InputError where samples are missing or wrong.
     """
     path, cells = Path(path), cells or CellRules()

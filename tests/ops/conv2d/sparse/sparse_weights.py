@@ -48,6 +48,10 @@ def _two_of_four(weight: np.ndarray, rng: np.random.Generator) -> None:
     weight.reshape(-1)[np.arange(weight.size) % 4 < 2] = 0
 
 
+def _two_of_four_channels(weight: np.ndarray, rng: np.random.Generator) -> None:
+    weight[:, np.arange(weight.shape[1]) % 4 < 2] = 0
+
+
 def _negative_zeros(weight: np.ndarray, rng: np.random.Generator) -> None:
     weight[rng.random(weight.shape) < 0.8] = -0.0
 
@@ -65,7 +69,8 @@ def _huge(weight: np.ndarray, rng: np.random.Generator) -> None:
 AWKWARD: dict[str, Callable[[np.ndarray, np.random.Generator], None]] = {
     "one row full": _only_first_row, "one weight": _only_one,
     "one input channel": _one_channel_read, "any density": _any_density,
-    "2:4": _two_of_four, "negative zeros": _negative_zeros}
+    "2:4": _two_of_four, "2:4 of input channels": _two_of_four_channels,
+    "negative zeros": _negative_zeros}
 """Functions that change weights in place to a pattern that is unlike those of uniform zeros."""
 EXTREME = {"denormal": _denormal, "huge": _huge}
 """The same with weights that float16 does not hold."""
