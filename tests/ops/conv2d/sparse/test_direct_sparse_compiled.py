@@ -15,7 +15,7 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.ops.algorithm import Epilogue, Variant
+from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated.code import generate
 from gossamer.ops.conv2d.sparse.generated.configs import (
@@ -36,7 +36,7 @@ from tests.ops.conv2d.sparse.sparse_weights import (
     sparse,
     with_density,
 )
-from tests.ops.harness import check
+from tests.ops.harness import check_variants
 
 DENSE = Conv2dProblem(64, 128, 14, 14, 128, (3, 3), pads=(1, 1, 1, 1))
 
@@ -264,23 +264,22 @@ def test_nothing_is_launched_for_nothing() -> None:
 
 @pytest.mark.sanitize
 def test_on_a_gpu(cuda: Device) -> None:
-    def compiled(variants: list[Variant]) -> list[Variant]:
-        return [variant for variant in variants if "blocks_per_unit" in dict(variant.config)]
-
+    algorithm = DirectSparseCompiled()
     for batch, epilogue in ((1, Epilogue()), (2, BIAS_RESIDUAL_CLIP), (5, BIAS_SIGMOID),
                             (64, SCALE_PRELU)):
         problem = with_density(Conv2dProblem(batch, 12, 9, 7, 40, (3, 3), (1, 2), (1, 0, 1, 2),
                                              groups=2, epilogue=epilogue), 0.2)
-        ran = check(problem, cuda, weights=sparse(problem, 0.2), taken=compiled)
-        assert len(ran) >= 4
+        variants = list(algorithm.variants(problem, cuda))
+        assert len(variants) >= 4
+        check_variants(algorithm, problem, cuda, variants, sparse(problem, 0.2))
 
 
 @pytest.mark.sanitize
 def test_prefetch_warps_on_a_gpu(cuda: Device) -> None:
-    def with_prefetch(variants: list[Variant]) -> list[Variant]:
-        return [variant for variant in variants if dict(variant.config).get("prefetch_warps")]
-
+    algorithm = DirectSparseCompiled()
     problem = with_density(Conv2dProblem(32, 48, 9, 7, 40, (3, 3), pads=(1, 0, 1, 2),
                                          epilogue=BIAS_RESIDUAL_CLIP), 0.2)
-    ran = check(problem, cuda, weights=sparse(problem, 0.2), taken=with_prefetch)
-    assert len(ran) >= 4
+    variants = [variant for variant in algorithm.variants(problem, cuda)
+                if dict(variant.config).get("prefetch_warps")]
+    assert len(variants) >= 4
+    check_variants(algorithm, problem, cuda, variants, sparse(problem, 0.2))
