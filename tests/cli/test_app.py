@@ -1,9 +1,7 @@
 import json
 
-import pytest
-
 import gossamer
-from tests.cli.command_line import fails, gossamer_cli, save_network, succeeds
+from tests.cli.command_line import fails, gossamer_cli, succeeds
 
 
 def test_devices():
@@ -18,11 +16,6 @@ def test_devices():
 
 def test_version():
     assert succeeds("--version").stdout.startswith("gossamer 0.")
-
-
-@pytest.fixture
-def tiny(tmp_path):
-    return save_network(tmp_path / "tiny.onnx")
 
 
 def test_inspect(tiny):

@@ -10,11 +10,6 @@ from tests.cli.command_line import fails, save_network, save_photo
 
 
 @pytest.fixture
-def tiny(tmp_path):
-    return save_network(tmp_path / "tiny.onnx")
-
-
-@pytest.fixture
 def photo(tmp_path):
     return save_photo(tmp_path / "photo.png")
 

@@ -13,11 +13,6 @@ from onnx import helper
 from tests.cli.command_line import save_network, script
 
 
-@pytest.fixture
-def tiny(tmp_path):
-    return save_network(tmp_path / "tiny.onnx")
-
-
 def test_console_script(tmp_path):
     result = script("inspect", tmp_path / "absent.onnx")
     assert result.returncode == 2 and result.stdout == ""

@@ -26,11 +26,6 @@ from tests.tolerances import normalised_error, tolerance
 
 
 @pytest.fixture
-def tiny(tmp_path):
-    return save_network(tmp_path / "tiny.onnx")
-
-
-@pytest.fixture
 def photo(tmp_path):
     return save_photo(tmp_path / "photo.png")
 

@@ -1,88 +1,47 @@
-"""The verb `run` on folders of pictures and on tables of samples: a row for each."""
+"""The verb `run` on folders of pictures: a row for each."""
 
 import csv
 import json
 import os
-import re
-import resource
-import signal
-import subprocess
-import sys
-import time
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+from onnx import helper
 from PIL import Image
 
 import gossamer
 from gossamer import InputFormat
 from gossamer.cli import row_files
 from gossamer.io import picture_batches
-from tests.cli.command_line import QUIET_MAIN, fails, gossamer_cli, save_network, succeeds
-from tests.processes import runs, until
-from tests.tolerances import normalised_error, tolerance
-
-RNG = np.random.default_rng(5)
-BROKEN = {"a/07.png": "not an image that can be read", "b/03.png": "damaged image"}
-
-
-@pytest.fixture
-def tiny(tmp_path):
-    return save_network(tmp_path / "tiny.onnx")
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Two folders with pictures of the same names, two of which are damaged, and other files."""
-    top = tmp_path / "photos"
-    for name in ("b", "a", "a/deep"):
-        (top / name).mkdir(parents=True)
-        for index in range(2 if name == "a/deep" else 20):
-            _save(top / name / f"{index:02}.png")
-    (top / "a" / "07.png").write_bytes(b"nonsense")
-    whole = (top / "b" / "03.png").read_bytes()
-    (top / "b" / "03.png").write_bytes(whole[:len(whole) // 2])
-    for other in ("notes.txt", "a/.hidden.png", "a/list.csv"):
-        (top / other).write_text("x")
-    return top
-
-
-def _save(path):
-    Image.fromarray(RNG.integers(0, 256, (9, 11, 3), dtype=np.uint8)).save(path)
-
-
-def _command(tiny, *words):
-    return ("run", tiny, "--device", "host", "--preprocess", "unit", *words)
-
-
-def _files(folder):
-    return sorted(path for path in folder.rglob("[0-9]*.png"))
-
-
-def _rows(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+from tests.cli.command_line import fails, gossamer_cli, save_network, succeeds
+from tests.cli.picture_folders import (
+    BROKEN,
+    RNG,
+    are_same,
+    command_of,
+    picture_files,
+    rows_of,
+    save_picture,
+)
 
 
 def test_a_folder_becomes_a_row_a_picture_in_the_order_of_their_names(tiny, folder, tmp_path):
     out = tmp_path / "rows.jsonl"
-    result = succeeds(*_command(tiny, folder, "-o", out, "--top", 2))
+    result = succeeds(*command_of(tiny, folder, "-o", out, "--top", 2))
     assert "42 pictures in" in result.stdout and "2 could not be read" in result.stdout
     assert "a second" in result.stdout and f"written: {out}" in result.stdout
     notice, warning = result.stderr.splitlines()
     assert notice == "notice: 2 files left out: no pictures by their names"
     assert warning.startswith("warning: 2 of 42 cannot be read") and "07.png" in warning
-    rows = _rows(out)
-    assert [row["file"] for row in rows] == list(map(str, _files(folder)))
+    rows = rows_of(out)
+    assert [row["file"] for row in rows] == list(map(str, picture_files(folder)))
     readable = [row for row in rows if "error" not in row]
     for row in rows:
         name = os.path.relpath(row["file"], folder)
         assert row.get("error", "").startswith(BROKEN.get(name, "")) and (
             ("error" in row) == (name in BROKEN))
-    alone = json.loads(succeeds(*_command(tiny, *[row["file"] for row in readable], "--top", 2,
+    alone = json.loads(succeeds(*command_of(tiny, *[row["file"] for row in readable], "--top", 2,
                                           "--json")).stdout)["results"]
     for row, answer in zip(readable, alone, strict=True):
         assert answer["input"] == row["file"]
@@ -95,8 +54,8 @@ def test_every_kind_of_file_says_the_same(tiny, folder, tmp_path):
     (tmp_path / "names").write_text("ant\nbee\ncat\ndog, big\nelk\n")
     named = ("--labels", tmp_path / "names", "--batch", 5)
     for suffix in ("jsonl", "csv", "npy"):
-        succeeds(*_command(tiny, folder, "-o", tmp_path / f"rows.{suffix}", *named))
-    documents = _rows(tmp_path / "rows.jsonl")
+        succeeds(*command_of(tiny, folder, "-o", tmp_path / f"rows.{suffix}", *named))
+    documents = rows_of(tmp_path / "rows.jsonl")
     with open(tmp_path / "rows.csv", newline="") as file:
         table = list(csv.DictReader(file))
     scores = np.load(tmp_path / "rows.npy")
@@ -118,57 +77,48 @@ def test_parquet_where_pyarrow_is_installed(tiny, folder, tmp_path, monkeypatch)
         from pyarrow import parquet
 
         for suffix in ("jsonl", "parquet"):
-            succeeds(*_command(tiny, folder, "-o", tmp_path / f"rows.{suffix}"))
+            succeeds(*command_of(tiny, folder, "-o", tmp_path / f"rows.{suffix}"))
         for line, document in zip(parquet.read_table(tmp_path / "rows.parquet").to_pylist(),
-                                  _rows(tmp_path / "rows.jsonl"), strict=True):
+                                  rows_of(tmp_path / "rows.jsonl"), strict=True):
             assert line["file"] == document["file"] and line["error"] == document.get("error")
             if "classes" in document:
                 assert line["probability_1"] == document["classes"][0]["probability"]
     monkeypatch.setattr(row_files, "find_spec", lambda name: None)
-    line = fails(2, *_command(tiny, folder, "-o", tmp_path / "none.parquet"))
+    line = fails(2, *command_of(tiny, folder, "-o", tmp_path / "none.parquet"))
     assert "needs pyarrow: pip install pyarrow" in line
     assert not (tmp_path / "none.parquet").exists()
-
-
-def _are_same(rows: bytes, others: bytes) -> bool:
-    """Returns whether rows are the same but for the rounding of their numbers, which depends on how
-    many pictures were computed together."""
-    number = re.compile(rb"\d+\.\d+(?:e-?\d+)?")
-    return number.split(rows) == number.split(others) and np.allclose(
-        [float(text) for text in number.findall(rows)],
-        [float(text) for text in number.findall(others)], rtol=tolerance("network"), atol=0)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv"])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.99, 1.0])
 def test_rows_that_end_early_are_continued(tiny, folder, tmp_path, suffix, share):
     whole, part = tmp_path / f"whole.{suffix}", tmp_path / f"part.{suffix}"
-    succeeds(*_command(tiny, folder, "-o", whole))
+    succeeds(*command_of(tiny, folder, "-o", whole))
     content = whole.read_bytes()
     part.write_bytes(content[:int(len(content) * share)])
-    result = succeeds(*_command(tiny, folder, "-o", part, "--resume"))
-    assert _are_same(part.read_bytes(), content)
+    result = succeeds(*command_of(tiny, folder, "-o", part, "--resume"))
+    assert are_same(part.read_bytes(), content)
     rows_before = content[:int(len(content) * share)].count(b"\n") - (suffix == "csv")
     assert ("rows were there already" in result.stdout) == (rows_before > 0)
     if rows_before > 0:
         assert f"{42 - rows_before} pictures in" in result.stdout
     # without --resume the file is written anew
-    succeeds(*_command(tiny, folder, "-o", part))
-    assert _are_same(part.read_bytes(), content)
+    succeeds(*command_of(tiny, folder, "-o", part))
+    assert are_same(part.read_bytes(), content)
 
 
 def test_names_of_files_that_need_quotes_are_continued(tiny, tmp_path):
     folder = tmp_path / "odd"
     folder.mkdir()
     for name in ('a "quoted", name.png', "b\nline.png", "c.png", os.fsdecode(b"d\xff.png")):
-        _save(folder / name)
+        save_picture(folder / name)
     whole = tmp_path / "whole.csv"
-    succeeds(*_command(tiny, folder, "-o", whole))
+    succeeds(*command_of(tiny, folder, "-o", whole))
     content = whole.read_bytes()
     for end in range(0, len(content), 37):
         (tmp_path / "part.csv").write_bytes(content[:end])
-        succeeds(*_command(tiny, folder, "-o", tmp_path / "part.csv", "--resume"))
-        assert _are_same((tmp_path / "part.csv").read_bytes(), content)
+        succeeds(*command_of(tiny, folder, "-o", tmp_path / "part.csv", "--resume"))
+        assert are_same((tmp_path / "part.csv").read_bytes(), content)
 
 
 def test_outputs_that_score_no_classes_are_written_as_numbers(tmp_path):
@@ -180,16 +130,16 @@ def test_outputs_that_score_no_classes_are_written_as_numbers(tmp_path):
     folder = tmp_path / "photos"
     folder.mkdir()
     for index in range(3):
-        _save(folder / f"{index}.png")
-    succeeds(*_command(net, folder, "-o", tmp_path / "rows.jsonl"))
-    succeeds(*_command(net, folder, "-o", tmp_path / "rows.csv"))
+        save_picture(folder / f"{index}.png")
+    succeeds(*command_of(net, folder, "-o", tmp_path / "rows.jsonl"))
+    succeeds(*command_of(net, folder, "-o", tmp_path / "rows.csv"))
     with open(tmp_path / "rows.csv", newline="") as file:
         table = list(csv.DictReader(file))
     assert list(table[0]) == ["file", "error", "z", "y_0", "y_1", "y_2"]
-    for document, line in zip(_rows(tmp_path / "rows.jsonl"), table, strict=True):
+    for document, line in zip(rows_of(tmp_path / "rows.jsonl"), table, strict=True):
         assert float(line["z"]) == document["outputs"]["z"]
         assert [float(line[f"y_{index}"]) for index in range(3)] == document["outputs"]["y"]
-    line = fails(2, *_command(net, folder, "-o", tmp_path / "rows.npy"))
+    line = fails(2, *command_of(net, folder, "-o", tmp_path / "rows.npy"))
     assert "the network has 2 outputs" in line
 
 
@@ -199,10 +149,10 @@ def test_an_output_that_is_not_finite_is_said_in_its_row(tmp_path):
     net = save_network(tmp_path / "log.onnx", nodes=nodes, weights={}, outputs=(("y", ["N", 3]),))
     folder = tmp_path / "photos"
     folder.mkdir()
-    _save(folder / "a.png")
+    save_picture(folder / "a.png")
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / "black.png")
-    _save(folder / "c.png")
-    result = succeeds(*_command(net, folder, "-o", tmp_path / "rows.csv"))
+    save_picture(folder / "c.png")
+    result = succeeds(*command_of(net, folder, "-o", tmp_path / "rows.csv"))
     assert "1 of 3 have an output with NaN or infinite numbers" in result.stderr
     with open(tmp_path / "rows.csv", newline="") as file:
         a, black, c = csv.DictReader(file)
@@ -218,11 +168,11 @@ def test_pictures_of_many_sizes_run_in_batches_of_one_size(tmp_path):
         Image.fromarray(RNG.integers(0, 256, (side, side, 3), dtype=np.uint8)).save(
             folder / f"{index}.png")
     rows = tmp_path / "rows.jsonl"
-    succeeds(*_command(net, folder, "-o", rows, "--batch", "2"))
-    succeeds(*_command(net, *sorted(folder.iterdir()), "-o", tmp_path / "one_by_one.jsonl"))
+    succeeds(*command_of(net, folder, "-o", rows, "--batch", "2"))
+    succeeds(*command_of(net, *sorted(folder.iterdir()), "-o", tmp_path / "one_by_one.jsonl"))
     assert [len(json.loads(line)["classes"]) for line in rows.read_text().splitlines()] == [5] * 5
     assert _scores(rows) == pytest.approx(_scores(tmp_path / "one_by_one.jsonl"), rel=1e-5)
-    line = fails(2, *_command(net, folder, "--device", "host,host"))
+    line = fails(2, *command_of(net, folder, "--device", "host,host"))
     assert "dimension 2 (H) open; set it with --shape x=3,SIZE,SIZE" in line
 
 
@@ -240,7 +190,7 @@ def test_a_network_that_keeps_the_size_of_pictures(dtype, tmp_path):
     files = [tmp_path / f"{side:02}.png" for side in sides]
     for side, file in zip(sides, files, strict=True):
         Image.fromarray(RNG.integers(0, 256, (side, side + 1, 3), dtype=np.uint8)).save(file)
-    words = _command(net)
+    words = command_of(net)
     text = succeeds(*words, *files).stdout
     assert all(f"{file}: y [" in text for file in files) and "10 pictures" in text
     rows = tmp_path / "rows.jsonl"
@@ -270,35 +220,35 @@ def test_a_plan_of_a_network_takes_pictures_in_its_own_form(tiny, folder, tmp_pa
 
 
 def test_rows_on_stdout(tiny, folder):
-    lines = succeeds(*_command(tiny, folder)).stdout.splitlines()
+    lines = succeeds(*command_of(tiny, folder)).stdout.splitlines()
     assert lines[0].startswith("device: host") and lines[-1].startswith("42 pictures in")
     assert len(lines) == 44
     assert f"{folder}/a/07.png: not an image" in lines[8]
     assert lines[1].startswith(f"{folder}/a/00.png: ") and "% class " in lines[1]
-    document = json.loads(succeeds(*_command(tiny, folder, "--json")).stdout)
-    assert [row["file"] for row in document["results"]] == list(map(str, _files(folder)))
+    document = json.loads(succeeds(*command_of(tiny, folder, "--json")).stdout)
+    assert [row["file"] for row in document["results"]] == list(map(str, picture_files(folder)))
     assert document["unreadable"] == 2 and document["rows"] == 42
     assert document["a_second"] > 0
 
 
 def test_folders_and_files_together(tiny, folder, tmp_path):
     single = tmp_path / "single.png"
-    _save(single)
-    succeeds(*_command(tiny, single, folder / "a" / "deep", single, "-o", tmp_path / "r.jsonl"))
-    assert [row["file"] for row in _rows(tmp_path / "r.jsonl")] == [
+    save_picture(single)
+    succeeds(*command_of(tiny, single, folder / "a" / "deep", single, "-o", tmp_path / "r.jsonl"))
+    assert [row["file"] for row in rows_of(tmp_path / "r.jsonl")] == [
         str(single), str(folder / "a" / "deep" / "00.png"), str(folder / "a" / "deep" / "01.png")]
 
 
 def test_many_pictures_of_which_some_are_damaged(tiny, tmp_path):
     folder = tmp_path / "many"
     folder.mkdir()
-    _save(folder / "0.png")
+    save_picture(folder / "0.png")
     content = (folder / "0.png").read_bytes()
     for index in range(1, 1500):
         (folder / f"{index}.png").write_bytes(content[:60] if index % 300 == 7 else content)
     out = tmp_path / "rows.jsonl"
-    result = succeeds(*_command(tiny, folder, "-o", out))
-    rows = _rows(out)
+    result = succeeds(*command_of(tiny, folder, "-o", out))
+    rows = rows_of(out)
     assert "1500 pictures" in result.stdout and "5 could not be read" in result.stdout
     assert sorted(row["file"] for row in rows if "error" in row) == sorted(
         str(folder / f"{index}.png") for index in range(7, 1500, 300))
@@ -308,228 +258,13 @@ def test_many_pictures_of_which_some_are_damaged(tiny, tmp_path):
 def test_processes_that_read_pictures_make_the_same_rows(tiny, folder, tmp_path, monkeypatch):
     for name in ("threads", "processes"):
         for suffix in ("jsonl", "npy"):
-            succeeds(*_command(tiny, folder, "-o", tmp_path / f"{name}.{suffix}"))
+            succeeds(*command_of(tiny, folder, "-o", tmp_path / f"{name}.{suffix}"))
         for constant in ("_PROCESSORS", "_FILES"):
             monkeypatch.setattr(picture_batches, constant, 1)
-    assert _are_same((tmp_path / "processes.jsonl").read_bytes(),
+    assert are_same((tmp_path / "processes.jsonl").read_bytes(),
                      (tmp_path / "threads.jsonl").read_bytes())
     rows = np.load(tmp_path / "processes.npy")
     np.testing.assert_allclose(rows, np.load(tmp_path / "threads.npy"), rtol=1e-5)
     assert np.flatnonzero(np.isnan(rows).all(axis=1)).tolist() == [
-        index for index, path in enumerate(_files(folder))
+        index for index, path in enumerate(picture_files(folder))
         if os.path.relpath(path, folder) in BROKEN]
-
-
-@pytest.mark.parametrize("words, message", [
-    (("empty",), "has no pictures (.bmp, "),
-    (("texts",), "has no pictures (.bmp, .gif, .jpeg, .jpg, .pbm, .pgm, .png, .pnm, .ppm, .webp); "
-                 "it has 1 other file"),
-    (("photos", "absent.png"), "absent.png: no such file or folder"),
-    (("photos", "--resume"), "--resume: goes with --output FILE.jsonl or FILE.csv"),
-    (("photos", "--resume", "-o", "rows.npy"), "--resume: rows.npy is written whole"),
-    (("photos", "-o", "rows.txt"), "expected a name that ends in .jsonl or .csv or .npy or "
-                                   ".parquet"),
-    (("photos", "-o", "absent/rows.csv"), "there is no folder absent"),
-    (("photos", "-o", "photos"), "--output photos: expected a name that ends in"),
-    (("photos", "-o", "tiny.onnx"), "expected a name that ends in"),
-    (("photos", "table.csv"), "table.csv: is a table of samples; give it alone"),
-    (("damaged", "-o", "rows.csv"), "0.png: not an image that can be read; expected PNG, JPEG, "
-                                    "BMP, GIF, WEBP, PPM; none of 2 can be read"),
-    (("photos", "--labels", "table.csv"), "has 2 names, one a line; the network has 5 classes"),
-    (("photos", "-o", "other.jsonl", "--resume"), "line 1 is none: expected a JSON object with "
-                                                  "'file'"),
-    (("photos", "-o", "table.csv", "--resume"), "line 1 is none: expected a first column 'file'"),
-])
-def test_what_cannot_be_run_is_said(tiny, tmp_path, monkeypatch, words, message):
-    monkeypatch.chdir(tmp_path)
-    for name in ("empty", "texts", "photos", "damaged"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("x")
-    _save(tmp_path / "photos" / "0.png")
-    for index in range(2):
-        (tmp_path / "damaged" / f"{index}.png").write_bytes(b"x")
-    (tmp_path / "table.csv").write_text("1,2\n3,4\n")
-    (tmp_path / "other.jsonl").write_text('{"name": 1}\n')
-    before = {path: path.read_bytes() for path in tmp_path.glob("*.*")}
-    result_line = _last_line(*_command(tiny, *words))
-    assert message in result_line
-    after = {path: path.read_bytes() for path in tmp_path.glob("*.*")}
-    assert {path: after[path] for path in before} == before
-
-
-def _last_line(*words):
-    from tests.cli.command_line import gossamer_cli
-
-    result = gossamer_cli(*words)
-    assert result.exit_code == 2, result.output
-    line = result.stderr.splitlines()[-1]
-    assert line.startswith("error: ") and "Traceback" not in result.output
-    return line
-
-
-def test_rows_of_a_folder_that_cannot_be_written(tiny, folder, tmp_path):
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
-    locked = tmp_path / "locked"
-    locked.mkdir(mode=0o500)
-    assert "cannot be written to" in fails(2, *_command(tiny, folder, "-o", locked / "rows.csv"))
-
-
-def _many(tmp_path, count):
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    _save(folder / "0.png")
-    for index in range(1, count):
-        (folder / f"{index:04}.png").write_bytes((folder / "0.png").read_bytes())
-    return folder
-
-
-def _start(words, program=QUIET_MAIN, **options):
-    return subprocess.Popen([sys.executable, "-c", program, *map(str, words)], text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "csv", "npy"])
-def test_a_full_disk_leaves_rows_to_continue_or_nothing(tiny, tmp_path, suffix):
-    folder, out = _many(tmp_path, 300), tmp_path / f"rows.{suffix}"
-
-    def small_files():
-        # beyond this size writing fails, as on a full disk
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-
-    words = _command(tiny, folder, "--batch", 4, "-o", out)
-    process = _start(words, preexec_fn=small_files)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert f"error: --output {out}: cannot be written: File too large" in err
-    assert ("--resume continues them" in err) == (suffix != "npy")
-    if suffix == "npy":
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "tiny.onnx"]
-        return
-    assert 0 < out.stat().st_size <= 4096
-    succeeds(*words, "--resume")
-    part = out.read_bytes()
-    succeeds(*words)
-    assert _are_same(part, out.read_bytes()) and part.count(b"\n") == 300 + (suffix == "csv")
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_an_interrupted_run_is_continued(tiny, tmp_path, name):
-    folder, out = _many(tmp_path, 3000), tmp_path / "rows.jsonl"
-    words = _command(tiny, folder, "--batch", 4, "-o", out)
-    process = _start(words)
-    deadline = time.monotonic() + 60
-    while not (out.exists() and out.stat().st_size > 2000) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(getattr(signal, name))
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == (130 if name == "SIGINT" else 143), err
-    assert err.splitlines()[-1] == f"error: {'interrupted' if name == 'SIGINT' else 'terminated'}"
-    rows = _rows(out)
-    assert 0 < len(rows) < 3000
-    result = succeeds(*words, "--resume")
-    assert f"{len(rows)} rows were there already" in result.stdout
-    assert [row["file"] for row in _rows(out)] == list(map(str, _files(folder)))
-
-
-def test_a_run_that_is_killed_leaves_rows_to_continue_and_no_process(tiny, tmp_path):
-    folder, out = _many(tmp_path, 3000), tmp_path / "rows.jsonl"
-    words = _command(tiny, folder, "--batch", 4, "-o", out)
-    process = _start(words, "from gossamer.io import picture_batches as module; "
-                            f"module._PROCESSORS = module._FILES = 1; {QUIET_MAIN}")
-    until(lambda: out.exists() and out.stat().st_size > 2000)
-    readers = [int(pid) for task in Path(f"/proc/{process.pid}/task").iterdir()
-               for pid in (task / "children").read_text().split()]
-    process.kill()
-    process.communicate(timeout=60)
-    assert readers
-    until(lambda: not any(map(runs, readers)))
-    assert 0 < out.read_text().count("\n") < 3000
-    succeeds(*words, "--resume")
-    assert [row["file"] for row in _rows(out)] == list(map(str, _files(folder)))
-
-
-@pytest.fixture
-def dense(tmp_path):
-    """A network of three numbers."""
-    weights = {"w": RNG.standard_normal((2, 3)).astype(np.float32)}
-    graph = helper.make_graph(
-        [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)], "dense",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 2])],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()])
-    path = tmp_path / "dense.onnx"
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    path.write_bytes(model.SerializeToString())
-    return path
-
-
-@pytest.mark.parametrize("form", ["plain", "first", "last"])
-def test_samples_of_a_table_become_rows(dense, tmp_path, form):
-    x = RNG.standard_normal((50, 3)).astype(np.float32)
-    with open(tmp_path / "samples.csv", "w") as file:
-        file.write("a,b,c\n" if form == "plain" else "label,a,b,c\n" if form == "first"
-                   else "a,b,c,class\n")
-        for index, row in enumerate(x):
-            cells = list(map(str, row.tolist()))
-            label = [f"kind {index % 3}"]
-            file.write(",".join({"plain": cells, "first": label + cells, "last": cells + label}[
-                form]) + "\n")
-    label = ("--label", "last") if form == "last" else ()
-    out = tmp_path / "out.csv"
-    result = succeeds("run", dense, tmp_path / "samples.csv", "--device", "host", "-o", out,
-                      "--batch", 7, *label)
-    assert "50 samples in" in result.stdout
-    assert ("is taken as labels" in result.stderr) == (form != "plain")
-    with open(out, newline="") as file:
-        table = list(csv.DictReader(file))
-    (expected,) = ReferenceEvaluator(str(dense)).run(None, {"x": x})
-    y = np.float32([[line["y_0"], line["y_1"]] for line in table])
-    assert normalised_error(y, expected) <= tolerance("network")
-    assert [line["sample"] for line in table] == list(map(str, range(50)))
-    if form != "plain":
-        assert [line["label"] for line in table] == [f"kind {index % 3}" for index in range(50)]
-    whole = out.read_bytes()
-    out.write_bytes(whole[:len(whole) // 2])
-    succeeds("run", dense, tmp_path / "samples.csv", "--device", "host", "-o", out, "--batch", 7,
-             *label, "--resume")
-    assert len(out.read_text().splitlines()) == 51
-
-
-@pytest.mark.parametrize("text, message", [
-    ("1,2\n3,4\n", "has 2 columns, expected 3 numbers a row, or a label and these"),
-    ("1,2,3\n4,,6\n", "line 2, column 2 is empty, expected a finite number"),
-    ("1,2,3\n4,x,6\n", "line 2, column 2 is 'x', expected a finite number"),
-    ("1,2,3\nz,5,6\n", "line 2, column 1 is 'z', expected a finite number"),
-    ("1,2,3\n4,5\n", "line 2 has 2 cells"),
-    ("", "is empty"),
-])
-def test_tables_that_do_not_fit(dense, tmp_path, text, message):
-    (tmp_path / "samples.csv").write_text(text)
-    line = fails(2, "run", dense, tmp_path / "samples.csv", "--device", "host", "-o",
-                 tmp_path / "out.csv")
-    assert "samples.csv: " in line and message in line
-    assert not (tmp_path / "out.csv").exists()
-
-
-def test_options_that_do_not_go_with_a_table(dense, tmp_path):
-    (tmp_path / "samples.csv").write_text("1,2,3\n")
-    words = ("run", dense, tmp_path / "samples.csv", "--device", "host")
-    assert "--grey: is for photos" in fails(2, *words, "--grey")
-    assert "label column 'middle': the file has no column more" in fails(2, *words, "--label",
-                                                                         "middle")
-
-
-def test_a_table_without_labels_has_the_columns_of_the_one_trained_on(tmp_path):
-    """A network that was trained on a table with gaps and texts takes rows that have no label."""
-    rows = [f"{'yes' if index % 2 else 'no'},{index % 2 * 5 + 1},{'ab'[index % 2]}"
-            for index in range(40)]
-    (tmp_path / "people.csv").write_text("\n".join(["buys,age,city", *rows, "no,,a"]) + "\n")
-    net = tmp_path / "net.onnx"
-    succeeds("train", tmp_path / "people.csv", "--impute", "zero", "--one-hot", "--device", "host",
-             "--epochs", "30", "-o", net)
-    (tmp_path / "new.csv").write_text("city,age\na,1\nb,6\na,\n")
-    out = tmp_path / "rows.csv"
-    succeeds("run", net, tmp_path / "new.csv", "--device", "host", "-o", out)
-    assert [row["name_1"] for row in csv.DictReader(out.open())] == ["no", "yes", "no"]
