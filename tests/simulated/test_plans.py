@@ -58,13 +58,13 @@ def test_plans_of_pruned_networks_are_right(seed: int) -> None:
 
 def _passed_through(seed: int) -> onnx.ModelProto:
     """Returns a network that also returns its input and a constant as they are."""
-    image = [2, 3, 3]
+    image, matrix = ("N", 2, 3, 3), (2, 3)
     return helper.make_model(helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"])], "passed through",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", *image])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, image)],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-         for name, shape in (("y", ["N", *image]), ("x", ["N", *image]), ("k", [2, 3]))],
-        [numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(2, 3), "k")]),
+         for name, shape in (("y", image), ("x", image), ("k", matrix))],
+        [numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(matrix), "k")]),
         opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
