@@ -57,6 +57,17 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.asarray(erf(x), x.dtype)
 
 
+def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns a / b. A quotient of integers is rounded towards 0, and is the dividend where the
+    divisor is 0, as in kernels."""
+    if np.result_type(a, b).kind == "f":
+        return np.divide(a, b)
+    divisor = np.where(b == 0, 1, b).astype(np.result_type(b))
+    quotient = np.floor_divide(a, divisor)
+    is_inexact = quotient * divisor != a
+    return quotient + (is_inexact & ((a < 0) != (divisor < 0)))
+
+
 def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     # in float64 the product of two float32 numbers is exact
     return (x.astype(np.float64) * y + z).astype(x.dtype)
@@ -66,7 +77,7 @@ FUNCTIONS: dict[str, Function] = {
     "add": Function(2, np.add, "({0} + {1})"),
     "sub": Function(2, np.subtract, "({0} - {1})"),
     "mul": Function(2, np.multiply, "({0} * {1})"),
-    "div": Function(2, np.divide, "({0} / {1})"),
+    "div": Function(2, _quotient, "({0} / {1})"),
     "pow": Function(2, np.power, "pow({0}, {1})"),
     "fma": Function(3, _fma, "FMA({0}, {1}, {2})", 2),
     "fmod": Function(2, np.fmod, "fmod({0}, {1})", 4),

@@ -13,8 +13,9 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.expression import Expression, identity
-from gossamer.facts import ValueFacts
+from gossamer.facts import REAL, ValueFacts
 from gossamer.hashed_once import HashedOnce
+from gossamer.ops.exactness import in_float16
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, held
@@ -215,9 +216,18 @@ class Variant(HashedOnce):
         -------
         bool
             True for precision fp32, and for a lower precision that is exact for the problem's
-            values, such as integers of few bits.
+            values, such as integers of few bits. False where the variant reads a float32 input in
+            float16 that may hold other numbers than such integers.
         """
-        return PRECISIONS.index(self.precision) <= PRECISIONS.index(problem.exact_precision)
+        if self.precision == "fp32":
+            return True
+        known = dict(enumerate(problem.facts))
+        rounds_input = any(
+            own.dtype == "float32" and read.dtype == "float16"
+            and not in_float16(known.get(index, REAL))
+            for index, (own, read) in enumerate(zip(problem.inputs, self.inputs, strict=True)))
+        return not rounds_input and (
+            PRECISIONS.index(self.precision) <= PRECISIONS.index(problem.exact_precision))
 
     @functools.cached_property
     def config_text(self) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gossamer import debug
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import DeviceError, UnsupportedError
+from gossamer.errors import DeviceError, InputError, UnsupportedError
 from gossamer.measure import Timing, called, scatter_notice
 from gossamer.model.formats import format_lines
 from gossamer.model.graph import Graph, ValueInfo, as_called
@@ -416,10 +416,15 @@ class Plan(CallablePlan):
 
         batch = self._batch_or_last(batch)
         planned = self._plan(batch)
+        unprofiled: list[str] = []
         if self.tuner is not None and batch not in self._timings and any(
                 step.layer.members for step in planned.program.steps):
             # only a profile measures the times of the single layers of a part
-            self._timings[batch] = self._default_context(batch).profile()
+            try:
+                self._timings[batch] = self._default_context(batch).profile()
+            except InputError as error:
+                # layers may refuse drawn numbers, such as indices that are out of range
+                unprofiled.append(f"the times of single layers are missing: {error}")
         contexts = self._calls.contexts.of(batch)
         report = make_report(planned.program, self.device, self._timings.get(batch),
                              self._end_to_end.get(batch), planned.comparison, planned.accuracy,
@@ -432,7 +437,7 @@ class Plan(CallablePlan):
         if scattered := scatter_notice(self._timings.get(batch, ()), self.device):
             warnings.append(scattered)
         report.notes.extend([*planned.notes, *self.graph.notes, *format_lines(self.graph),
-                             *part_notes(self.graph, report.rows), *warnings])
+                             *part_notes(self.graph, report.rows), *unprofiled, *warnings])
         report.warnings.extend(warnings)
         copies = sum(context.foreign_copies for context in contexts)
         if copies:

@@ -34,7 +34,7 @@ def functions(expression: Expression) -> list[str]:
 
 @given(divisor=_DIVISORS, x=_FINITE, is_negative=st.booleans())
 @settings(max_examples=2000)
-def test_quotients_are_rounded_correctly(divisor: float, x: float, is_negative: bool) -> None:
+def test_resultsare_rounded_correctly(divisor: float, x: float, is_negative: bool) -> None:
     divisor = -divisor if is_negative else divisor
     given_x = np.array([x], np.float32)
     with np.errstate(all="ignore"):
@@ -107,3 +107,19 @@ def test_kernels_round_clipped_numbers(device: Device) -> None:
 def test_kernels_divide_by_constants(device: Device) -> None:
     problem = ElementwiseProblem((default_spec((3, 5, 7)),), divided_by(0.3))
     check(problem, device)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_integers_are_divided_exactly(device: Device, dtype: str) -> None:
+    """A division by 0 returns the dividend, so that a candidate whose drawn divisors include 0
+    agrees with the reference."""
+    limits = np.iinfo(dtype)
+    a, b = (array.astype(dtype) for array in np.meshgrid(
+        [7, -7, 6, 0, limits.max, limits.max - 1, limits.min + 1], [2, -2, 3, -3, 1, -1, 0]))
+    problem = ElementwiseProblem((default_spec(a.shape, dtype),) * 2, apply("div"), (dtype,))
+    check(problem, device, inputs=[a, b])
+    (results,) = apply("div").evaluate(a, b)
+    for dividend, divisor, quotient in zip(a.flat, b.flat, results.flat, strict=True):
+        exact = abs(int(dividend)) // abs(int(divisor)) if divisor else abs(int(dividend))
+        assert abs(int(quotient)) == exact
+        assert quotient == 0 or (quotient < 0) == ((dividend < 0) != (divisor < 0))

@@ -276,3 +276,22 @@ def test_a_part_is_measured_with_indices_in_range(nodes: list[onnx.NodeProto]) -
     x = RNG.standard_normal((3, 1, 6)).astype(np.float32)
     plan = gossamer.compile(proto, "host", effort="quick")
     np.testing.assert_array_equal(plan(x, np.zeros(x.shape, np.int64)), -np.maximum(x, 0))
+
+
+@pytest.mark.library_parts
+def test_a_part_that_refuses_drawn_inputs_leaves_the_report_without_times() -> None:
+    """The indices of a table that begins at 100 are no numbers that a profile draws."""
+    nodes = [helper.make_node("Sub", ["x", "first"], ["place"]),
+             helper.make_node("Unsqueeze", ["place", "last"], ["places"]),
+             helper.make_node("ScatterND", ["rows", "places", "u"], ["table"], "scatter"),
+             helper.make_node("Relu", ["table"], ["positive"]),
+             helper.make_node("MatMul", ["positive", "weight"], ["y"])]
+    proto = model(nodes, {"x": (2,), "u": (2, 4)}, {"y": 2},
+                  {"first": np.array(100), "last": np.array([-1]), "rows": ROWS,
+                   "weight": ROWS[:4]}, types={"x": TensorProto.INT64})
+    plan = gossamer.compile(proto, "host", effort="quick", only="onnxruntime")
+    report = plan.report()
+    assert any(note.startswith("the times of single layers are missing: ScatterND 'scatter': ")
+               for note in report.notes)
+    x, u = np.array([101, 104]), ROWS[:2]
+    np.testing.assert_allclose(plan(x, u), expected(proto, x, u)[0], rtol=1e-5)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from gossamer.device.base import Device
 from gossamer.model.builder import GraphBuilder
@@ -52,6 +54,24 @@ def test_plans_of_random_networks_are_right(first: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_plans_of_pruned_networks_are_right(seed: int) -> None:
     check(replace(Case.of(seed), effort="quick"), pruned_network)
+
+
+def _passed_through(seed: int) -> onnx.ModelProto:
+    """Returns a network that also returns its input and a constant as they are."""
+    image, matrix = ("N", 2, 3, 3), (2, 3)
+    return helper.make_model(helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "passed through",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, image)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+         for name, shape in (("y", image), ("x", image), ("k", matrix))],
+        [numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(matrix), "k")]),
+        opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("hardware", HARDWARE)
+def test_conversions_of_inputs_and_constants_to_outputs_have_a_cost(hardware: str) -> None:
+    check(replace(Case.of(0), hardware=hardware, given=InputFormat(), output_dtype="float16",
+                  restriction={}), _passed_through)
 
 
 def _mobile() -> Graph:

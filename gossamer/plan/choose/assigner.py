@@ -235,8 +235,9 @@ class Assigner:
             nodes.append(AssignmentNode(tuple(option for option, _, _ in node_options),
                                         tuple(layer.inputs), tuple(layer.outputs)))
         network = self._network
-        fixed, required = ({name: memory_format(network.specs[name]) for name in names}
-                           for names in ((*network.inputs, *network.constants), network.outputs))
+        fixed = {name: memory_format(network.specs[name])
+                 for name in (*network.inputs, *network.constants)}
+        required = {name: memory_format(spec) for name, spec in network.outputs.items()}
         try:
             assignment = minimise(nodes, fixed, self._conversion_cost, required=required)
         except NoAssignmentError as error:

@@ -36,14 +36,16 @@ class Network:
 
     @cached_property
     def specs(self) -> dict[str, TensorSpec]:
-        """The spec of every value. Values other than inputs and outputs have the default layout."""
-        specs = {name: default_spec(array.shape, str(array.dtype))
-                 for name, array in self.constants.items()}
+        """The spec of every value. Values other than inputs and outputs have the default layout. An
+        input or a constant that is an output, too, has its own spec, not that of the output."""
+        specs: dict[str, TensorSpec] = {}
         for layer in self.layers:
             output_specs = layer.output_specs if layer.problem is None else layer.problem.outputs
             specs.update({name: default_spec(spec.shape, spec.dtype)
                           for name, spec in zip(layer.outputs, output_specs, strict=True)})
-        return {**specs, **self.inputs, **self.outputs}
+        constants = {name: default_spec(array.shape, str(array.dtype))
+                     for name, array in self.constants.items()}
+        return {**specs, **self.outputs, **self.inputs, **constants}
 
     def program(self, device: Device, decide: Callable[[ProgramBuilder, Layer], LayerChoice],
                 fusions: Sequence[Layer] = (),

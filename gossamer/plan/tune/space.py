@@ -160,6 +160,9 @@ class Space:
         listed = (algorithm.variants(problem, device) if is_change_of_precision(problem)
                   else algorithm.variants_in(problem, device, self._asked_precisions(
                       algorithm, problem, device)))
+        if not is_change_of_precision(problem):
+            listed = (variant for variant in listed if variant.precision in self._precisions
+                      or variant.is_as_precise_as_float32(problem))
         if algorithm.rounds_sums and problem.sums_integers:
             listed = (variant for variant in listed if variant.precision != "fp16")
         return of_threads(listed, self._threads, device)

@@ -13,10 +13,13 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
+from gossamer.expression import apply
 from gossamer.facts import ValueFacts
 from gossamer.io.process_pool import NoProcessError, ProcessEndedError
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.elementwise.fused import FusedElementwise
+from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.exactness import BYTES
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights, WeightsInfo
@@ -26,6 +29,7 @@ from gossamer.plan.tune import space
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.profile import TuningProfile
 from gossamer.plan.tune.space import Space
+from gossamer.tensor import default_spec
 from tests.plan.tune.build_algorithms import AHEAD, remember
 
 PROBLEM = Conv2dProblem(2, 8, 6, 6, 4, (1, 1))
@@ -164,6 +168,24 @@ def test_precisions_that_change_nothing_are_always_allowed(
     listed = Space("quick", EFFORTS["quick"], ("fp32",), TuningProfile(), keeps_precisions=False)
     variants = listed.within_effort(Rounding(rounds_sums=rounds_sums), problem, find("host"))
     assert [variant.precision for variant in variants] == expected
+
+
+@pytest.mark.parametrize(("precisions", "facts", "expected"), [
+    (("fp32",), (), {"fp32"}), (("fp32",), (BYTES,), {"fp32", "fp16"}),
+    (PRECISIONS, (), {"fp32", "fp16"})])
+def test_floats_that_are_rounded_to_integers_stay_in_float32(
+        compiled_device: Device, precisions: Sequence[str], facts: tuple[ValueFacts, ...],
+        expected: set[str]) -> None:
+    """Integers of few bits are exact in float16, floats are not, even where the result is such an
+    integer: rounded to float16, a float may be rounded to another integer."""
+    problem = ElementwiseProblem((default_spec((2, 4, 6, 5)),), apply("round"), facts=facts,
+                                 result=BYTES)
+    listed = Space("quick", EFFORTS["quick"], precisions, TuningProfile(), keeps_precisions=False)
+    variants = listed.within_effort(FusedElementwise(), problem, compiled_device)
+    assert {variant.precision for variant in variants} == expected
+    exact = {variant.precision for variant in variants
+             if variant.is_as_precise_as_float32(problem)}
+    assert exact == ({"fp32", "fp16"} if facts else {"fp32"})
 
 
 class Rounded(Library):
