@@ -34,7 +34,7 @@ def functions(expression: Expression) -> list[str]:
 
 @given(divisor=_DIVISORS, x=_FINITE, is_negative=st.booleans())
 @settings(max_examples=2000)
-def test_resultsare_rounded_correctly(divisor: float, x: float, is_negative: bool) -> None:
+def test_quotients_are_rounded_correctly(divisor: float, x: float, is_negative: bool) -> None:
     divisor = -divisor if is_negative else divisor
     given_x = np.array([x], np.float32)
     with np.errstate(all="ignore"):
