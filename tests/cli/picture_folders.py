@@ -10,7 +10,7 @@ from tests.tolerances import tolerance
 
 RNG = np.random.default_rng(5)
 BROKEN = {"a/07.png": "not an image that can be read", "b/03.png": "damaged image"}
-"""What is wrong with the damaged pictures of the fixture `folder`."""
+"""The damaged pictures of the fixture `folder`, each with a part of its message."""
 
 
 def save_picture(path):

@@ -157,11 +157,12 @@ class Space:
     def _precise(self, algorithm: Algorithm, problem: Problem,
                  device: Device) -> Iterable[Variant]:
         """Returns the variants whose precision is allowed."""
-        listed = (algorithm.variants(problem, device) if is_change_of_precision(problem)
-                  else algorithm.variants_in(problem, device, self._asked_precisions(
-                      algorithm, problem, device)))
-        if not is_change_of_precision(problem):
-            listed = (variant for variant in listed if variant.precision in self._precisions
+        if is_change_of_precision(problem):
+            listed = iter(algorithm.variants(problem, device))
+        else:
+            asked = self._asked_precisions(algorithm, problem, device)
+            listed = (variant for variant in algorithm.variants_in(problem, device, asked)
+                      if variant.precision in self._precisions
                       or variant.is_as_precise_as_float32(problem))
         if algorithm.rounds_sums and problem.sums_integers:
             listed = (variant for variant in listed if variant.precision != "fp16")

@@ -52,7 +52,7 @@ def test_a_terminal_gets_the_rows_of_what_failed(samples, model):
 
 @pytest.mark.parametrize("into_pipe", [False, True])
 def test_rows_that_do_not_go_to_the_terminal_are_all_written(samples, model, tmp_path, into_pipe):
-    """What reads a pipe may write to the same terminal as the bar."""
+    """A program that reads from the pipe may write to the same terminal as the bar."""
     path = tmp_path / "rows"
     path.touch()
     read, write = os.pipe() if into_pipe else (os.open(path, os.O_RDONLY),
