@@ -36,6 +36,15 @@
                  ::"r"(shared_address(barrier)) : "memory");
 }
 
+/* mbarrier.arrive by lane 0: arrives at a barrier once for the whole warp, when all its lanes are
+ * here. */
+[[maybe_unused]] INLINE void mbarrier_arrive_warp(ulong *barrier)
+{
+    WARP_BARRIER();
+    if (LOCAL_ID(0) % 32 == 0)
+        mbarrier_arrive(barrier);
+}
+
 /* mbarrier.arrive.expect_tx: arrives at a barrier, and makes the barrier's current phase wait until
  * `bytes` more bytes have been copied. */
 [[maybe_unused]] INLINE void mbarrier_arrive_expect_tx(ulong *barrier, int bytes)

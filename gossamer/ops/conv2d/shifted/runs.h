@@ -126,14 +126,6 @@ struct Geometry {
     }
 }
 
-/* Arrives at a barrier once for the whole warp. */
-[[maybe_unused]] INLINE void release(ulong *barrier)
-{
-    WARP_BARRIER();
-    if (LOCAL_ID(0) % 32 == 0)
-        mbarrier_arrive(barrier);
-}
-
 /* Returns the index in y of the first channel of a place's output, or -1 where the place has no
  * output. */
 [[maybe_unused]] INLINE int output_index(const Geometry &its, int place)

@@ -93,10 +93,10 @@ template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][
             if (slice + tap > 0) {
                 wgmma_wait_group<1>();
 #if !KEEPS_WEIGHTS
-                release(last_weights);
+                mbarrier_arrive_warp(last_weights);
 #endif
                 if (tap == 0)
-                    release(last_run);
+                    mbarrier_arrive_warp(last_run);
             }
 #if !KEEPS_WEIGHTS
             last_weights = its.weights_read + its.weight_slot;
@@ -119,9 +119,9 @@ template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][
     }
     wgmma_wait_group<0>();
 #if !KEEPS_WEIGHTS
-    release(last_weights);
+    mbarrier_arrive_warp(last_weights);
 #endif
-    release(last_run);
+    mbarrier_arrive_warp(last_run);
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(

@@ -108,7 +108,7 @@ INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, uint &
     if (its.last_weights)
         mbarrier_arrive(its.last_weights);
     if (its.starts && its.last_run)
-        release(its.last_run);
+        mbarrier_arrive_warp(its.last_run);
     its.last_weights = its.weights_read + its.weight_slot;
     if (++its.weight_slot == WEIGHT_SLOTS) {
         its.weight_slot = 0;
@@ -138,7 +138,7 @@ INLINE void multiply_tile(float (&sums)[TILE_N / 8][4], Multiplier &its)
     wgmma_wait_group<0>();
     asm volatile("" : "+r"(even), "+r"(odd));
     mbarrier_arrive(its.last_weights);
-    release(its.last_run);
+    mbarrier_arrive_warp(its.last_run);
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(

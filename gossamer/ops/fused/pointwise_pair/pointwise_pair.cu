@@ -59,14 +59,6 @@ struct ALIGNED(1024) Memory {
     uint4 pieces[64];
 };
 
-/* Arrives at a barrier once for the whole warp. */
-INLINE void release(ulong *barrier)
-{
-    WARP_BARRIER();
-    if (LOCAL_ID(0) % 32 == 0)
-        mbarrier_arrive(barrier);
-}
-
 /* Waits for the other warps of the warpgroup. */
 INLINE void wait_for_group(uint group)
 {
@@ -197,10 +189,10 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
                 if (ADDS)
                     mbarrier_arrive(last_slot);
                 if (!KEEPS_WEIGHTS)
-                    release(last_stage);
+                    mbarrier_arrive_warp(last_stage);
             }
             if (slice == SLICES - 1)
-                release(input_read + input.number);
+                mbarrier_arrive_warp(input_read + input.number);
 #if ADDS
             mbarrier_wait_parity(slot_filled + slot.number, slot.phase);
 #endif
@@ -250,7 +242,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
         if (ADDS)
             mbarrier_arrive(last_slot);
         if (!KEEPS_WEIGHTS)
-            release(last_stage);
+            mbarrier_arrive_warp(last_stage);
         UNROLL for (int part = 0; part < PARTS; part++)
             UNROLL for (int block = 0; block < 2; block++)
                 UNROLL for (int half = 0; half < 2; half++) {
