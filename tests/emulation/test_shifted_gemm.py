@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.shifted.shifted_gemm_tiling import ShiftedTile, config_of
+from gossamer.ops.conv2d.shifted.product import config_of
+from gossamer.ops.conv2d.shifted.shifted_gemm_tiling import ShiftedTile
 from tests.emulation.device import EmulatedDevice
 from tests.emulation.test_faults import Emulate
 from tests.ops.conv2d.shifted.test_shifted_gemm import ALGORITHM, PROBLEMS, check

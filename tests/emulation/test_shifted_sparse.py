@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import SparseTile, config_of
+from gossamer.ops.conv2d.shifted.product import config_of
+from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import SparseTile
 from tests.emulation.test_faults import Emulate
 from tests.emulation.test_shifted_gemm import device_of
 from tests.ops.conv2d.shifted.test_shifted_sparse import ALGORITHM, PROBLEMS, check

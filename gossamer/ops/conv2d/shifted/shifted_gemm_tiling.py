@@ -4,7 +4,7 @@ and of shifted_gemm.cu explain places, units, slices and runs."""
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from gossamer.device.limits import Limits
 from gossamer.ops.algorithm import Variant
@@ -47,16 +47,6 @@ class ShiftedTile:
     def tile_units(self) -> int:
         """Units of a tile."""
         return self.units * self.warpgroups
-
-    @property
-    def work_group(self) -> int:
-        """Work-items of a work-group: the warpgroups that multiply, and four warps that copy."""
-        return 128 * (self.warpgroups + 1)
-
-    @property
-    def registers(self) -> tuple[int, int]:
-        """Registers of a copying work-item, and of a multiplying work-item."""
-        return (56, 240 if self.warpgroups == 1 else 224)
 
     @property
     def stage_bytes(self) -> int:
@@ -116,11 +106,6 @@ def units_of(problem: Conv2dProblem) -> int:
 def tile_of(variant: Variant) -> ShiftedTile:
     """Returns the tile of a variant."""
     return ShiftedTile(**{key: int(value) for key, value in variant.config})
-
-
-def config_of(tile: ShiftedTile) -> tuple[tuple[str, int], ...]:
-    """Returns a tile as the config of a variant."""
-    return tuple(asdict(tile).items())
 
 
 def fitting(problem: Conv2dProblem, limits: Limits) -> list[ShiftedTile]:

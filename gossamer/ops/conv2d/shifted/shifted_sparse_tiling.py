@@ -3,7 +3,7 @@ and of shifted_sparse.cu explain places, parts, stages and runs."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from gossamer.device.limits import Limits
 from gossamer.ops.algorithm import Variant
@@ -51,16 +51,6 @@ class SparseTile:
         return self.channel_warpgroups * self.place_warpgroups
 
     @property
-    def work_group(self) -> int:
-        """Work-items of a work-group: the warpgroups that multiply, and four warps that copy."""
-        return 128 * (self.warpgroups + 1)
-
-    @property
-    def registers(self) -> tuple[int, int]:
-        """Registers of a copying work-item, and of a multiplying work-item."""
-        return (56, 240 if self.warpgroups == 1 else 224)
-
-    @property
     def part(self) -> int:
         """Output channels of a work-group."""
         return ROWS * self.channel_warpgroups
@@ -81,13 +71,17 @@ class SparseTile:
 
     def shared_bytes(self, problem: Conv2dProblem) -> int:
         """Returns the bytes of shared memory of a work-group."""
-        return (BARRIERS_BYTES + RUNS * run_bytes(problem, self.tile_places, SLICE)
+        return (BARRIERS_BYTES + RUNS * self.run_bytes(problem)
                 + self.weight_slots * self.stage_bytes
                 + self.warpgroups * self.places * (2 * ROWS + _INDEX_BYTES))
 
     def run_pieces(self, problem: Conv2dProblem) -> int:
         """Returns the number of places of a run, rounded up to an odd number."""
         return run_pieces(problem, self.tile_places)
+
+    def run_bytes(self, problem: Conv2dProblem) -> int:
+        """Returns the bytes of a slot for a run."""
+        return run_bytes(problem, self.tile_places, SLICE)
 
     def grid(self, problem: Conv2dProblem, limits: Limits) -> tuple[int, int]:
         """Returns the number of ranges of places and the number of parts. Each pair of a range and
@@ -128,11 +122,6 @@ def tile_of(variant: Variant) -> SparseTile:
     return SparseTile(**{key: int(value) for key, value in variant.config})
 
 
-def config_of(tile: SparseTile) -> tuple[tuple[str, int], ...]:
-    """Returns a tile as the config of a variant."""
-    return tuple(asdict(tile).items())
-
-
 def eights_of(problem: Conv2dProblem) -> int:
     """Returns the number of eights of places, up to the eight of the last output."""
     return Places(problem).last // EIGHT + 1
@@ -157,13 +146,22 @@ def _largest(problem: Conv2dProblem, limits: Limits, places: int, across: int, a
     return None
 
 
+def slices_of(problem: Conv2dProblem) -> int:
+    """Returns the number of slices of the input channels."""
+    return -(-problem.channels // SLICE)
+
+
+def fewest_stages(problem: Conv2dProblem) -> int:
+    """Returns the number of stages of a part of 2:4 sparse weights."""
+    return slices_of(problem) * problem.kernel[0] * problem.kernel[1]
+
+
 def expected_stages(problem: Conv2dProblem, tile: SparseTile) -> float:
     """Returns the number of stages of a part that are expected by the share of fours of neighbours
     with more than two nonzeros, as if these fours were at random places."""
     fours = tile.part * SLICE // 4
     second = 1.0 - (1.0 - min(1.0, problem.weights_info.crowded)) ** fours
-    taps = problem.kernel[0] * problem.kernel[1]
-    return -(-problem.channels // SLICE) * taps * (1.0 + second)
+    return fewest_stages(problem) * (1.0 + second)
 
 
 def expected_us(problem: Conv2dProblem, tile: SparseTile, limits: Limits) -> float:
@@ -174,8 +172,8 @@ def expected_us(problem: Conv2dProblem, tile: SparseTile, limits: Limits) -> flo
     tiles = -(-(-(-eights_of(problem) // ranges) * EIGHT) // tile.tile_places)
     stage = max(_STAGE + _STAGE_PLACE * tile.places,
                 _SHORT_STAGE + _SHORT_STAGE_PLACE * tile.places)
-    slices = -(-problem.channels // SLICE)
-    cycles = (_TILE + slices * copy_cycles(problem, tile.tile_places, SLICE) * _COPY_SHARE
+    copies = slices_of(problem) * copy_cycles(problem, tile.tile_places, SLICE)
+    cycles = (_TILE + copies * _COPY_SHARE
               + expected_stages(problem, tile) * stage)
     # waves, where there are more work-groups than multiprocessors
     cycles *= tiles * -(-ranges * parts // limits.compute_units)

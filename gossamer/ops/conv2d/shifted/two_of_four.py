@@ -7,7 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import ROWS, SLICE, STAGE_HEADER, SparseTile
+from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import (
+    ROWS,
+    SLICE,
+    STAGE_HEADER,
+    SparseTile,
+    slices_of,
+)
 
 _FOURS = SLICE // 4
 """Fours of neighbouring input channels in a slice."""
@@ -70,7 +76,7 @@ def _fours_of(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: Sp
               ) -> np.ndarray:
     """Returns the weights as (parts, slices, taps, output channels, fours, 4 input channels), with
     zeros for channels of padding."""
-    parts, slices = tile.parts(problem), -(-problem.channels // SLICE)
+    parts, slices = tile.parts(problem), slices_of(problem)
     padded = np.zeros((parts * tile.part, slices * SLICE, *problem.kernel), np.float32)
     padded[:problem.out_channels, :problem.channels] = arrays["weight"]
     split = padded.reshape(parts, tile.part, slices, _FOURS, 4, -1)

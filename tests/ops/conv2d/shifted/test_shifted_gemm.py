@@ -16,6 +16,7 @@ from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.conv2d.shifted.places import Places
+from gossamer.ops.conv2d.shifted.product import registers
 from gossamer.ops.conv2d.shifted.shifted_gemm import ShiftedGemmMma, packed_stages
 from gossamer.ops.conv2d.shifted.shifted_gemm_tiling import ROWS, ShiftedTile, tile_of, units_of
 from gossamer.ops.weights import Weights
@@ -165,6 +166,6 @@ def test_tiles_take_registers_that_a_multiprocessor_has() -> None:
     device = RecordingDevice()
     for variant in (*ALGORITHM.variants(SAME, device), *ALGORITHM.variants(DEEP, device)):
         tile = tile_of(variant)
-        copy, multiply = tile.registers
+        copy, multiply = registers(tile.warpgroups)
         assert 128 * (copy + multiply * tile.warpgroups) <= 65536
         assert copy % 8 == multiply % 8 == 0

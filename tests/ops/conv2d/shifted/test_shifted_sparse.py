@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.shifted.product import registers
 from gossamer.ops.conv2d.shifted.shifted_sparse import ShiftedSparseMma
 from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import (
     ROWS,
@@ -171,7 +172,7 @@ def test_tiles_take_registers_that_a_multiprocessor_has() -> None:
     for problem in PROBLEMS.values():
         for variant in ALGORITHM.variants(problem, device):
             tile = tile_of(variant)
-            copy, multiply = tile.registers
+            copy, multiply = registers(tile.warpgroups)
             assert 128 * (copy + multiply * tile.warpgroups) <= 65536
             assert tile.shared_bytes(problem) <= device.limits.shared_bytes_opt_in
 
