@@ -67,10 +67,10 @@ class Code:
         """Defines a label at the present end of the code."""
         self.instructions.append(Instruction("label", (label,)))
 
-    def get(self, name: str, kind: str, *operands: Operand) -> str:
+    def get(self, name: str, kind: str, *operands: Operand, guard: str = "") -> str:
         """Appends an instruction and returns the new register that holds its result."""
         result = self.register(kind)
-        self.instructions.append(Instruction(name, (result, *operands)))
+        self.instructions.append(Instruction(name, (result, *operands), guard))
         return result
 
     def divided(self, number: str, by: int) -> tuple[str, str]:

@@ -75,7 +75,8 @@ class Machine:
     shared_bytes: bytes of shared memory.
     late: true where copies are carried out as late as possible.
     backward: true where the last warp runs first.
-    products: multiply-adds by the number of the warp, of all work-groups.
+    products, loads: multiply-adds, and loads from shared memory, by the number of the warp, of all
+    work-groups.
     """
 
     def __init__(self, code: Code, memory: Memory, parameters: Mapping[str, int],
@@ -86,7 +87,7 @@ class Machine:
                         if instruction.name == "label"}
         self._memory, self._parameters = memory, parameters
         self._shared_bytes, self._late, self._backward = shared_bytes, late, backward
-        self.products = Counter[int]()
+        self.products, self.loads = Counter[int](), Counter[int]()
 
     def launch(self, groups: Sequence[int], group: int) -> None:
         for y in range(groups[1]):
@@ -125,6 +126,11 @@ class Machine:
             if name == "bra.uni" and len(set(enabled[active].tolist())) > 1:
                 raise Fault("a uniform jump that part of a warp takes")
             active = active & enabled
+            if name.startswith("ld."):
+                # lanes that do not load have any number there: here one that spoils each result
+                unknown = np.full(WARP, 0xFFFFFFFF, np.uint32)
+                warp.registers.setdefault(str(operands[0]), unknown.view(
+                    _DTYPES[str(operands[0])[0]]))
         if not active.any() or name == "label":
             return
         if name in ("bra", "bra.uni"):
@@ -209,6 +215,7 @@ class Machine:
     def _move(self, warp: Warp, name: str, operands: Sequence[Operand],
               active: np.ndarray) -> None:
         action, space, *_, kind = name.split(".")
+        self.loads[warp.number] += (action, space) == ("ld", "shared")
         address, target = (operands if action == "st" else operands[::-1])
         if space == "param":
             assert isinstance(address, Address)

@@ -154,6 +154,8 @@ def test_prefetch_warps_share_what_the_other_warps_run_in_full() -> None:
     products = [machine.products[warp] for warp in range(division.work_group // WARP)]
     assert products[:workers] == [max(products)] * workers
     assert sum(products[workers:]) == max(products) > max(products[workers:])
+    # other warps may copy to what is read, so that the numbers would be neither old nor new
+    assert all(bool(machine.loads[warp]) == (warp < workers) for warp in range(len(products)))
 
 
 @pytest.mark.slow

@@ -262,16 +262,29 @@ def test_nothing_is_launched_for_nothing() -> None:
     assert launched(with_density(replace(DENSE, batch=0), 0.1)).calls == []
 
 
-@pytest.mark.sanitize
-def test_on_a_gpu(cuda: Device) -> None:
+GPU_CASES = [(1, Epilogue()), (2, BIAS_RESIDUAL_CLIP), (5, BIAS_SIGMOID), (64, SCALE_PRELU)]
+"""Batch sizes and epilogues of the tests on a GPU."""
+
+
+def check_every(step: int, cuda: Device, batch: int, epilogue: Epilogue) -> None:
+    """Checks every step-th variant of a convolution with strides, pads and groups."""
     algorithm = DirectSparseCompiled()
-    for batch, epilogue in ((1, Epilogue()), (2, BIAS_RESIDUAL_CLIP), (5, BIAS_SIGMOID),
-                            (64, SCALE_PRELU)):
-        problem = with_density(Conv2dProblem(batch, 12, 9, 7, 40, (3, 3), (1, 2), (1, 0, 1, 2),
-                                             groups=2, epilogue=epilogue), 0.2)
-        variants = list(algorithm.variants(problem, cuda))
-        assert len(variants) >= 4
-        check_variants(algorithm, problem, cuda, variants, sparse(problem, 0.2))
+    problem = with_density(Conv2dProblem(batch, 12, 9, 7, 40, (3, 3), (1, 2), (1, 0, 1, 2),
+                                         groups=2, epilogue=epilogue), 0.2)
+    variants = list(algorithm.variants(problem, cuda))[::step]
+    assert len(variants) >= 4
+    check_variants(algorithm, problem, cuda, variants, sparse(problem, 0.2))
+
+
+@pytest.mark.parametrize(("batch", "epilogue"), GPU_CASES)
+def test_on_a_gpu(cuda: Device, batch: int, epilogue: Epilogue) -> None:
+    check_every(1, cuda, batch, epilogue)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize(("batch", "epilogue"), GPU_CASES)
+def test_few_variants_on_a_gpu(cuda: Device, batch: int, epilogue: Epilogue) -> None:
+    check_every(6, cuda, batch, epilogue)
 
 
 @pytest.mark.sanitize

@@ -208,8 +208,8 @@ class _BlockCode:
 
     def _walk(self) -> None:
         """Emits all stages. While a stage is computed, the next stages are copied. Between two
-        barriers, prefetch warps run through the code of a stage, without regard to the numbers in
-        shared memory, and the other warps compute the previous stage. So prefetch warps copy their
+        barriers, prefetch warps run through the code of a stage, without its inputs, and the other
+        warps compute the previous stage. So prefetch warps copy their
         share of a stage's inputs one barrier earlier than the other warps copy their shares. Three
         buffers hold the two stages that are being copied and the stage that is read."""
         code, d = self.code, self.division
@@ -314,12 +314,14 @@ class _BlockCode:
                 self._widen(b)
 
     def _input(self, slot: int, row: int, column: int) -> str:
-        """Emits the load of the input that a tap reads from a slot."""
+        """Emits the load of the input that a tap reads from a slot. Prefetch warps do not load, as
+        other warps may copy to the slot meanwhile."""
         d = self.division
         down, right = d.problem.dilation
         offset = slot * d.plane + (row * down * d.patch_columns + column * right) * d.patch_pixel
         kind = ("ld.shared.b32", "r") if d.halves else ("ld.shared.f32", "f")
-        return self.code.get(*kind, Address(self._window, offset))
+        guard = f"!{self._is_prefetch}" if self._is_prefetch else ""
+        return self.code.get(*kind, Address(self._window, offset), guard=guard)
 
     def _make_room(self, chunk: Sequence[int]) -> None:
         """Emits, before a stage, the addition of a channel's float16 sums to its float32 sums,
