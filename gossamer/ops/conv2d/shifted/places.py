@@ -3,6 +3,10 @@ text at the top of runs.h explains both."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.dense.implicit_im2col import channels_in_memory
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -10,14 +14,18 @@ from gossamer.ops.strided import divisor
 
 MOST_PLACES = 2**30
 """The most places of all images, so that kernels can number them with 32-bit integers."""
-RUNS = 2
-"""Slots for runs. A run is the places that a tile reads, in the channels of a slice."""
 BARRIERS_BYTES = 1024
 """Bytes of shared memory for barriers, before the runs."""
 _MULTIPLE = 8
 """Channels that are copied, or stored, at once."""
 _ALIGNMENT = 1024
 """A run takes a multiple of this number of bytes."""
+
+_SLOTS = ((4, 0), (4, 8), (4, 6), (3, 0), (3, 8), (3, 6), (4, 4), (3, 4),
+          (2, 0), (2, 8), (2, 6), (2, 4), (2, 3))
+"""Numbers of slots for runs and for weights, the best first. Where taps have several remainders, a
+run is multiplied by few taps, so that more runs have to be on their way: by the times of windows of
+stride 2 on an H100. Elsewhere two slots for runs suffice."""
 
 # The rates below were fitted to 54 measured times of ResNet-50's 3x3 layers in batches of 64 and 8
 # on an H200.
@@ -33,26 +41,66 @@ _CACHED_BYTES = 35e6
 """Bytes that stay in the L2 cache from one layer to the next."""
 
 
-class Places:
-    """The places of a problem: the pixels of all images as one sequence, with the pads between
-    them.
+class Lines:
+    """The rows, or the columns, of the places of an image.
 
-    pitch: number of places of a row; the pads at the right of a row are also the left pads of the
-    next row.
-    image: number of places of an image; the pads below an image are also the pads above the next
-    image.
+    Taps whose numbers have the same remainder, modulo the number of remainders, read the same
+    pixels: every stride-th pixel, from another one on for each remainder.
+
+    remainders: number of remainders.
+    step: lines of places from a tap to the next tap with the same remainder.
+    reach: lines of places after an output that its last tap reads.
+    count: number of lines. Lines of pads that follow an image are also those that come before the
+    next one.
+    """
+
+    def __init__(self, problem: Conv2dProblem, axis: int) -> None:
+        size, outputs = ((problem.height, problem.out_height),
+                         (problem.width, problem.out_width))[axis]
+        kernel, stride = problem.kernel[axis], problem.stride[axis]
+        dilation, pad = problem.dilation[axis], problem.pads[axis]
+        common = math.gcd(stride, dilation)
+        self.remainders = min(kernel, stride // common)
+        self.step = dilation // common
+        self.reach = (kernel - 1) // self.remainders * self.step
+        ends = -(-(size + pad) // stride)
+        shared = max(0, -(-(pad - (self.remainders - 1) * dilation) // stride))
+        needed = outputs + self.reach
+        self.count = max(outputs, min(needed, max(needed - shared, ends)))
+
+
+class Places:
+    """The places of a problem: the pixels of all images that a tap reads as one sequence, with the
+    pads between them.
+
+    rows, columns: the lines of places of an image.
+    pitch: number of places of a row.
+    image: number of places of an image.
     last: the place of the last output.
     halo: number of places after a tile that the last tap reads.
+    remainders: number of pairs of remainders of a tap's row and column.
     """
 
     def __init__(self, problem: Conv2dProblem) -> None:
-        top, left, bottom, right = problem.pads
-        self.pitch = max(problem.width + max(left, right), problem.out_width)
-        rows = max(problem.height + max(top, bottom), problem.out_height)
-        self.image = rows * self.pitch
+        self.rows, self.columns = Lines(problem, 0), Lines(problem, 1)
+        self.pitch = self.columns.count
+        self.image = self.rows.count * self.pitch
         self.last = ((problem.batch - 1) * self.image + (problem.out_height - 1) * self.pitch
                      + problem.out_width - 1)
-        self.halo = (problem.kernel[0] - 1) * self.pitch + problem.kernel[1] - 1
+        self.halo = self.rows.reach * self.pitch + self.columns.reach
+        self.remainders = self.rows.remainders * self.columns.remainders
+
+
+def stage_order(problem: Conv2dProblem, slices: int) -> np.ndarray:
+    """Returns the run, the slice, and the tap's row and column of all stages, in the order in which
+    kernels multiply them, as (4, stages). A stage is a tap and a slice of input channels; a run is
+    a slice of the pixels that taps with the same remainders read."""
+    rows, columns = Lines(problem, 0).remainders, Lines(problem, 1).remainders
+    runs = np.ndindex(slices, rows, columns)
+    return np.array([(run, part_slice, row, column)
+                     for run, (part_slice, first_row, first_column) in enumerate(runs)
+                     for row in range(first_row, problem.kernel[0], rows)
+                     for column in range(first_column, problem.kernel[1], columns)]).T
 
 
 def cannot_shift(problem: Conv2dProblem) -> str | None:
@@ -60,14 +108,20 @@ def cannot_shift(problem: Conv2dProblem) -> str | None:
     it can."""
     if problem.kernel == (1, 1):
         return "takes windows of more than one tap"
-    if problem.stride != (1, 1) or problem.dilation != (1, 1) or problem.groups > 1:
-        return "takes windows of stride 1 without dilation, in one group"
+    if problem.groups > 1:
+        return f"{problem.groups} groups, takes one"
     if problem.channels % _MULTIPLE or problem.out_channels % _MULTIPLE:
         return (f"{problem.channels} to {problem.out_channels} channels, takes multiples of "
                 f"{_MULTIPLE}")
     if problem.outputs[0].size and problem.batch * Places(problem).image > MOST_PLACES:
         return f"more than {MOST_PLACES} pixels and pads"
     return None
+
+
+def slots_of(problem: Conv2dProblem) -> list[tuple[int, int]]:
+    """Returns the numbers of slots for runs and for weights that a tile may have, the best first.
+    With 0 slots for weights all weights are kept."""
+    return [slots for slots in _SLOTS if slots[0] == 2 or Places(problem).remainders > 1]
 
 
 def run_pieces(problem: Conv2dProblem, tile_places: int) -> int:
@@ -89,8 +143,9 @@ def geometry_arguments(problem: Conv2dProblem, variant: Variant, pieces: int, nb
     x_image, _, x_row, x_column = x.strides
     return [problem.batch * places.image, *divisor(places.image), *divisor(places.pitch),
             places.halo, pieces, nbytes, problem.channels, problem.height, problem.width,
-            problem.out_height, problem.out_width, *problem.pads[:2], x_image, x_row, x_column,
-            x.offset, y.offset, channels_in_memory(y)]
+            problem.out_height, problem.out_width, *problem.pads[:2], *problem.stride,
+            *problem.dilation, places.rows.remainders, places.columns.remainders,
+            x_image, x_row, x_column, x.offset, y.offset, channels_in_memory(y)]
 
 
 def copy_cycles(problem: Conv2dProblem, tile_places: int, channels: int) -> float:

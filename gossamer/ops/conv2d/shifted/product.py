@@ -38,7 +38,7 @@ def registers(warpgroups: int) -> tuple[int, int]:
 
 
 class ShiftedProduct(Algorithm):
-    """Computes a convolution with windows of stride 1 on tensor cores in float16 with float32 sums.
+    """Computes a convolution with windows on tensor cores in float16 with float32 sums.
 
     A work-group copies its pixels to shared memory once, with pads between the rows, so that every
     tap reads the same pixels at another offset. `implicit_gemm_mma` copies pixels once for each

@@ -3,12 +3,19 @@
  * The pixels and pads of all images are one sequence of places. A row has `pitch` places, and an
  * image has `image_places` places. Zeros are copied to the places of pads. The pads at the right of
  * a row are also the left pads of the next row. The place of an output is the place of its window's
- * first pixel, so the input of tap (r, s) lies r * pitch + s places further for every output.
- * Places without an output are computed like the other places, but not stored.
+ * first pixel, so the input of a tap lies equally many places further for every output: in a window
+ * of stride 1, that of tap (r, s) lies r * pitch + s places further. Places without an output are
+ * computed like the other places, but not stored.
  *
- * A run is the places of a tile and the `halo` places after the tile that the last tap reads, in
- * SLICE input channels. Runs are copied to RUNS slots in turn. Each slot has two barriers: the
- * first completes when the slot was filled, the second when the slot was multiplied.
+ * With stride 2, the taps of even rows and those of odd rows read different pixels. In general, taps
+ * read the same pixels where their rows have the same remainder modulo remainders_h, and their
+ * columns modulo remainders_w. Pixels from one place to the next are a stride apart. Each pair of
+ * remainders has its own places, which begin with the pixel of the first tap that has them.
+ *
+ * A run is the places of a tile and the `halo` places after the tile that the last tap reads, for a
+ * pair of remainders, in SLICE input channels. Runs are copied to RUN_SLOTS slots in turn: those
+ * of a slice for all pairs of remainders, then those of the next slice. Each slot has two barriers:
+ * the first completes when the slot was filled, the second when the slot was multiplied.
  *
  * A place of a run has CHUNKS chunks of 8 channels, each a piece of 16 bytes. With 8 chunks a place
  * is a line of 128 bytes, whose piece p is stored as piece p ^ line % 8. With fewer chunks the
@@ -21,13 +28,13 @@
 #ifndef SLICE
 #define SLICE 64 /* input channels that are copied at once */
 #endif
+#define RUN_SLOTS 2 /* slots for runs */
 #endif
 
 #include "dialect/common.h"
 #include "ptx/cp_async.h"
 #include "ptx/mbarrier.h"
 
-#define RUNS 2
 #define CHUNKS (SLICE / 8)
 #define LINES (CHUNKS == 8) /* whether a place is a line of 128 bytes */
 #define COPY_WARPS 3        /* warps that copy runs */
@@ -37,11 +44,14 @@
 #define GEOMETRY_PARAMETERS                                                                     \
     int places, DIVISOR(image_places), DIVISOR(pitch), int halo, int run_pieces, int run_bytes, \
         int channels, int height, int width, int out_height, int out_width, int pad_top,        \
-        int pad_left, int x_image, int x_row, int x_column, int x_first, int y_first, int y_channels
+        int pad_left, int stride_h, int stride_w, int dilation_h, int dilation_w,               \
+        int remainders_h, int remainders_w, int x_image, int x_row, int x_column, int x_first,  \
+        int y_first, int y_channels
 #define GEOMETRY                                                                                  \
     {places, image_places, image_places_multiplier, image_places_shift, pitch, pitch_multiplier,  \
      pitch_shift, halo, run_pieces, run_bytes, channels, height, width, out_height, out_width,    \
-     pad_top, pad_left, x_image, x_row, x_column, x_first, y_first, y_channels}
+     pad_top, pad_left, stride_h, stride_w, dilation_h, dilation_w, remainders_h, remainders_w,   \
+     x_image, x_row, x_column, x_first, y_first, y_channels}
 
 /* places: number of places of all images. run_pieces: pieces from a chunk of a run to the next.
  * run_bytes: bytes of a slot. x_image, x_row, x_column: elements of x from an image, a row or a
@@ -51,7 +61,9 @@ struct Geometry {
     int places, image_places, image_places_multiplier, image_places_shift;
     int pitch, pitch_multiplier, pitch_shift;
     int halo, run_pieces, run_bytes, channels, height, width, out_height, out_width;
-    int pad_top, pad_left, x_image, x_row, x_column, x_first, y_first, y_channels;
+    int pad_top, pad_left, stride_h, stride_w, dilation_h, dilation_w;
+    int remainders_h, remainders_w;
+    int x_image, x_row, x_column, x_first, y_first, y_channels;
 };
 
 /* Copies the runs of all tiles from place `first` to place `last`, each in all slices. copier: the
@@ -71,56 +83,67 @@ struct Geometry {
     uint first_to = LINES ? first_line * 128 + ((chunk ^ first_line % 8) << 4)
                           : (chunk * its.run_pieces + first_line) << 4;
     /* A step of LINE_STEP places is a step of step_images images, step_rows rows and
-     * step_columns columns, and of step_from elements of x. */
-    int image_rows = (int)QUOTIENT(its.image_places, its.pitch);
+     * step_columns columns of pixels, and of step_from elements of x. */
+    int image_rows = (int)QUOTIENT(its.image_places, its.pitch) * its.stride_h;
+    int row_columns = its.pitch * its.stride_w;
     int step_images = (int)QUOTIENT(LINE_STEP, its.image_places);
     int step_places = LINE_STEP - step_images * its.image_places;
     int step_rows = (int)QUOTIENT(step_places, its.pitch);
-    int step_columns = step_places - step_rows * its.pitch;
+    int step_columns = (step_places - step_rows * its.pitch) * its.stride_w;
+    step_rows *= its.stride_h;
     int step_from = step_images * its.x_image + step_rows * its.x_row + step_columns * its.x_column;
+    int next_row = its.stride_h * its.x_row - row_columns * its.x_column;
     for (int tile = first; tile < last; tile += tile_places) {
         int lines = (last - tile < tile_places ? last - tile : tile_places) + its.halo;
         int lines_inside = its.places - tile, first_place = tile + first_line;
         int first_image = (int)QUOTIENT(first_place, its.image_places);
         int in_image = first_place - first_image * its.image_places;
         int first_row = (int)QUOTIENT(in_image, its.pitch);
-        int first_column = in_image - first_row * its.pitch - its.pad_left;
-        first_row -= its.pad_top;
+        int first_column = (in_image - first_row * its.pitch) * its.stride_w - its.pad_left;
+        first_row = first_row * its.stride_h - its.pad_top;
         int first_from = its.x_first + first_image * its.x_image + first_row * its.x_row
                          + first_column * its.x_column;
         for (int slice = 0; slice < slices; slice++) {
-            if (phase > 0)
-                mbarrier_wait_parity(read + slot, phase - 1);
-            uint to = runs + slot * its.run_bytes + first_to;
             int channel = slice * SLICE + chunk * 8;
             int end = channel < its.channels ? lines_inside : 0;
             bool has_upper = channel + CHUNKS / 2 * 8 < its.channels;
-            int row = first_row, column = first_column, from = first_from + channel;
-            UNROLL_BY(2) for (int line = first_line; line < lines; line += LINE_STEP) {
-                bool inside = (uint)row < (uint)its.height && (uint)column < (uint)its.width
-                              && line < end;
-                const HALF *source = x + (uint)(inside ? from : 0);
-                cp_async_16(to, source, inside ? 16 : 0);
-                cp_async_16(LINES ? to ^ to_upper : to + to_upper, source + CHUNKS / 2 * 8,
-                            inside && has_upper ? 16 : 0);
-                to += LINE_STEP * (LINES ? 128 : 16);
-                column += step_columns;
-                row += step_rows;
-                from += step_from;
-                if (column >= its.pitch - its.pad_left) {
-                    column -= its.pitch;
-                    row++;
-                    from += its.x_row - its.pitch * its.x_column;
+            for (int tap_row = 0; tap_row < its.remainders_h; tap_row++) {
+                int down = tap_row * its.dilation_h, row_end = image_rows - its.pad_top + down;
+                for (int tap_column = 0; tap_column < its.remainders_w; tap_column++) {
+                    int right = tap_column * its.dilation_w;
+                    int column_end = row_columns - its.pad_left + right;
+                    if (phase > 0)
+                        mbarrier_wait_parity(read + slot, phase - 1);
+                    uint to = runs + slot * its.run_bytes + first_to;
+                    int row = first_row + down, column = first_column + right;
+                    int from = first_from + channel + down * its.x_row + right * its.x_column;
+                    UNROLL_BY(2) for (int line = first_line; line < lines; line += LINE_STEP) {
+                        bool inside = (uint)row < (uint)its.height
+                                      && (uint)column < (uint)its.width && line < end;
+                        const HALF *source = x + (uint)(inside ? from : 0);
+                        cp_async_16(to, source, inside ? 16 : 0);
+                        cp_async_16(LINES ? to ^ to_upper : to + to_upper, source + CHUNKS / 2 * 8,
+                                    inside && has_upper ? 16 : 0);
+                        to += LINE_STEP * (LINES ? 128 : 16);
+                        column += step_columns;
+                        row += step_rows;
+                        from += step_from;
+                        if (column >= column_end) {
+                            column -= row_columns;
+                            row += its.stride_h;
+                            from += next_row;
+                        }
+                        if (row >= row_end) {
+                            row -= image_rows;
+                            from += its.x_image - image_rows * its.x_row;
+                        }
+                    }
+                    cp_async_mbarrier_arrive(filled + slot);
+                    if (++slot == RUN_SLOTS) {
+                        slot = 0;
+                        phase++;
+                    }
                 }
-                if (row >= image_rows - its.pad_top) {
-                    row -= image_rows;
-                    from += its.x_image - image_rows * its.x_row;
-                }
-            }
-            cp_async_mbarrier_arrive(filled + slot);
-            if (++slot == RUNS) {
-                slot = 0;
-                phase++;
             }
         }
     }

@@ -1,14 +1,13 @@
-/* Convolution with windows of stride 1 as one matrix product for each tap. All products read the
- * same pixels in shared memory, shifted by the tap (sm_90a, float16 with float32 sums).
+/* Convolution as one matrix product for each tap. All products read the same pixels in shared
+ * memory, shifted by the tap (sm_90a, float16 with float32 sums).
  *
  *   y[place, m] = sum over taps, k of x[place + shift of the tap, k] * weight[tap, k, m]
  *
  * runs.h explains places, runs and slots.
  *
  * A unit is 64 places: the rows of a product of a warpgroup (four warps). A work-group computes
- * TILE_M output channels of a range of units, in tiles of up to TILE_UNITS units, with a run of the
- * tile's places for each slice of SLICE input channels. The weights of a tap and a slice are a
- * stage. The slots for stages are a ring of WEIGHT_SLOTS slots. With KEEPS_WEIGHTS each stage has
+ * TILE_M output channels of a range of units, in tiles of up to TILE_UNITS units. The weights of a
+ * tap and a slice of SLICE input channels are a stage. The stages of a run follow one another. The slots for stages are a ring of WEIGHT_SLOTS slots. With KEEPS_WEIGHTS each stage has
  * its own slot instead, so that weights are copied only once.
  *
  * WARPGROUPS warpgroups multiply, each up to UNITS units of a tile. There are four more warps: one
@@ -25,6 +24,7 @@
 #define WARPGROUPS 2 /* warpgroups that multiply */
 #define UNITS 1 /* units of a tile that a warpgroup multiplies, at most */
 #define SLICE 64 /* input channels that are copied at once */
+#define RUN_SLOTS 2 /* slots for runs */
 #define WEIGHT_SLOTS 0 /* slots for stages, where weights are not kept */
 #define KEEPS_WEIGHTS 1 /* 1: each stage has its own slot and is copied once */
 #define COPIER_REGISTERS 56 /* registers of a work-item that copies */
@@ -52,85 +52,105 @@ struct ALIGNED(1024) Memory {
 };
 
 /* The state of a consumer warpgroup, which multiplies: where runs and weights lie, their barriers,
- * the slots that it reads next, and how often it has used all slots (phase). */
+ * the slots that it reads next, and how often it has used all slots (phase). slices: the runs of a
+ * pair of remainders. step_h, step_w: rows and columns of places from a tap to the next one that has
+ * the same remainder. */
 struct Multiplier {
     uint runs, kept, group;
-    int run_bytes, run_pieces, slices, taps, kernel_w, pitch;
+    int run_bytes, run_pieces, slices, kernel_h, kernel_w, remainders_h, remainders_w;
+    int step_h, step_w, pitch;
     ulong *run_filled, *run_read, *weights_filled, *weights_read;
     int run_slot, weight_slot;
     uint run_phase, weight_phase;
+    ulong *last_run, *last_weights;
 };
+
+/* Adds the products of a stage to the sums of the warpgroup's first `units` units. Its products are
+ * in flight then, but those of the stage before have ended, so that their slots are released. run:
+ * the warpgroup's places in shared memory. shift: by how many places the tap is shifted. stage: the
+ * number of the stage in the tile. starts: whether it is the first stage of its run. */
+template <int units>
+INLINE void multiply_stage(float (&sums)[UNITS][TILE_M / 8][4], Multiplier &its, uint run, int shift,
+                           int stage, bool starts)
+{
+    int slot = KEEPS_WEIGHTS ? stage : its.weight_slot;
+    mbarrier_wait_parity(its.weights_filled + slot, KEEPS_WEIGHTS ? 0 : its.weight_phase);
+    ulong weights = tile_descriptor(its.kept + slot * STAGE_BYTES, TILE_M, 8);
+    wgmma_fence();
+    UNROLL for (int i = 0; i < units; i++) {
+#if LINES
+        ulong lines = matrix_descriptor(run + (i * (WARPGROUPS * UNIT) + shift) * 128);
+        int step_pieces = 2;
+#else
+        ulong lines =
+            tile_descriptor(run + (i * (WARPGROUPS * UNIT) + shift) * 16, its.run_pieces, 8);
+        int step_pieces = 2 * its.run_pieces;
+#endif
+        UNROLL for (int step = 0; step < STEPS; step++)
+            wgmma(sums[i], lines + step * step_pieces, weights + step * (2 * TILE_M));
+    }
+    wgmma_commit_group();
+    if (stage > 0) {
+        wgmma_wait_group<1>();
+#if !KEEPS_WEIGHTS
+        mbarrier_arrive_warp(its.last_weights);
+#endif
+        if (starts)
+            mbarrier_arrive_warp(its.last_run);
+    }
+#if !KEEPS_WEIGHTS
+    its.last_weights = its.weights_read + its.weight_slot;
+    if (++its.weight_slot == WEIGHT_SLOTS) {
+        its.weight_slot = 0;
+        its.weight_phase++;
+    }
+#endif
+}
 
 /* Adds the products of a tile to the sums of the warpgroup's first `units` units. */
 template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][4], Multiplier &its)
 {
-    ulong *last_run = its.run_read;
-    [[maybe_unused]] ulong *last_weights = its.weights_read;
-    for (int slice = 0; slice < its.slices; slice++) {
-        mbarrier_wait_parity(its.run_filled + its.run_slot, its.run_phase);
-        fence_proxy_async();
-        uint run = its.runs + its.run_slot * its.run_bytes
-                   + its.group * (UNIT * (LINES ? 128 : 16));
-        int shift = 0, tap_column = 0;
-        for (int tap = 0; tap < its.taps; tap++) {
-            int slot = KEEPS_WEIGHTS ? slice * its.taps + tap : its.weight_slot;
-            mbarrier_wait_parity(its.weights_filled + slot, KEEPS_WEIGHTS ? 0 : its.weight_phase);
-            ulong weights = tile_descriptor(its.kept + slot * STAGE_BYTES, TILE_M, 8);
-            wgmma_fence();
-            UNROLL for (int i = 0; i < units; i++) {
-#if LINES
-                ulong lines = matrix_descriptor(run + (i * (WARPGROUPS * UNIT) + shift) * 128);
-                int step_pieces = 2;
-#else
-                ulong lines = tile_descriptor(run + (i * (WARPGROUPS * UNIT) + shift) * 16,
-                                              its.run_pieces, 8);
-                int step_pieces = 2 * its.run_pieces;
-#endif
-                UNROLL for (int step = 0; step < STEPS; step++)
-                    wgmma(sums[i], lines + step * step_pieces, weights + step * (2 * TILE_M));
+    int stage = 0;
+    for (int slice = 0; slice < its.slices; slice++)
+        for (int first_row = 0; first_row < its.remainders_h; first_row++)
+            for (int first_column = 0; first_column < its.remainders_w; first_column++) {
+                mbarrier_wait_parity(its.run_filled + its.run_slot, its.run_phase);
+                fence_proxy_async();
+                uint run = its.runs + its.run_slot * its.run_bytes
+                           + its.group * (UNIT * (LINES ? 128 : 16));
+                bool starts = true;
+                int row_shift = 0;
+                for (int row = first_row; row < its.kernel_h; row += its.remainders_h) {
+                    int shift = row_shift;
+                    for (int column = first_column; column < its.kernel_w;
+                         column += its.remainders_w) {
+                        multiply_stage<units>(sums, its, run, shift, stage++, starts);
+                        starts = false;
+                        shift += its.step_w;
+                    }
+                    row_shift += its.step_h * its.pitch;
+                }
+                its.last_run = its.run_read + its.run_slot;
+                if (++its.run_slot == RUN_SLOTS) {
+                    its.run_slot = 0;
+                    its.run_phase++;
+                }
             }
-            wgmma_commit_group();
-            if (slice + tap > 0) {
-                wgmma_wait_group<1>();
-#if !KEEPS_WEIGHTS
-                mbarrier_arrive_warp(last_weights);
-#endif
-                if (tap == 0)
-                    mbarrier_arrive_warp(last_run);
-            }
-#if !KEEPS_WEIGHTS
-            last_weights = its.weights_read + its.weight_slot;
-            if (++its.weight_slot == WEIGHT_SLOTS) {
-                its.weight_slot = 0;
-                its.weight_phase++;
-            }
-#endif
-            shift++;
-            if (++tap_column == its.kernel_w) {
-                tap_column = 0;
-                shift += its.pitch - its.kernel_w;
-            }
-        }
-        last_run = its.run_read + its.run_slot;
-        if (++its.run_slot == RUNS) {
-            its.run_slot = 0;
-            its.run_phase++;
-        }
-    }
     wgmma_wait_group<0>();
 #if !KEEPS_WEIGHTS
-    mbarrier_arrive_warp(last_weights);
+    mbarrier_arrive_warp(its.last_weights);
 #endif
-    mbarrier_arrive_warp(last_run);
+    mbarrier_arrive_warp(its.last_run);
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
-    const HALF *RESTRICT x, const uint4 *RESTRICT weight, HALF *RESTRICT y, int units, int kernel_w,
-    int taps, int slices, int out_channels, GEOMETRY_PARAMETERS EPILOGUE_PARAMETERS)
+    const HALF *RESTRICT x, const uint4 *RESTRICT weight, HALF *RESTRICT y, int units, int kernel_h,
+    int kernel_w, int step_h, int step_w, int slices, int out_channels,
+    GEOMETRY_PARAMETERS EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(Memory, memory)
     pdl_trigger();
-    int item = LOCAL_ID(0), stages = slices * taps;
+    int item = LOCAL_ID(0), stages = slices * kernel_h * kernel_w;
     const Geometry geometry = GEOMETRY;
     /* The warp's number is taken from lane 0, which tells the compiler that all lanes have the same
      * number. The compiler then keeps values that follow from it in uniform registers, from which
@@ -138,13 +158,13 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     uint warp = __shfl_sync(0xffffffffu, (uint)item / 32, 0);
     uint lane = (uint)item % 32, group = warp / 4;
     uint runs = shared_address(memory) + BARRIERS_BYTES;
-    uint kept = runs + RUNS * run_bytes;
+    uint kept = runs + RUN_SLOTS * run_bytes;
     int weight_slots = KEEPS_WEIGHTS ? stages : WEIGHT_SLOTS;
-    ulong *run_filled = (ulong *)memory, *run_read = run_filled + RUNS;
-    ulong *weights_filled = run_read + RUNS;
+    ulong *run_filled = (ulong *)memory, *run_read = run_filled + RUN_SLOTS;
+    ulong *weights_filled = run_read + RUN_SLOTS;
     [[maybe_unused]] ulong *weights_read = weights_filled + weight_slots;
     if (item == 0) {
-        UNROLL for (int slot = 0; slot < RUNS; slot++) {
+        UNROLL for (int slot = 0; slot < RUN_SLOTS; slot++) {
             mbarrier_init(run_filled + slot, 32 * COPY_WARPS);
             mbarrier_init(run_read + slot, 4 * WARPGROUPS);
         }
@@ -197,8 +217,9 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
     setmaxnreg_inc<MULTIPLIER_REGISTERS>();
     pdl_wait();
 
-    Multiplier its = {runs, kept, group, run_bytes, run_pieces, slices, taps, kernel_w, pitch,
-                      run_filled, run_read, weights_filled, weights_read, 0, 0, 0, 0};
+    Multiplier its = {runs, kept, group, run_bytes, run_pieces, slices, kernel_h, kernel_w,
+                      remainders_h, remainders_w, step_h, step_w, pitch, run_filled, run_read,
+                      weights_filled, weights_read, 0, 0, 0, 0, run_read, weights_read};
     auto store = [&](float4 lower, float4 upper, int index, int channel) {
         bool stored = index >= 0 && channel < out_channels;
         channel = channel < out_channels ? channel : 0;

@@ -12,12 +12,12 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.shifted.places import (
     BARRIERS_BYTES,
     CYCLES_PER_MICROSECOND,
-    RUNS,
     Places,
     copy_cycles,
     moving_us,
     run_bytes,
     run_pieces,
+    slots_of,
 )
 
 ROWS = 64
@@ -34,6 +34,7 @@ class ShiftedTile:
     warpgroups: groups of four warps that multiply.
     units: products of ROWS places that each warpgroup computes at once.
     slice: input channels that are copied at once, a multiple of 16.
+    run_slots: slots for runs.
     weight_slots: slots for the weights of a tap and a slice; 0 where all weights are kept.
     """
 
@@ -41,6 +42,7 @@ class ShiftedTile:
     warpgroups: int
     units: int
     slice: int
+    run_slots: int
     weight_slots: int
 
     @property
@@ -55,7 +57,11 @@ class ShiftedTile:
 
     def stages(self, problem: Conv2dProblem) -> int:
         """Returns the number of stages of a tile: one for each tap of each slice."""
-        return -(-problem.channels // self.slice) * problem.kernel[0] * problem.kernel[1]
+        return self.slices(problem) * problem.kernel[0] * problem.kernel[1]
+
+    def slices(self, problem: Conv2dProblem) -> int:
+        """Returns the number of slices of the input channels."""
+        return -(-problem.channels // self.slice)
 
     def run_pieces(self, problem: Conv2dProblem) -> int:
         """Returns the number of places of a run, rounded up to an odd number."""
@@ -67,7 +73,7 @@ class ShiftedTile:
 
     def shared_bytes(self, problem: Conv2dProblem) -> int:
         """Returns the bytes of shared memory of a work-group."""
-        return (BARRIERS_BYTES + RUNS * self.run_bytes(problem)
+        return (BARRIERS_BYTES + self.run_slots * self.run_bytes(problem)
                 + (self.weight_slots or self.stages(problem)) * self.stage_bytes)
 
     def grid(self, problem: Conv2dProblem, limits: Limits) -> tuple[int, int]:
@@ -80,8 +86,6 @@ class ShiftedTile:
 
 _SHAPES = ((64, 2, 2), (64, 2, 1), (128, 2, 2), (128, 2, 1), (256, 2, 1), (256, 1, 1))
 """Columns, warpgroups and units of the tiles that are offered."""
-_WEIGHT_SLOTS = (0, 8, 6, 4, 3)
-"""Numbers of slots for weights, where 0 keeps all weights; the first number that fits is taken."""
 _SLICES = (64, 32)
 """The most channels of a slice; the first number that fits is taken. With 64 channels a place is a
 line of 128 bytes."""
@@ -119,12 +123,12 @@ def fitting(problem: Conv2dProblem, limits: Limits) -> list[ShiftedTile]:
 def _largest(problem: Conv2dProblem, limits: Limits, columns: int, warpgroups: int, units: int
              ) -> ShiftedTile | None:
     """Returns the first tile of a shape that fits the shared memory, in the order of _SLICES and
-    then of _WEIGHT_SLOTS; None where no tile fits."""
-    for most, slots in itertools.product(_SLICES, _WEIGHT_SLOTS):
+    then of slots; None where no tile fits."""
+    for most, (run_slots, weight_slots) in itertools.product(_SLICES, slots_of(problem)):
         slices = -(-problem.channels // most)
         tile = ShiftedTile(columns, warpgroups, units, -(-problem.channels // (16 * slices)) * 16,
-                           slots)
-        if (slots or tile.stages(problem) <= _MOST_KEPT) and (
+                           run_slots, weight_slots)
+        if (weight_slots or tile.stages(problem) <= _MOST_KEPT) and (
                 tile.shared_bytes(problem) <= limits.shared_bytes_opt_in):
             return tile
     return None
@@ -152,7 +156,7 @@ def _cycles(problem: Conv2dProblem, tile: ShiftedTile, units: int) -> float:
     # the rows and the columns of a product are both read from shared memory
     product = max(tile.columns / 2, 16 + tile.columns / 4)
     of_a_group = -(-units // tile.warpgroups)
-    slices = stages // (problem.kernel[0] * problem.kernel[1])
-    return (_TILE + slices * copy_cycles(problem, units * ROWS, tile.slice)
+    runs = Places(problem).remainders * tile.slices(problem)
+    return (_TILE + runs * copy_cycles(problem, units * ROWS, tile.slice)
             + stages * tile.slice // 16
             * max(units * product, of_a_group * (_ISSUE_CYCLES + _ISSUE_SHARE * product)))

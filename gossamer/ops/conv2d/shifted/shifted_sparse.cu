@@ -1,6 +1,6 @@
-/* Convolution with windows of stride 1 as one matrix product for each tap, on the tensor cores for
- * 2:4 sparse weights (sm_90a, float16 with float32 sums). All products read the same pixels in
- * shared memory, shifted by the tap.
+/* Convolution as one matrix product for each tap, on the tensor cores for 2:4 sparse weights
+ * (sm_90a, float16 with float32 sums). All products read the same pixels in shared memory, shifted by
+ * the tap.
  *
  *   y[m, place] = sum over taps, k of weight[tap, m, k] * x[k, place + shift of the tap]
  *
@@ -14,12 +14,13 @@
  * A stage is the weights of a part for one tap and one slice of SLICE input channels. A part may
  * have no stage for a tap and a slice, where all these weights are zero, or two of them, where some
  * four neighbours have more than two weights that are not zero: the second stage has the others.
- * The stages of a slice follow one another. Stage s of all parts is before stage s + 1 of all parts
+ * The stages of a run follow one another. Stage s of all parts is before stage s + 1 of all parts
  * in memory. The slots for stages are a ring of WEIGHT_SLOTS slots with two barriers each, like
  * slots for runs. A stage consists of, in bytes:
  *   4096 for each 64 channels: values as [step of 32 channels][half of 8 values][channel][value]
  *   512 for each 64 channels: a word for each work-item of a warpgroup, which wgmma_sparse explains
- *   16: row and column of the tap in the first word; its sign bit says that the slice ends here
+ *   16: the first word; its upper and lower 16 bits are the rows and the columns of places by which
+ *       the tap is shifted, and its sign bit says that this is the run's last stage
  *
  * Results are transposed through shared memory, so that a work-item stores 8 channels of a place at
  * once. */
@@ -28,6 +29,7 @@
 #define TILE_N 64 /* places of a product: a multiple of 32 from 64 to 256 */
 #define CHANNEL_WARPGROUPS 2 /* warpgroups that compute different channels of the same places */
 #define PLACE_WARPGROUPS 1 /* warpgroups that compute different places of the same channels */
+#define RUN_SLOTS 2 /* slots for runs */
 #define WEIGHT_SLOTS 4 /* slots for stages */
 #define COPIER_REGISTERS 56 /* registers of a work-item that copies */
 #define MULTIPLIER_REGISTERS 224 /* registers of a work-item that multiplies */
@@ -59,18 +61,19 @@ struct ALIGNED(1024) Memory {
 };
 
 /* The state of a warpgroup that multiplies: where in shared memory runs and weights lie, their
- * barriers, the slots that it reads next, and how often it has used all slots (phase). slice: the
- * slice of the next stage. starts: whether that stage is the slice's first one. last_run,
+ * barriers, the slots that it reads next, and how often it has used all slots (phase). tile_runs: the
+ * runs of a tile. runs_left: the runs of this tile that have stages left. starts: whether the next
+ * stage is the first one of its run. last_run,
  * last_weights: barriers of slots that products in flight may still read; null where there are
  * none. */
 struct Multiplier {
     const char *memory;
     uint runs, weights, channel_group, place_group;
-    int run_bytes, slices, pitch;
+    int run_bytes, tile_runs, pitch;
     ulong *run_filled, *run_read, *weights_filled, *weights_read;
     int run_slot, weight_slot;
     uint run_phase, weight_phase;
-    int slice;
+    int runs_left;
     bool starts;
     ulong *last_run, *last_weights;
 };
@@ -116,21 +119,21 @@ INLINE bool multiply_stage(float (&sums)[TILE_N / 8][4], Multiplier &its, uint &
     }
     its.starts = tap >> 31;
     if (its.starts) {
-        its.slice++;
+        its.runs_left--;
         its.last_run = its.run_read + its.run_slot;
-        if (++its.run_slot == RUNS) {
+        if (++its.run_slot == RUN_SLOTS) {
             its.run_slot = 0;
             its.run_phase++;
         }
     }
-    return its.slice == its.slices;
+    return its.runs_left == 0;
 }
 
 /* Adds the products of a tile to the sums of the warpgroup. */
 INLINE void multiply_tile(float (&sums)[TILE_N / 8][4], Multiplier &its)
 {
     uint even = 0, odd = 0;
-    its.slice = 0;
+    its.runs_left = its.tile_runs;
     its.starts = true;
     its.last_run = its.last_weights = 0;
     while (!multiply_stage(sums, its, even, odd) && !multiply_stage(sums, its, odd, even))
@@ -154,11 +157,11 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
     uint warp = __shfl_sync(0xffffffffu, (uint)item / 32, 0);
     uint lane = (uint)item % 32, group = warp / 4;
     uint runs = shared_address(memory) + BARRIERS_BYTES;
-    uint weights = runs + RUNS * run_bytes;
-    ulong *run_filled = (ulong *)memory, *run_read = run_filled + RUNS;
-    ulong *weights_filled = run_read + RUNS, *weights_read = weights_filled + WEIGHT_SLOTS;
+    uint weights = runs + RUN_SLOTS * run_bytes;
+    ulong *run_filled = (ulong *)memory, *run_read = run_filled + RUN_SLOTS;
+    ulong *weights_filled = run_read + RUN_SLOTS, *weights_read = weights_filled + WEIGHT_SLOTS;
     if (item == 0) {
-        UNROLL for (int slot = 0; slot < RUNS; slot++) {
+        UNROLL for (int slot = 0; slot < RUN_SLOTS; slot++) {
             mbarrier_init(run_filled + slot, 32 * COPY_WARPS);
             mbarrier_init(run_read + slot, 4 * WARPGROUPS);
         }
@@ -206,7 +209,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
 
     uint channel_group = group % CHANNEL_WARPGROUPS, place_group = group / CHANNEL_WARPGROUPS;
     Multiplier its = {(const char *)memory, runs, weights, channel_group, place_group,
-                      run_bytes, slices, pitch, run_filled, run_read, weights_filled,
+                      run_bytes, remainders_h * remainders_w * slices, pitch, run_filled, run_read, weights_filled,
                       weights_read, 0, 0, 0, 0, 0, true, 0, 0};
     uint results = weights + WEIGHT_SLOTS * STAGE_BYTES + group * STORED_BYTES;
     const char *result_bytes = (const char *)memory + (results - shared_address(memory));

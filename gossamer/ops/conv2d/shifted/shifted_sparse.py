@@ -68,7 +68,8 @@ class ShiftedSparseMma(ShiftedProduct):
 
     def macros(self, tile: SparseTile) -> Mapping[str, int]:
         return {"TILE_N": tile.places, "CHANNEL_WARPGROUPS": tile.channel_warpgroups,
-                "PLACE_WARPGROUPS": tile.place_warpgroups, "WEIGHT_SLOTS": tile.weight_slots}
+                "PLACE_WARPGROUPS": tile.place_warpgroups, "RUN_SLOTS": tile.run_slots,
+                "WEIGHT_SLOTS": tile.weight_slots}
 
     def packed(self, weights: Weights, problem: Conv2dProblem, tile: SparseTile) -> list[Buffer]:
         return [weights.packed(f"{name} of shifted_sparse_mma {tile.channel_warpgroups}",

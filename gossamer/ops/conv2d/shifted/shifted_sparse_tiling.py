@@ -11,12 +11,12 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.shifted.places import (
     BARRIERS_BYTES,
     CYCLES_PER_MICROSECOND,
-    RUNS,
     Places,
     copy_cycles,
     moving_us,
     run_bytes,
     run_pieces,
+    slots_of,
 )
 
 SLICE = 64
@@ -27,7 +27,7 @@ channels."""
 EIGHT = 8
 """Ranges of places begin at multiples of this number."""
 STAGE_HEADER = 16
-"""Bytes of a stage that say which tap it multiplies."""
+"""Bytes of a stage that say by how many places its tap is shifted."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,14 @@ class SparseTile:
     places: places of a product, a multiple of 32.
     channel_warpgroups: warpgroups that compute different channels of the same places.
     place_warpgroups: warpgroups that compute different places of the same channels.
+    run_slots: slots for runs.
     weight_slots: slots for stages.
     """
 
     places: int
     channel_warpgroups: int
     place_warpgroups: int
+    run_slots: int
     weight_slots: int
 
     @property
@@ -71,7 +73,7 @@ class SparseTile:
 
     def shared_bytes(self, problem: Conv2dProblem) -> int:
         """Returns the bytes of shared memory of a work-group."""
-        return (BARRIERS_BYTES + RUNS * self.run_bytes(problem)
+        return (BARRIERS_BYTES + self.run_slots * self.run_bytes(problem)
                 + self.weight_slots * self.stage_bytes
                 + self.warpgroups * self.places * (2 * ROWS + _INDEX_BYTES))
 
@@ -97,8 +99,6 @@ _WARPGROUPS = ((2, 1), (1, 2))
 """Warpgroups along channels and along places of the tiles that are offered."""
 _PLACES = (256, 224, 192, 160, 128, 96, 64)
 """Places of a product of the tiles that are offered."""
-_WEIGHT_SLOTS = (8, 6, 4, 3)
-"""Numbers of slots for stages; the first number that fits is taken."""
 _MOST_TILES = 4
 """The most tiles that are offered for a layer."""
 # The rates below were fitted to 176 measured times of ResNet-50's 3x3 layers, with three patterns
@@ -138,17 +138,21 @@ def fitting(problem: Conv2dProblem, limits: Limits) -> list[SparseTile]:
 
 def _largest(problem: Conv2dProblem, limits: Limits, places: int, across: int, along: int
              ) -> SparseTile | None:
-    """Returns the tile with the most slots that fits the shared memory; None where none fits."""
-    for slots in _WEIGHT_SLOTS:
-        tile = SparseTile(places, across, along, slots)
-        if tile.shared_bytes(problem) <= limits.shared_bytes_opt_in:
-            return tile
-    return None
+    """Returns the tile with the first numbers of slots that fit the shared memory; None where none
+    fit."""
+    tiles = (SparseTile(places, across, along, *slots) for slots in slots_of(problem) if slots[1])
+    return next((tile for tile in tiles
+                 if tile.shared_bytes(problem) <= limits.shared_bytes_opt_in), None)
 
 
 def slices_of(problem: Conv2dProblem) -> int:
     """Returns the number of slices of the input channels."""
     return -(-problem.channels // SLICE)
+
+
+def runs_of(problem: Conv2dProblem) -> int:
+    """Returns the number of runs of a tile."""
+    return Places(problem).remainders * slices_of(problem)
 
 
 def fewest_stages(problem: Conv2dProblem) -> int:
@@ -172,7 +176,7 @@ def expected_us(problem: Conv2dProblem, tile: SparseTile, limits: Limits) -> flo
     tiles = -(-(-(-eights_of(problem) // ranges) * EIGHT) // tile.tile_places)
     stage = max(_STAGE + _STAGE_PLACE * tile.places,
                 _SHORT_STAGE + _SHORT_STAGE_PLACE * tile.places)
-    copies = slices_of(problem) * copy_cycles(problem, tile.tile_places, SLICE)
+    copies = runs_of(problem) * copy_cycles(problem, tile.tile_places, SLICE)
     cycles = (_TILE + copies * _COPY_SHARE
               + expected_stages(problem, tile) * stage)
     # waves, where there are more work-groups than multiprocessors

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.shifted.places import Places, stage_order
 from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import (
     ROWS,
     SLICE,
@@ -17,8 +18,8 @@ from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import (
 
 _FOURS = SLICE // 4
 """Fours of neighbouring input channels in a slice."""
-_SLICE_ENDS = np.uint32(1 << 31)
-"""The bit of a stage's first word that says that the slice ends with this stage."""
+_RUN_ENDS = np.uint32(1 << 31)
+"""The bit of a stage's first word that says that its run ends with this stage."""
 
 
 def _pairs() -> np.ndarray:
@@ -41,20 +42,21 @@ def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile
     """Returns the stages as bytes (stages of a part, parts, bytes of a stage). Parts with fewer
     stages than others end with zeros, which are not read."""
     weight = _fours_of(arrays, problem, tile)
+    run, _, row, column = stage_order(problem, slices_of(problem))
     passes = _passes(weight)
-    present = _present(passes)
-    part, part_slice, tap, second = np.argwhere(present).T
-    kept = passes[second, part, part_slice, tap]
-    values, indices = _values_and_indices(weight[part, part_slice, tap], kept)
+    present = _present(passes, run)
+    part, number, second = np.argwhere(present).T
+    values, indices = _values_and_indices(weight[part, number], passes[second, part, number])
     stages = np.zeros((len(part), tile.stage_bytes), np.uint8)
     value_bytes = ROWS * SLICE * tile.channel_warpgroups
     stages[:, :value_bytes] = values.reshape(len(part), -1).view(np.uint8)
     stages[:, value_bytes:-STAGE_HEADER] = indices.reshape(len(part), -1).view(np.uint8)
-    row, column = np.divmod(tap, problem.kernel[1])
-    header = (row << 16 | column).astype(np.uint32)
+    rows, columns = (lines.step * (tap // lines.remainders) for lines, tap in (
+        (Places(problem).rows, row), (Places(problem).columns, column)))
+    header = (rows << 16 | columns).astype(np.uint32)[number]
     ends = np.ones(len(part), bool)
-    ends[:-1] = (part[1:] != part[:-1]) | (part_slice[1:] != part_slice[:-1])
-    header[ends] |= _SLICE_ENDS
+    ends[:-1] = (part[1:] != part[:-1]) | (run[number[1:]] != run[number[:-1]])
+    header[ends] |= _RUN_ENDS
     stages[:, -STAGE_HEADER:-STAGE_HEADER + 4] = header[:, None].view(np.uint8)
     counts = _counts(present)
     packed = np.zeros((counts.max(), len(counts), tile.stage_bytes), np.uint8)
@@ -65,37 +67,40 @@ def packed_stages(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile
 def stage_counts(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: SparseTile
                  ) -> np.ndarray:
     """Returns the number of stages of each part."""
-    return _counts(_present(_passes(_fours_of(arrays, problem, tile))))
+    run = stage_order(problem, slices_of(problem))[0]
+    return _counts(_present(_passes(_fours_of(arrays, problem, tile)), run))
 
 
 def _counts(present: np.ndarray) -> np.ndarray:
-    return present.sum(axis=(1, 2, 3)).astype(np.int32)
+    return present.sum(axis=(1, 2)).astype(np.int32)
 
 
 def _fours_of(arrays: Mapping[str, np.ndarray], problem: Conv2dProblem, tile: SparseTile
               ) -> np.ndarray:
-    """Returns the weights as (parts, slices, taps, output channels, fours, 4 input channels), with
-    zeros for channels of padding."""
+    """Returns the weights as (parts, stages, output channels, fours, 4 input channels), with zeros
+    for channels of padding, and stages in the order of `stage_order`."""
     parts, slices = tile.parts(problem), slices_of(problem)
     padded = np.zeros((parts * tile.part, slices * SLICE, *problem.kernel), np.float32)
     padded[:problem.out_channels, :problem.channels] = arrays["weight"]
-    split = padded.reshape(parts, tile.part, slices, _FOURS, 4, -1)
-    return split.transpose(0, 2, 5, 1, 3, 4)
+    _, part_slice, row, column = stage_order(problem, slices)
+    split = padded.reshape(parts, tile.part, slices, _FOURS, 4, *problem.kernel)
+    return split.transpose(0, 2, 5, 6, 1, 3, 4)[:, part_slice, row, column]
 
 
 def _passes(weight: np.ndarray) -> np.ndarray:
     """Returns which weights the first and the second stage of a tap and a slice store: the first
-    two nonzeros of each four, and the others."""
+    two nonzeros of each four, and the others, as (2, parts, stages, ...)."""
     nonzero = weight != 0
     number = np.cumsum(nonzero, axis=-1)
     return np.stack([nonzero & (number <= 2), nonzero & (number > 2)])
 
 
-def _present(passes: np.ndarray) -> np.ndarray:
-    """Returns which stages there are, as (parts, slices, taps, 2): those that store a weight. A
-    slice has at least one stage, as its run has to be read."""
-    present: np.ndarray = np.any(passes, axis=(-1, -2, -3)).transpose(1, 2, 3, 0).copy()
-    present[..., 0, 0] |= ~np.any(present, axis=(2, 3))
+def _present(passes: np.ndarray, run: np.ndarray) -> np.ndarray:
+    """Returns which stages there are, as (parts, stages, 2): those that store a weight. A run has
+    at least one stage, as it has to be read. run: the run of each stage, in ascending order."""
+    present: np.ndarray = np.any(passes, axis=(-1, -2, -3)).transpose(1, 2, 0).copy()
+    first = np.unique(run, return_index=True)[1]
+    present[:, first, 0] |= ~np.logical_or.reduceat(np.any(present, axis=2), first, axis=1)
     return present
 
 

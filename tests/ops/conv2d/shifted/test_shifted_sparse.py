@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.shifted.places import Places
 from gossamer.ops.conv2d.shifted.product import registers
 from gossamer.ops.conv2d.shifted.shifted_sparse import ShiftedSparseMma
 from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import (
@@ -69,12 +70,18 @@ def unpacked(packed: np.ndarray, counts: np.ndarray, problem: Conv2dProblem, til
     name each lane's row and inputs."""
     across = tile.channel_warpgroups
     slices = -(-problem.channels // SLICE)
+    axes = Places(problem).rows, Places(problem).columns
+    runs = list(np.ndindex(slices, axes[0].remainders, axes[1].remainders))
     weight = np.zeros((tile.parts(problem), tile.part, slices, SLICE, *problem.kernel))
     for part, count in enumerate(counts):
-        part_slice = 0
+        run = 0
         for stage in packed[:count, part]:
             header = int(stage[-STAGE_HEADER:].view(np.uint32)[0])
-            row, column = header >> 16 & 0x7fff, header & 0xffff
+            part_slice, *remainders = runs[run]
+            row, column = (
+                remainder + shift // lines.step * lines.remainders
+                for shift, remainder, lines in zip((header >> 16 & 0x7fff, header & 0xffff),
+                                                   remainders, axes, strict=True))
             values = stage[:4096 * across].view(np.float16).reshape(across, 2, 2, ROWS, 8)
             words = stage[4096 * across:-STAGE_HEADER].view(np.uint32).reshape(across, 128)
             for group in range(across):
@@ -90,19 +97,22 @@ def unpacked(packed: np.ndarray, counts: np.ndarray, problem: Conv2dProblem, til
                             k += pair >> 2 if stored % 2 else pair & 3
                             weight[part, group * ROWS + channel, part_slice, k, row, column] += (
                                 values[group, step, half, channel, stored])
-            part_slice += header >> 31
-        assert part_slice == slices
+            run += header >> 31
+        assert run == len(runs)
     return weight.reshape(-1, slices * SLICE, *problem.kernel)
 
 
 @given(channels=st.sampled_from([8, 64, 72, 136]), out_channels=st.sampled_from([8, 72, 136]),
-       kernel=st.sampled_from([(1, 2), (2, 2), (3, 1)]), across=st.sampled_from([1, 2]),
+       kernel=st.sampled_from([(1, 2), (2, 2), (3, 1)]), stride=st.sampled_from([(1, 1), (2, 1)]),
+       dilation=st.sampled_from([(1, 1), (1, 2)]), across=st.sampled_from([1, 2]),
        pattern=st.sampled_from(PATTERNS))
-@settings(max_examples=12, deadline=None)
-def test_stages_state_the_weights(channels: int, out_channels: int, kernel: tuple[int, int],
-                                  across: int, pattern: str) -> None:
-    problem = Conv2dProblem(1, channels, 4, 5, out_channels, kernel)
-    tile = SparseTile(64, across, 1, 3)
+@settings(max_examples=20, deadline=None)
+def test_stages_state_the_weights(
+        channels: int, out_channels: int, kernel: tuple[int, int], stride: tuple[int, int],
+        dilation: tuple[int, int], across: int, pattern: str) -> None:
+    problem = Conv2dProblem(1, channels, 4, 5, out_channels, kernel, stride=stride,
+                            dilation=dilation)
+    tile = SparseTile(64, across, 1, 2, 3)
     arrays = pruned(problem, pattern)
     counts = stage_counts(arrays, problem, tile)
     found = unpacked(packed_stages(arrays, problem, tile), counts, problem, tile)
@@ -112,13 +122,16 @@ def test_stages_state_the_weights(channels: int, out_channels: int, kernel: tupl
 
 
 def test_only_crowded_fours_and_their_taps_take_a_second_stage() -> None:
-    problem, tile = Conv2dProblem(1, 128, 4, 4, 64, (2, 2)), SparseTile(64, 1, 1, 3)
+    problem, tile = Conv2dProblem(1, 128, 4, 4, 64, (2, 2)), SparseTile(64, 1, 1, 2, 3)
     assert list(stage_counts(pruned(problem, "2:4"), problem, tile)) == [8]
     assert list(stage_counts(pruned(problem, "dense"), problem, tile)) == [16]
     assert list(stage_counts(pruned(problem, "none"), problem, tile)) == [2]
     weight = np.zeros((64, 128, 2, 2), np.float32)
     weight[5, 8:11, 1, 0] = 1
     assert list(stage_counts({"weight": weight}, problem, tile)) == [3]
+    # with stride 2 each of the four taps has a run of its own, which has to be read
+    strides = replace(problem, stride=(2, 2))
+    assert list(stage_counts({"weight": weight}, strides, tile)) == [9]
 
 
 def test_dense_weights_give_a_reason() -> None:
@@ -157,7 +170,7 @@ def test_it_builds_without_spills() -> None:
     pytest.importorskip("cuda.core")
     pytest.importorskip("gossamer.device.cuda.nvrtc")
     device = RecordingDevice()
-    for name in ("same", "deep"):
+    for name in ("same", "deep", "strides"):
         for batch in (1, 64):
             problem = replace(PROBLEMS[name], batch=batch, height=28, width=28)
             for variant in ALGORITHM.variants(problem, device):
@@ -188,7 +201,7 @@ def test_patterns_on_cuda(cuda: Device, pattern: str) -> None:
     check(problem, cuda, list(ALGORITHM.variants(problem, cuda)), pattern)
 
 
-@pytest.mark.parametrize("name", ["same", "deep", "uneven"])
+@pytest.mark.parametrize("name", ["same", "deep", "uneven", "strides"])
 def test_work_groups_that_take_several_tiles_on_cuda(
         cuda: Device, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     problem = replace(PROBLEMS[name], batch=21)
@@ -198,6 +211,6 @@ def test_work_groups_that_take_several_tiles_on_cuda(
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("name", ["same", "slices", "uneven"])
+@pytest.mark.parametrize("name", ["same", "slices", "uneven", "strides"])
 def test_few_tiles_on_cuda(cuda: Device, name: str) -> None:
     check(PROBLEMS[name], cuda, list(ALGORITHM.variants(PROBLEMS[name], cuda))[:2], "many")
