@@ -80,8 +80,8 @@ class ShiftedProduct(Algorithm):
         if (reason := cannot_shift(problem)) is not None or problem.outputs[0].size == 0:
             return reason
         if not self.tiles(problem, device.limits):
-            return (f"{problem.kernel[0]} rows of {Places(problem).pitch} pixels and pads do not "
-                    "fit the shared memory")
+            return (f"the taps of a window are up to {Places(problem).halo} pixels and pads apart, "
+                    "which do not fit the shared memory")
         return None
 
     def variants(self, problem: Conv2dProblem, device: Device) -> Iterator[Variant]:
