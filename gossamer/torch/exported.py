@@ -19,6 +19,7 @@ from gossamer.errors import InputError, UnsupportedError, first_line, quoted
 from gossamer.model.graph import Graph
 from gossamer.model.load import load
 from gossamer.torch.call_form import InputForm, OutputForm
+from gossamer.torch.decompositions import decomposed
 from gossamer.torch.library import exports_programs, version
 from gossamer.torch.plain_nodes import make_plain
 from gossamer.torch.quantised import WithPlainQuantisation
@@ -220,13 +221,21 @@ def _check_written(program: Any) -> None:
 
 
 def _check_training(program: Any) -> None:
-    """Raises UnsupportedError where a program draws random numbers, or computes as in training."""
+    """Raises UnsupportedError where a program draws random numbers, or computes as in training.
+    What it computes of weights alone is the same in each call, such as weights that are normalised
+    by batch_norm."""
+    inputs = set(program.graph_signature.user_inputs)
+    varying: set[Any] = set()
     for node in program.graph.nodes:
+        if node.name in inputs or any(source in varying for source in node.all_input_nodes):
+            varying.add(node)
         name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
         training = _TRAINING.get(name)
         if training is None and not _RANDOM.match(name):
             continue
         if training is not None and not any(node.args[training:training + 1]):
+            continue
+        if name == "batch_norm" and node not in varying:
             continue
         where = line_of(node.meta.get("stack_trace") or "")
         raise UnsupportedError(f"forward computes {name} as in training{where}; call "
@@ -238,7 +247,7 @@ def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], name
     """Returns the network of a program, and the functional program, which writes nothing in place.
     The values of the network have the names of the nodes of the functional program."""
     # unoptimised: gossamer folds constants more exactly, and weights keep the module's names
-    result = torch.onnx.export(program, dynamo=True, verbose=False, optimize=False,
+    result = torch.onnx.export(decomposed(program), dynamo=True, verbose=False, optimize=False,
                                input_names=names, output_names=output_names)
     model = result.model_proto
     make_plain(model)

@@ -109,6 +109,14 @@ def own_table() -> dict[str, tuple[nn.Module, tuple[Any, ...]]]:
         "adaptive_avg_pool2d to 5": (nn.AdaptiveAvgPool2d(5), (image(),)),
         "adaptive_avg_pool1d": (nn.AdaptiveAvgPool1d(1), (image(8, 20),)),
         "adaptive_max_pool1d": (nn.AdaptiveMaxPool1d(1), (image(8, 20),)),
+        "adaptive_max_pool1d to 3": (nn.AdaptiveMaxPool1d(3), (image(8, 20),)),
+        "adaptive_max_pool2d to 4, 5": (nn.AdaptiveMaxPool2d((4, 5)), (image(),)),
+        "adaptive_max_pool3d to 4": (nn.AdaptiveMaxPool3d(4), (image(4, 6, 8, 5),)),
+        "adaptive_avg_pool3d to 4": (nn.AdaptiveAvgPool3d(4), (image(4, 6, 8, 5),)),
+        "weights normalised by batch_norm": (Function(
+            lambda x, weight: F.conv2d(x, F.batch_norm(
+                weight.reshape(1, 6, -1), None, None, training=True).reshape(weight.shape)),
+            weight=torch.randn(6, 8, 3, 3)), (image(),)),
         "upsample bilinear, corners": (
             nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True), (image(),)),
         "zero_pad2d": (nn.ZeroPad2d(1), (image(),)),

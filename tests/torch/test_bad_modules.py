@@ -63,6 +63,18 @@ def test_training_mode_of_a_function():
         "single_modules.py:" in text)
 
 
+def test_statistics_of_a_batch():
+    module = Function(lambda x: F.batch_norm(x * 2, None, None, training=True)).eval()
+    text = refused(module, torch.randn(2, 4), UnsupportedError)
+    assert text.startswith("forward computes batch_norm as in training at ")
+
+
+def test_places_of_maxima():
+    text = refused(nn.AdaptiveMaxPool2d((2, 3), return_indices=True), torch.randn(2, 4, 5, 5),
+                   UnsupportedError)
+    assert "adaptive_max_pool2d" in text
+
+
 def test_random_numbers():
     text = refused(Function(lambda x: x + torch.rand_like(x)).eval(), torch.randn(2, 4),
                    UnsupportedError)
