@@ -4,7 +4,7 @@ candidates with which the whole network takes the least time."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gossamer.device.base import Device
@@ -15,13 +15,13 @@ from gossamer.ops.exactness import in_float16
 from gossamer.ops.packed import formats_for
 from gossamer.plan.candidate import Candidate, why_not_others
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
-from gossamer.plan.choose.conversion_costs import Conversion, ConversionCosts
-from gossamer.plan.choose.elimination import GraphTooWideError
+from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.fusion_options import forced_fusions, fusion_options
 from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.network_candidates import NetworkCandidates
 from gossamer.plan.choose.plan_assignment import (
     AssignmentNode,
+    Conversion,
     NoAssignmentError,
     NodeOption,
     minimise,
@@ -33,17 +33,7 @@ from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer, Program
 from gossamer.plan.tune.measures import usable
 from gossamer.plan.tune.tuner import Tuner
-from gossamer.tensor import ROW_MAJOR, Format, default_format, memory_format
-
-_LEFT_OUT_FIRST: tuple[Callable[[Format], bool], ...] = (
-    lambda format_: format_.layout not in ("NCHW", "NHWC", ROW_MAJOR),
-    lambda format_: format_.dtype == "float16",
-    lambda format_: format_.layout == "NHWC",
-)
-"""Tests of formats. Where a graph is too entangled for an exact choice among all formats, the
-formats for which the first test is true are left out, then also the formats of the second test, and
-so on."""
-_ENTANGLED = "the network's graph is too entangled for so many formats"
+from gossamer.tensor import Format, default_format, memory_format
 
 _Option = tuple[NodeOption, MeasuredLayer | None, Candidate | None]
 """An option of a node, with the layer or fusion and the candidate that the option stands for; both
@@ -64,7 +54,7 @@ class Assigned:
     taken: list[tuple[MeasuredLayer, Candidate]]
     reshapes: dict[str, Format]
     cost_us: float
-    conversions: set[Conversion]
+    conversions: frozenset[Conversion]
 
 
 class Assigner:
@@ -193,41 +183,11 @@ class Assigner:
         usable = restriction.of_fusion(self._whole, list(by_name.values()))
         fastest = min(usable, key=lambda candidate: candidate.cost, default=None)
         return None if fastest is None else Assigned([(self._whole, fastest)], {}, fastest.cost,
-                                                     set())
+                                                     frozenset())
 
     def _of_layers(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment of layers and fusions; where the graph is too entangled,
-        the cheapest assignment without fusions, and if need be with fewer formats."""
-        try:
-            return self._minimised(restriction)
-        except GraphTooWideError as error:
-            entangled = error
-        for fusion in self._fusions:
-            fusion.candidates = [candidate.with_exclusion(_ENTANGLED)
-                                 for candidate in fusion.candidates]
-        for is_left_out in (lambda format_: False, *_LEFT_OUT_FIRST):
-            self._leave_out(is_left_out)
-            try:
-                return self._minimised(restriction)
-            except GraphTooWideError as error:
-                entangled = error
-        raise UnsupportedError(str(entangled))
-
-    def _leave_out(self, is_left_out: Callable[[Format], bool]) -> None:
-        for node in self._nodes:
-            if isinstance(node, Layer):
-                continue
-            simpler = [
-                candidate.with_exclusion(_ENTANGLED)
-                if any(is_left_out(spec.format)
-                       for spec in (*candidate.variant.inputs, *candidate.variant.outputs))
-                else candidate for candidate in node.candidates]
-            if any(candidate.is_usable for candidate in simpler):
-                node.candidates = simpler
-
-    def _minimised(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment. Raises GraphTooWideError where the graph is too
-        entangled, and UnsupportedError where no formats fit together."""
+        """Returns the cheapest assignment of layers and fusions. Raises UnsupportedError where no
+        formats fit together."""
         options = self._options(restriction)
         nodes = []
         for node, node_options in zip(self._nodes, options, strict=True):
@@ -254,8 +214,7 @@ class Assigner:
         # the layers of a fusion have the same candidate
         distinct = {id(node): (node, candidate) for _, node, candidate in taken
                     if node is not None and candidate is not None}
-        return Assigned(list(distinct.values()), reshapes, assignment.cost,
-                        _conversions(nodes, assignment.options, fixed, required))
+        return Assigned(list(distinct.values()), reshapes, assignment.cost, assignment.conversions)
 
     def _options(self, restriction: Restriction) -> list[list[_Option]]:
         """Returns the options of every node: first the options that compute the layer alone, then
@@ -317,20 +276,6 @@ class Assigner:
         may_be_half = dtype == "float32" and (self._tuner.precision == "fp16" or in_float16(
             layer.facts.get(layer.outputs[0], REAL)))
         return (dtype, "float16") if may_be_half else (dtype,)
-
-
-def _conversions(nodes: Sequence[AssignmentNode], taken: Sequence[int],
-                 fixed: Mapping[str, Format], required: Mapping[str, Format]) -> set[Conversion]:
-    """Returns the conversions of a plan assignment. taken: for each node the index of the option
-    that the node takes."""
-    options = [node.options[index] for node, index in zip(nodes, taken, strict=True)]
-    given: dict[str, Hashable] = {**fixed}
-    for node, option in zip(nodes, options, strict=True):
-        given.update(zip(node.outputs, option.gives, strict=True))
-    needs = [(name, need) for node, option in zip(nodes, options, strict=True)
-             for name, need in zip(node.inputs, option.needs, strict=True)]
-    return {(name, given[name], need) for name, need in (*needs, *required.items())
-            if given[name] != need}
 
 
 def _choice(taken: Candidate, candidates: Sequence[Candidate], layer_device: Device,
