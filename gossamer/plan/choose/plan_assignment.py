@@ -40,6 +40,8 @@ above the absolute tolerances of HiGHS (1e-7 and 1e-6)."""
 _PREFERRED = 1e-4
 """What each place in the order of preference adds to the scaled cost of an option. Of options that
 count as equal, the first is taken; no real difference of times is as small."""
+_UNWANTED = 100 * _TOTAL
+"""What an option that is not wanted adds to its scaled cost."""
 _MOST_SECONDS = 60.0
 """Seconds after which the best assignment so far is taken. Networks of hundreds of layers take less
 than one second; random costs of values that dozens of nodes read take ten."""
@@ -70,12 +72,15 @@ class NodeOption:
     gives: the format in which the option writes each output.
     of_fusion: whether the option belongs to an algorithm that computes several nodes; the option of
     one of these nodes has the cost of all these nodes.
+    is_wanted: False for an option that is taken only where the number of nodes with such options
+    cannot be lower, whatever the costs are.
     """
 
     cost: float
     needs: tuple[Hashable, ...]
     gives: tuple[Hashable, ...]
     of_fusion: bool = False
+    is_wanted: bool = True
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,7 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     value from the first format to the second: 0 or more, and infinity where no copy is possible.
     Formats are compared by equality.
 
+    Options that are not wanted are compared with one another only.
     Raises NoAssignmentError when every plan assignment costs infinity.
     """
     program = _Program()
@@ -140,9 +146,11 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
             raise NoAssignmentError(
                 f"node {number} (writes {', '.join(map(repr, node.outputs))}) has no option that "
                 "can be used")
-        variables = [program.variable(cost, preference=index) for index, cost in states]
+        variables = [program.state(cost, index, is_wanted=node.options[index].is_wanted)
+                     for index, cost in states]
         program.equal(variables, 1.0)
-        least += min(cost for _, cost in states)
+        # a node's cheapest option, of those that are wanted if there are any
+        least += min((not node.options[index].is_wanted, cost) for index, cost in states)[1]
         option_of.update((variable, (number, index))
                          for variable, (index, _) in zip(variables, states, strict=True))
         options = [node.options[index] for index, _ in states]
@@ -168,21 +176,23 @@ def _states(node: AssignmentNode, slack: float) -> list[tuple[int, float]]:
     """Returns the states of a node: for each combination of formats the index of the option that is
     taken, and the cost with which the option counts."""
     usable = [option for option in node.options if option.cost < math.inf]
-    least = min((option.cost for option in usable if not option.of_fusion), default=math.inf)
+    least = {is_wanted: min((option.cost for option in usable if not option.of_fusion
+                             and option.is_wanted == is_wanted), default=math.inf)
+             for is_wanted in (True, False)}
     least_alike: dict[Hashable, float] = {}
     for option in usable:
-        key = option.needs, option.gives, option.of_fusion
+        key = option.needs, option.gives, option.of_fusion, option.is_wanted
         least_alike[key] = min(option.cost, least_alike.get(key, math.inf))
     found: dict[Hashable, tuple[int, float]] = {}
     for index, option in enumerate(node.options):
-        key = option.needs, option.gives, option.of_fusion
+        key = option.needs, option.gives, option.of_fusion, option.is_wanted
         if option.cost > least_alike.get(key, -1.0) * (1 + slack):
             continue
         counted = least_alike[key]
         if option.of_fusion:
             counted *= 1 + slack
-        elif option.cost <= least * (1 + slack):
-            counted = least
+        elif option.cost <= least[option.is_wanted] * (1 + slack):
+            counted = least[option.is_wanted]
         if key not in found or counted < found[key][1]:
             found[key] = index, counted
     return list(found.values())
@@ -241,18 +251,24 @@ class _Program:
 
     def __init__(self) -> None:
         self._costs: list[float] = []
-        self._preferences: list[int] = []
+        self._extra: list[float] = []
         self._is_state: list[bool] = []
         self._entries: list[tuple[int, int, float]] = []
         self._limits: list[tuple[float, float]] = []
 
-    def variable(self, cost: float, preference: int | None = None) -> int:
-        """Returns the number of a new variable. preference: for the variable of a state, its place
-        among states that are as good, of which the first is preferred; None for the variable of a
-        conversion, which is 0 or 1 where the variables of all states are."""
+    def state(self, cost: float, place: int, *, is_wanted: bool) -> int:
+        """Returns the number of the variable of a state. place: its place in the order of
+        preference."""
+        variable = self.variable(cost)
+        self._extra[variable] = _PREFERRED * place + (0.0 if is_wanted else _UNWANTED)
+        self._is_state[variable] = True
+        return variable
+
+    def variable(self, cost: float) -> int:
+        """Returns the number of a variable that is 0 or 1 where the variables of all states are."""
         self._costs.append(cost)
-        self._preferences.append(preference or 0)
-        self._is_state.append(preference is not None)
+        self._extra.append(0.0)
+        self._is_state.append(False)
         return len(self._costs) - 1
 
     def equal(self, variables: Sequence[int], total: float, less: Sequence[int] = ()) -> None:
@@ -279,7 +295,7 @@ class _Program:
                                   shape=(len(self._limits), len(self._costs)))
         costs = np.array(self._costs)
         result = optimize.milp(
-            costs * scale + _PREFERRED * np.array(self._preferences),
+            costs * scale + np.array(self._extra),
             integrality=self._is_state, bounds=optimize.Bounds(0.0, 1.0),
             constraints=optimize.LinearConstraint(matrix, *zip(*self._limits, strict=True)),
             options={"mip_rel_gap": 0.0, "time_limit": _MOST_SECONDS})
