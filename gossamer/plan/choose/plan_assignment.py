@@ -159,13 +159,15 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
                 _by_format([option.needs[port] for option in options], variables))
         for port, value in enumerate(node.outputs):
             given[value] = _by_format([option.gives[port] for option in options], variables)
+    conversion_of: dict[int, Conversion] = {}
     for value, readers in needed.items():
-        _add_conversions(program, value, given[value], readers, conversion)
+        conversion_of.update(_add_conversions(program, value, given[value], readers, conversion))
 
     values = program.solution(_TOTAL / (least or 1.0))
     taken = dict(option_of[variable] for variable in option_of if values[variable] > 0.5)
     indices = tuple(taken[number] for number in range(len(nodes)))
-    conversions = _conversions(nodes, indices, fixed, required)
+    conversions = frozenset(each for variable, each in conversion_of.items()
+                            if values[variable] > 0.5)
     cost = math.fsum([*(node.options[index].cost
                         for node, index in zip(nodes, indices, strict=True)),
                       *(conversion(*each) for each in conversions)])
@@ -206,8 +208,9 @@ def _by_format(formats: Sequence[Hashable], variables: Sequence[int]) -> _ByForm
 
 
 def _add_conversions(program: _Program, value: str, given: _ByFormat, readers: Sequence[_ByFormat],
-                     conversion: Callable[[str, Hashable, Hashable], float]) -> None:
-    """Adds the conversions of a value to a program.
+                     conversion: Callable[[str, Hashable, Hashable], float]
+                     ) -> dict[int, Conversion]:
+    """Adds the conversions of a value to a program, and returns them by their variables.
 
     given: the states of the value's writer. readers: the states of each node that reads the value.
     """
@@ -228,21 +231,7 @@ def _add_conversions(program: _Program, value: str, given: _ByFormat, readers: S
             for format_, variables in states.items():
                 program.equal([variable for pair, variable in got.items() if pair[end] == format_],
                               0.0, less=variables)
-
-
-def _conversions(nodes: Sequence[AssignmentNode], taken: Sequence[int],
-                 fixed: Mapping[str, Hashable], required: Mapping[str, Hashable]
-                 ) -> frozenset[Conversion]:
-    """Returns the conversions of a plan assignment. taken: for each node the index of the option
-    that the node takes."""
-    options = [node.options[index] for node, index in zip(nodes, taken, strict=True)]
-    given: dict[str, Hashable] = {**fixed}
-    for node, option in zip(nodes, options, strict=True):
-        given.update(zip(node.outputs, option.gives, strict=True))
-    needs = [(name, need) for node, option in zip(nodes, options, strict=True)
-             for name, need in zip(node.inputs, option.needs, strict=True)]
-    return frozenset((name, given[name], need) for name, need in (*needs, *required.items())
-                     if given[name] != need)
+    return {variable: (value, *pair) for pair, variable in converted.items() if pair[0] != pair[1]}
 
 
 class _Program:
