@@ -25,10 +25,6 @@ MOST_DEATHS = 3
 """How often each thread of a pool replaces a process that has ended, before the thread gives up."""
 START_SECONDS = 30.0
 """Seconds after which a process that has not started is ended."""
-_PIPE_BYTES = 2**20
-"""Bytes of the pipe through which a process answers, where the system allows this size. In a larger
-pipe a long answer is written sooner, so that its process is free for the next task, and the answer
-is read in fewer calls."""
 _ENDS_SECONDS = 5.0
 """Seconds that a process may take to end after its pipe was closed."""
 
@@ -58,13 +54,6 @@ class _Task:
     on_demand: object = None
     then: Callable[[Any], Any] | None = None
     future: Future[Any] = field(default_factory=Future)
-
-
-def _widen(pipe: Any) -> None:
-    """Increases the size of a pipe, where the system allows it."""
-    with contextlib.suppress(ImportError, AttributeError, OSError):
-        import fcntl
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 class ProcessPool:
@@ -241,7 +230,6 @@ class _Process:
             except OSError as error:
                 raise NoProcessError(f"cannot start a {kind}: {error}") from None
             resources.pop_all()
-        _widen(self._process.stdout)
 
     @property
     def has_ended(self) -> bool:

@@ -3,7 +3,7 @@ one layer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -165,35 +165,12 @@ def _refusal_alone(layers: Sequence[Layer], member: Layer, outputs: Collection[s
     return "is no part" if alone is None else _refusal(alone, device)
 
 
-def _groups(layers: Sequence[Layer], left_out: Collection[str]) -> Iterator[list[int]]:
-    """Yields the indices of the layers of each part. The layers of a part are connected, and no
+def _groups(layers: Sequence[Layer], left_out: Collection[str]) -> list[list[int]]:
+    """Returns the indices of the layers of each part. The layers of a part are connected, and no
     path leads from them through other layers back to them."""
-    if not left_out and _are_connected(layers):
-        yield list(range(len(layers)))
-        return
     clusters = Clusters()
     for layer in layers:
         step = clusters.add(layer.inputs, layer.outputs)
         if layer.name not in left_out:
             clusters.join(step)
-    yield from clusters.groups()
-
-
-def _are_connected(layers: Sequence[Layer]) -> bool:
-    """Returns whether the values that layers write and read connect all layers."""
-    neighbours: dict[str, list[int]] = {}
-    for index, layer in enumerate(layers):
-        for name in layer.outputs:
-            neighbours.setdefault(name, []).append(index)
-    for index, layer in enumerate(layers):
-        for name in layer.inputs:
-            if name in neighbours:
-                neighbours[name].append(index)
-    reached, waiting = {0}, [0] if layers else []
-    while waiting:
-        layer = layers[waiting.pop()]
-        for name in (*layer.inputs, *layer.outputs):
-            new = set(neighbours.pop(name, ())) - reached
-            reached |= new
-            waiting += new
-    return len(reached) == len(layers)
+    return clusters.groups()

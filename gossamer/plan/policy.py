@@ -31,8 +31,6 @@ class Effort:
     doubt: share of candidates that may turn out faster than the least time expected of them. With a
     larger share, more candidates are left out without a measurement.
     worth: share of the network's time that a second of measuring must be expected to save.
-    plans_s: seconds after which whole plans are no longer sampled, even where none is clearly
-    fastest.
     replacements: number of candidates that are tried in the whole plan, each in place of another
     candidate.
     replacement_gain: share of the network's time that a candidate of `replacements` must be able to
@@ -49,7 +47,6 @@ class Effort:
     build_seconds: float
     doubt: float = 0.0
     worth: float = 0.0
-    plans_s: float = math.inf
     replacements: int = 0
     replacement_gain: float = math.inf
     everything: bool = False
@@ -70,9 +67,9 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort(2, 4, 5, 15.0, doubt=0.1, worth=0.01, plans_s=0.3, more_configs=6,
+    "quick": Effort(2, 4, 5, 15.0, doubt=0.1, worth=0.01, more_configs=6,
                     more_gain=0.002, replacements=16, replacement_gain=0.003),
-    "normal": Effort(6, 10, 10, 60.0, doubt=0.03, plans_s=10.0, more_configs=16,
+    "normal": Effort(6, 10, 10, 60.0, doubt=0.03, more_configs=16,
                      more_gain=0.0003, replacements=48, replacement_gain=0.001),
     "max": Effort(None, None, 20, 240.0, everything=True, replacements=96,
                   replacement_gain=0.0003),

@@ -21,9 +21,10 @@ from gossamer.errors import InputError
 from gossamer.measure import Timing
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.part.host import OnnxRuntime
-from gossamer.plan.choose import assigner, network_candidates, refine
+from gossamer.plan.choose import network_candidates, refine
 from gossamer.plan.choose.outcomes import EndToEnd
-from gossamer.plan.part import find_parts
+from gossamer.plan.choose.restriction import FREE, Restriction
+from gossamer.plan.part import WHOLE, find_parts
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Layer, Program
 from tests.model.onnx_models import model, runtime, weights
@@ -248,7 +249,9 @@ def time_plans(monkeypatch: pytest.MonkeyPatch, parts_us: float) -> None:
 
     monkeypatch.setattr(refine, "end_to_end", timed)
     monkeypatch.setattr(refine, "_CLEARLY_SLOWER", math.inf)
-    monkeypatch.setattr(assigner, "SLACK", -1.0)
+    allowed = Restriction.allowed
+    monkeypatch.setattr(Restriction, "allowed", lambda self, node: (
+        [] if self is FREE and node.layer.name == WHOLE else allowed(self, node)))
 
 
 def is_whole(proto: onnx.ModelProto, effort: str) -> bool:

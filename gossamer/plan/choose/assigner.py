@@ -4,46 +4,35 @@ candidates with which the whole network takes the least time."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
 from gossamer.facts import REAL
-from gossamer.measure import SLACK
 from gossamer.ops.exactness import in_float16
 from gossamer.ops.packed import formats_for
 from gossamer.plan.candidate import Candidate, why_not_others
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
-from gossamer.plan.choose.conversion_costs import Conversion, ConversionCosts
-from gossamer.plan.choose.elimination import GraphTooWideError
-from gossamer.plan.choose.fusion_options import forced_fusions, fusion_options
+from gossamer.plan.choose.conversion_costs import ConversionCosts
+from gossamer.plan.choose.fusion_options import fusion_options
 from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.network_candidates import NetworkCandidates
 from gossamer.plan.choose.plan_assignment import (
     AssignmentNode,
+    Conversion,
     NoAssignmentError,
     NodeOption,
     minimise,
 )
 from gossamer.plan.choose.reasons import fusion_reasons
-from gossamer.plan.choose.restriction import FREE, Restriction
+from gossamer.plan.choose.restriction import FREE, Restriction, wherever
 from gossamer.plan.eligibility import eligibility
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer, Program
 from gossamer.plan.tune.measures import usable
 from gossamer.plan.tune.tuner import Tuner
-from gossamer.tensor import ROW_MAJOR, Format, default_format, memory_format
-
-_LEFT_OUT_FIRST: tuple[Callable[[Format], bool], ...] = (
-    lambda format_: format_.layout not in ("NCHW", "NHWC", ROW_MAJOR),
-    lambda format_: format_.dtype == "float16",
-    lambda format_: format_.layout == "NHWC",
-)
-"""Tests of formats. Where a graph is too entangled for an exact choice among all formats, the
-formats for which the first test is true are left out, then also the formats of the second test, and
-so on."""
-_ENTANGLED = "the network's graph is too entangled for so many formats"
+from gossamer.tensor import Format, default_format, memory_format
 
 _Option = tuple[NodeOption, MeasuredLayer | None, Candidate | None]
 """An option of a node, with the layer or fusion and the candidate that the option stands for; both
@@ -64,7 +53,7 @@ class Assigned:
     taken: list[tuple[MeasuredLayer, Candidate]]
     reshapes: dict[str, Format]
     cost_us: float
-    conversions: set[Conversion]
+    conversions: frozenset[Conversion]
 
 
 class Assigner:
@@ -93,24 +82,26 @@ class Assigner:
         candidates = NetworkCandidates(network, device, tuner, policy, less_precise)
         self._nodes = candidates.of_layers
         self._fusions = candidates.of_fusions
-        self._whole = candidates.whole
 
     @property
     def measured(self) -> list[MeasuredLayer]:
         """All layers and fusions with the candidates that were measured for them."""
-        whole = [] if self._whole is None else [self._whole]
-        return [node for node in (*self._nodes, *whole, *self._fusions)
+        return [node for node in (*self._nodes, *self._fusions)
                 if isinstance(node, MeasuredLayer)]
 
-    def program(self, restriction: Restriction = FREE, why: str = "",
+    def program(self, restriction: Restriction | None = None, why: str = "",
                 first: Assigned | None = None) -> Program:
         """Returns the cheapest program within a restriction. A layer that no algorithm of the
         device supports runs on the host.
 
+        restriction: by default all candidates are admitted, or those of the policy's `only`
+        wherever it can be used.
         why: the reason, for reports, why layers take slower candidates than in the cheapest
         assignment. first: the assignment that assigned() has returned for the restriction.
         Raises UnsupportedError where the host cannot compute a layer either.
         """
+        if restriction is None:
+            restriction = FREE if self._policy.only is None else wherever(self._policy.only)
         assigned = self._right(restriction, first)
         reasons = fusion_reasons(self.measured, {node.layer.name: candidate
                                                  for node, candidate in assigned.taken},
@@ -166,68 +157,9 @@ class Assigner:
         return wrong
 
     def assigned(self, restriction: Restriction) -> Assigned:
-        """Returns the cheaper of two assignments: the whole network as one part, or the layers and
-        fusions of the network, which must be faster by more than SLACK. SLACK is needed because in
-        a network the layers and fusions take longer than the sum of their times alone: threads of
-        several libraries share the processors. Conversions that were not measured count with the
-        least time that they can take."""
-        whole = self._as_a_whole(restriction)
-        if whole is None:
-            return self._of_layers(restriction)
-        ((_, candidate),) = whole.taken
-        if restriction.fixed is not None or candidate.algorithm.name == (
-                self._policy.only or restriction.only):
-            return whole
-        try:
-            several = self._of_layers(restriction)
-        except UnsupportedError:
-            return whole
-        return several if several.cost_us * (1 + SLACK) < whole.cost_us else whole
-
-    def _as_a_whole(self, restriction: Restriction) -> Assigned | None:
-        """Returns the cheapest assignment of the whole network as one part; None where no candidate
-        computes the whole network."""
-        if self._whole is None:
-            return None
-        by_name = {node.layer.name: node for node in self._nodes if isinstance(node, MeasuredLayer)}
-        usable = restriction.of_fusion(self._whole, list(by_name.values()))
-        fastest = min(usable, key=lambda candidate: candidate.cost, default=None)
-        return None if fastest is None else Assigned([(self._whole, fastest)], {}, fastest.cost,
-                                                     set())
-
-    def _of_layers(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment of layers and fusions; where the graph is too entangled,
-        the cheapest assignment without fusions, and if need be with fewer formats."""
-        try:
-            return self._minimised(restriction)
-        except GraphTooWideError as error:
-            entangled = error
-        for fusion in self._fusions:
-            fusion.candidates = [candidate.with_exclusion(_ENTANGLED)
-                                 for candidate in fusion.candidates]
-        for is_left_out in (lambda format_: False, *_LEFT_OUT_FIRST):
-            self._leave_out(is_left_out)
-            try:
-                return self._minimised(restriction)
-            except GraphTooWideError as error:
-                entangled = error
-        raise UnsupportedError(str(entangled))
-
-    def _leave_out(self, is_left_out: Callable[[Format], bool]) -> None:
-        for node in self._nodes:
-            if isinstance(node, Layer):
-                continue
-            simpler = [
-                candidate.with_exclusion(_ENTANGLED)
-                if any(is_left_out(spec.format)
-                       for spec in (*candidate.variant.inputs, *candidate.variant.outputs))
-                else candidate for candidate in node.candidates]
-            if any(candidate.is_usable for candidate in simpler):
-                node.candidates = simpler
-
-    def _minimised(self, restriction: Restriction) -> Assigned:
-        """Returns the cheapest assignment. Raises GraphTooWideError where the graph is too
-        entangled, and UnsupportedError where no formats fit together."""
+        """Returns the cheapest assignment of layers and fusions. Conversions that were not measured
+        count with the least time that they can take. Raises UnsupportedError where no formats fit
+        together."""
         options = self._options(restriction)
         nodes = []
         for node, node_options in zip(self._nodes, options, strict=True):
@@ -254,50 +186,35 @@ class Assigner:
         # the layers of a fusion have the same candidate
         distinct = {id(node): (node, candidate) for _, node, candidate in taken
                     if node is not None and candidate is not None}
-        return Assigned(list(distinct.values()), reshapes, assignment.cost,
-                        _conversions(nodes, assignment.options, fixed, required))
+        return Assigned(list(distinct.values()), reshapes, assignment.cost, assignment.conversions)
 
     def _options(self, restriction: Restriction) -> list[list[_Option]]:
         """Returns the options of every node: first the options that compute the layer alone, then
-        the options that compute the layer as a part of a fusion."""
-        by_name = {node.layer.name: node for node in self._nodes if isinstance(node, MeasuredLayer)}
-        usable_of = {node.layer.name: restriction.of_fusion(
-            node, [by_name[name] for name in node.layer.covers if name in by_name])
-            for node in self._fusions}
-        of_fusions: dict[str, list[tuple[NodeOption, MeasuredLayer, Candidate]]] = {}
+        the options that compute the layer as a part of a fusion. Raises GossamerError with the
+        reasons where all candidates of a layer are excluded and no fusion has an option for it."""
+        of_fusions: dict[str, list[_Option]] = {}
         for fusion in self._fusions:
             layers = [self._layers[name] for name in fusion.layer.covers]
             for name, option, candidate in fusion_options(fusion.layer, layers,
-                                                          usable_of[fusion.layer.name]):
-                of_fusions.setdefault(name, []).append((option, fusion, candidate))
-        only = self._policy.only or restriction.only
-        forced = {name for fusion in forced_fusions(
-            [node.layer for node in self._fusions],
-            {name: {candidate.algorithm.name for candidate in candidates}
-             for name, candidates in usable_of.items()}, only) for name in fusion.covers}
+                                                          restriction.allowed(fusion)):
+                is_wanted = (self._layers[name].problem is None
+                             or restriction.admits(fusion, candidate))
+                of_fusions.setdefault(name, []).append(
+                    (replace(option, is_wanted=is_wanted), fusion, candidate))
         result: list[list[_Option]] = []
         for node in self._nodes:
             if isinstance(node, Layer):
-                result.append([*([] if node.name in forced else [
-                    (option, None, None) for option in self._reshapes(node)]),
-                    *of_fusions.get(node.name, ())])
-                continue
-            alone: list[_Option] = [] if node.layer.name in forced else [
-                (NodeOption(candidate.cost, *candidate.formats), node, candidate)
-                for candidate in restriction.of_layer(node, self._usable(node, of_fusions))]
-            result.append([*alone, *(
-                option for option in of_fusions.get(node.layer.name, ())
-                if node.layer.name not in forced or option[2].algorithm.name == only)])
+                alone: list[_Option] = [(option, None, None) for option in self._reshapes(node)]
+                fused = of_fusions.get(node.name, [])
+            else:
+                fused = of_fusions.get(node.layer.name, [])
+                if not fused:
+                    usable(node.layer, node.candidates, node.device)
+                alone = [(NodeOption(candidate.cost, *candidate.formats,
+                                     is_wanted=restriction.admits(node, candidate)),
+                          node, candidate) for candidate in restriction.allowed(node)]
+            result.append([*alone, *fused])
         return result
-
-    @staticmethod
-    def _usable(node: MeasuredLayer, of_fusions: Mapping[str, Sequence[_Option]]
-                ) -> list[Candidate]:
-        """Returns the candidates of a layer that are not excluded. Raises GossamerError with the
-        reasons where all candidates are excluded and no fusion has an option for the layer."""
-        if node.least_cost == math.inf and of_fusions.get(node.layer.name):
-            return []
-        return usable(node.layer, node.candidates, node.device)
 
     def _reshapes(self, layer: Layer) -> list[NodeOption]:
         """Returns the options of a reshape, which leaves memory as it is: the value has to be
@@ -317,20 +234,6 @@ class Assigner:
         may_be_half = dtype == "float32" and (self._tuner.precision == "fp16" or in_float16(
             layer.facts.get(layer.outputs[0], REAL)))
         return (dtype, "float16") if may_be_half else (dtype,)
-
-
-def _conversions(nodes: Sequence[AssignmentNode], taken: Sequence[int],
-                 fixed: Mapping[str, Format], required: Mapping[str, Format]) -> set[Conversion]:
-    """Returns the conversions of a plan assignment. taken: for each node the index of the option
-    that the node takes."""
-    options = [node.options[index] for node, index in zip(nodes, taken, strict=True)]
-    given: dict[str, Hashable] = {**fixed}
-    for node, option in zip(nodes, options, strict=True):
-        given.update(zip(node.outputs, option.gives, strict=True))
-    needs = [(name, need) for node, option in zip(nodes, options, strict=True)
-             for name, need in zip(node.inputs, option.needs, strict=True)]
-    return {(name, given[name], need) for name, need in (*needs, *required.items())
-            if given[name] != need}
 
 
 def _choice(taken: Candidate, candidates: Sequence[Candidate], layer_device: Device,

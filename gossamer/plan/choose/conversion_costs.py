@@ -11,14 +11,12 @@ from gossamer.ops.packed import can_hold
 from gossamer.plan.choose.builder import conversion_layer
 from gossamer.plan.choose.fusion_options import FusionFormat
 from gossamer.plan.choose.network import Network
+from gossamer.plan.choose.plan_assignment import Conversion
 from gossamer.plan.eligibility import able_on, eligibility
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
-
-Conversion = tuple[str, Hashable, Hashable]
-"""A value, the format from which it is converted, and the format to which it is converted."""
 
 _Key = tuple[TensorSpec, TensorSpec, ValueFacts]
 

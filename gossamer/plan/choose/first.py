@@ -5,14 +5,14 @@ that read and write packed dtypes."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
-from gossamer.plan.choose.fusion_options import forced_fusions, forced_otherwise
+from gossamer.plan.choose.fusion_options import forced_otherwise
 from gossamer.plan.choose.network import Network
 from gossamer.plan.eligibility import able_on, eligibility, first_in_order, refusal_reason
 from gossamer.plan.fusion import find_fusions, recognising, with_fusions
@@ -152,14 +152,17 @@ class FirstChoices:
 def _forced_algorithms(fusions: Sequence[Layer], device: Device, policy: Policy
                        ) -> dict[str, tuple[Algorithm, Mapping[str, str]]]:
     """Returns the algorithm for each fusion that the policy's `only` forces, by the fusion's name,
-    with the reasons why other algorithms cannot compute the fusion."""
-    possible: dict[str, tuple[Algorithm, Mapping[str, str]]] = {}
-    for fusion in fusions if policy.only is not None else ():
+    with the reasons why other algorithms cannot compute the fusion. The fusions that the algorithm
+    can compute are taken in the order of the network. A fusion is left out where it shares a layer
+    with a fusion that was taken earlier."""
+    forced: dict[str, tuple[Algorithm, Mapping[str, str]]] = {}
+    covered: set[str] = set()
+    for fusion in fusions:
         assert fusion.problem is not None
         able, reasons = able_on(fusion.problem, device, refusal_reason, recognising(fusion))
         for algorithm in able:
-            if algorithm.name == policy.only and not forced_otherwise(fusion, algorithm, policy):
-                possible[fusion.name] = algorithm, reasons
-    forced: Iterable[Layer] = forced_fusions(fusions, {
-        name: [algorithm.name] for name, (algorithm, _) in possible.items()}, policy.only)
-    return {fusion.name: possible[fusion.name] for fusion in forced}
+            if (algorithm.name == policy.only and covered.isdisjoint(fusion.covers)
+                    and not forced_otherwise(fusion, algorithm, policy)):
+                forced[fusion.name] = algorithm, reasons
+                covered.update(fusion.covers)
+    return forced

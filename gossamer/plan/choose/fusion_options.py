@@ -3,18 +3,16 @@ of a fusion take their options for the same candidate, or no layer takes such an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gossamer.device.base import Device
 from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm
-from gossamer.ops.part.problem import PartProblem
-from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.plan_assignment import NodeOption
 from gossamer.plan.eligibility import Refusal, able_on, is_above, is_asked_for
-from gossamer.plan.fusion import fusion_algorithms, recognising
+from gossamer.plan.fusion import recognising
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.bounds import uncheckable
@@ -115,24 +113,3 @@ def _fastest(candidates: Sequence[Candidate]) -> list[Candidate]:
         groups.setdefault(key, []).append(candidate)
     return [next(candidate for candidate in group if candidate.cost <= (1 + SLACK) * min(
         other.cost for other in group)) for group in groups.values()]
-
-
-def forced_fusions(fusions: Sequence[Layer], usable: Mapping[str, Collection[str]],
-                   only: str | None) -> list[Layer]:
-    """Returns the fusions that a forced algorithm computes. The fusions that the algorithm can
-    compute are taken in the order of the network. A fusion is left out where it shares a layer with
-    a fusion that was taken earlier.
-
-    usable: the names of the algorithms that can compute each fusion, by the fusion's name. only:
-    the name of the forced algorithm; None where no algorithm is forced.
-    """
-    if only is None or only not in {algorithm.name for algorithm in (
-            *fusion_algorithms(), *OPS[PartProblem.op].algorithms)}:
-        return []
-    covered: set[str] = set()
-    forced = []
-    for fusion in fusions:
-        if only in usable.get(fusion.name, ()) and covered.isdisjoint(fusion.covers):
-            covered.update(fusion.covers)
-            forced.append(fusion)
-    return forced

@@ -19,7 +19,7 @@ from gossamer.plan.choose.network import Network
 from gossamer.plan.eligibility import Refusal, able_on, eligibility
 from gossamer.plan.fusion import find_fusions
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
-from gossamer.plan.part import WHOLE, find_parts, may_have_parts
+from gossamer.plan.part import find_parts, may_have_parts
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
@@ -35,9 +35,8 @@ class NetworkCandidates:
 
     For the arguments see Assigner.
     of_layers: the layers in order, each with its candidates; a reshape has none.
-    of_fusions: the fusions, and the parts that a library for whole networks may compute, with their
+    of_fusions: the parts that a library for whole networks may compute, and the fusions, with their
     candidates.
-    whole: the part that is the whole network; None where the whole network cannot be a part.
     """
 
     def __init__(self, network: Network, device: Device, tuner: Tuner, policy: Policy,
@@ -57,9 +56,7 @@ class NetworkCandidates:
             if isinstance(node, MeasuredLayer) and node.layer.name in in_place:
                 node.candidates = in_place_candidates(node, in_place, self.of_layers, device)
         parts = self._measured_parts(network) if may_have_parts(policy) else []
-        self.whole = next((node for node in parts if node.layer.name == WHOLE), None)
-        self.of_fusions = [*(node for node in parts if node is not self.whole),
-                           *(self._measured_fusion(fusion) for fusion in fusions)]
+        self.of_fusions = [*parts, *(self._measured_fusion(fusion) for fusion in fusions)]
 
     def _measured_parts(self, network: Network) -> list[MeasuredLayer]:
         """Returns the parts that a library for whole networks may compute, as few and as large as

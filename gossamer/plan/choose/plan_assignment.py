@@ -1,26 +1,22 @@
-"""The cheapest plan assignment of a network: the exact choice of one option for every node and of
-the formats of every value.
+"""The cheapest plan assignment of a network: the choice of one option for every node and of the
+formats of every value.
 
 A node option costs a time, requires a format of every input and states a format of every output.
 Where readers require a value in other formats than its writer states, the value is converted once
 to each of these formats, and all readers that require the same format share the copy. This is the
 layout selection of Anderson and Gregg ("Optimal DNN primitive selection with partitioned boolean
-quadratic programming", CGO 2018), with conversions shared by readers, solved exactly by Dechter's
-bucket elimination ("Bucket elimination: a unifying framework for reasoning", Artificial
-Intelligence, 1999).
+quadratic programming", CGO 2018), with conversions shared by readers. It is solved as an integer
+program by SciPy (scipy.optimize.milp, which calls HiGHS).
 
 - Options of one node with equal formats have the same effect on other nodes. Such options are one
-  state of the node.
-- The formats in which a value is needed are a set. Extra variables gather this set reader by
-  reader, the last reader first, so that a value with many readers makes no large table. Values
-  that the same nodes read (all inputs of a concatenation) share these variables.
-- elimination.py finds the least total cost, and the least total that is still possible after each
-  node is fixed.
+  state of the node. A variable of the program says whether the node has the state.
+- For each reader of a value, the program has a variable for each pair of a format that is written
+  and a format that the reader needs: whether the reader gets the value by this conversion.
+- For each value and pair of formats, one more variable says whether the value is converted at all.
+  This variable has the cost of the conversion.
 
-Time and memory grow with the largest table. The table of a bucket has an entry for each combination
-of states of the bucket's variables. Time and memory grow exponentially with the graph's treewidth,
-but only linearly with its length. Chains, residual, inception and dense blocks have treewidths of 2
-to 4.
+Because of the variables for each reader, the linear program without integers has an integer
+solution for nearly all networks, so that no search is needed.
 
 An algorithm that computes several nodes in one step is an option of each of these nodes. The values
 between these nodes have a format that only this option knows, and conversions to and from this
@@ -31,17 +27,40 @@ is the cost of the first node's option; the other nodes' options cost nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gossamer.measure import SLACK
-from gossamer.plan.choose.elimination import BucketTree, Elimination, Table, check_size
+
+_TOTAL = 1e4
+"""Costs are scaled such that the options that cost least add up to this number, which lies far
+above the absolute tolerances of HiGHS (1e-7 and 1e-6)."""
+_PREFERRED = 1e-4
+"""What each place in the order of preference adds to the scaled cost of an option. Of options that
+count as equal, the first is taken; no real difference of times is as small."""
+_UNWANTED = 100 * _TOTAL
+"""What an option that is not wanted adds to its scaled cost."""
+_MOST_SECONDS = 60.0
+"""Seconds after which the best assignment so far is taken. Networks of hundreds of layers take less
+than one second; random costs of values that dozens of nodes read take ten."""
+
+_INFEASIBLE = 2
+"""The status of scipy.optimize.milp where the equations cannot all be true."""
+
+Conversion = tuple[str, Hashable, Hashable]
+"""A value, the format from which it is converted, and the format to which it is converted."""
+
+_ByFormat = dict[Hashable, list[int]]
+"""For each format, the variables of the states of a node that read or write a value in it."""
 
 
 class NoAssignmentError(ValueError):
     """Raised where every plan assignment costs infinity."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"no plan assignment has a finite cost: {reason}")
 
 
 @dataclass(frozen=True)
@@ -53,12 +72,15 @@ class NodeOption:
     gives: the format in which the option writes each output.
     of_fusion: whether the option belongs to an algorithm that computes several nodes; the option of
     one of these nodes has the cost of all these nodes.
+    is_wanted: False for an option that is taken only where the number of nodes with such options
+    cannot be lower, whatever the costs are.
     """
 
     cost: float
     needs: tuple[Hashable, ...]
     gives: tuple[Hashable, ...]
     of_fusion: bool = False
+    is_wanted: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,21 +97,20 @@ class PlanAssignment:
     """An option for every node.
 
     options: the index of the option of each node.
-    cost: the total cost of these options and of the conversions between them.
-    best: the least total cost of any plan assignment.
+    conversions: the conversions of values between these options.
+    cost: the total cost of the options and the conversions.
     """
 
     options: tuple[int, ...]
+    conversions: frozenset[Conversion]
     cost: float
-    best: float
 
 
 def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
              conversion: Callable[[str, Hashable, Hashable], float], *,
              required: Mapping[str, Hashable], slack: float = SLACK) -> PlanAssignment:
-    """Returns the cheapest plan assignment, where costs that differ by little count as equal. Among
-    several cheapest plan assignments, the first in the lexicographic order of the options' indices
-    is returned.
+    """Returns the cheapest plan assignment, where costs that differ by little count as equal. Of
+    options of a node that count as equal, the first is taken.
 
     An option that costs at most (1 + slack) times the cheapest option of its node counts with the
     cost of the cheapest. Any other option is compared with the cheapest option of its node that has
@@ -107,178 +128,169 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     required: the formats in which the network's outputs must be.
     conversion: a function of a value and two unequal formats. It returns the cost of copying the
     value from the first format to the second: 0 or more, and infinity where no copy is possible.
-    The function is called once for each pair of a format in which an option may write the value and
-    a format in which an option may read the value. Formats are compared by equality.
+    Formats are compared by equality.
 
-    Raises NoAssignmentError when every plan assignment costs infinity, and GraphTooWideError when
-    the graph is too entangled (a table would exceed LARGEST_TABLE entries; the message states the
-    table's width).
+    Options that are not wanted are compared with one another only.
+    Raises NoAssignmentError when every plan assignment costs infinity.
     """
-    model = _Model(nodes, fixed, conversion, required)
-    tree = BucketTree(model.sizes, [scope for scope, _ in model.tables])
-    estimate = Elimination(tree, model.least_costs, model.tables).total()
-    if estimate == math.inf:
-        raise NoAssignmentError(f"no plan assignment has a finite cost: {model.conflict()}")
-
-    # costs are rounded to multiples of a power of two, whose sums are exact in any order, so that
-    # equal totals compare equal
-    limit = estimate * (1 + slack) * (1 + 1e-9)
-    unit = math.ldexp(1, math.frexp(limit)[1] - 52)
-
-    def in_units(costs: np.ndarray) -> np.ndarray:
-        return np.round(np.where(costs > limit, np.inf, costs) / unit)
-
-    tables = [(scope, in_units(table)) for scope, table in model.tables]
-    best = Elimination(tree, [in_units(costs) for costs in model.least_costs], tables).total()
-    elimination = Elimination(
-        tree, [in_units(_counted(least_costs, least_costs, of_fusion, slack))
-               for least_costs, of_fusion in zip(model.least_costs, model.states_of_fusions,
-                                                 strict=True)], tables)
-    least = total = elimination.total()
-    options = []
-    for variable in range(len(nodes)):
-        states, costs = model.states[variable], model.costs[variable]
-        least_costs = np.append(model.least_costs[variable], np.inf)[states]
-        of_fusion = np.append(model.states_of_fusions[variable], False)[states]
-        counted = in_units(_counted(costs, least_costs, of_fusion, slack))
-        totals = elimination.others(variable)[states] + counted
-        option = int(np.flatnonzero(totals <= least)[0])
-        elimination.fix(states[option], counted[option])
-        options.append(option)
-        total += float(in_units(costs)[option] - counted[option])
-    return PlanAssignment(tuple(options), total * unit, best * unit)
-
-
-def _counted(costs: np.ndarray, least_costs: np.ndarray, of_fusion: np.ndarray,
-             slack: float) -> np.ndarray:
-    """Returns the costs with which a node's options count. least_costs: for each option, the cost
-    of the cheapest option with the same formats. of_fusion: for each option, whether it belongs to
-    an algorithm that computes several nodes."""
-    least = np.min(least_costs, initial=np.inf, where=~of_fusion)
-    same_formats = np.where(costs <= least_costs * (1 + slack), least_costs, costs)
-    alone = np.where(costs <= least * (1 + slack), least, same_formats)
-    return np.where(of_fusion, costs * (1 + slack), alone)
-
-
-class _Model:
-    """The network as variables and tables of costs.
-
-    There are three kinds of variables: the nodes, each with a state for each combination of formats
-    of its options; one more node with a single state, which stands for everything outside the
-    network; and the sets of formats in which a value is needed. A table consists of some variables
-    and the cost of each combination of their states.
-    """
-
-    def __init__(self, nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
-                 conversion: Callable[[str, Hashable, Hashable], float],
-                 required: Mapping[str, Hashable]) -> None:
-        outside = AssignmentNode(
-            (NodeOption(0.0, tuple(required.values()), tuple(fixed.values())),),
-            tuple(required), tuple(fixed))
-        self.nodes = (*nodes, outside)
-        self.conversion = conversion
-        self.costs: list[np.ndarray] = []
-        self.states: list[list[int]] = []
-        self.distinct_options: list[list[NodeOption]] = []
-        self.least_costs: list[np.ndarray] = []
-        self.states_of_fusions: list[np.ndarray] = []
-        for index in range(len(self.nodes)):
-            self._add_node(index)
-        self.sizes = [len(options) for options in self.distinct_options]
-        self.tables: list[Table] = []
-        self._values: list[str] = []
-        self._needed_sets: dict[tuple, tuple[int, tuple[int, ...]]] = {}
-
-        readers: dict[str, list[int]] = {value: [] for node in self.nodes for value in node.outputs}
-        for index, node in enumerate(self.nodes):
-            for value in dict.fromkeys(node.inputs):
-                readers[value].append(index)
-        for index, node in enumerate(self.nodes):
-            for port, value in enumerate(node.outputs):
-                self._add_value(value, index, port, readers[value])
-
-    def _add_node(self, index: int) -> None:
-        node = self.nodes[index]
-        numbers: dict[tuple, int] = {}
-        states: list[int] = []
-        distinct: list[NodeOption] = []
-        for option in node.options:
-            assert option.cost >= 0 and (len(option.needs), len(option.gives)) == (
-                len(node.inputs), len(node.outputs)), f"{option} of node {index}"
-            if option.cost == math.inf:
-                states.append(-1)
-                continue
-            key = (option.needs, option.gives, option.of_fusion)
-            states.append(numbers.setdefault(key, len(numbers)))
-            if len(numbers) > len(distinct):
-                distinct.append(option)
-        if not distinct:
+    program = _Program()
+    given: dict[str, _ByFormat] = {}
+    needed: dict[str, list[_ByFormat]] = {}
+    outside = AssignmentNode((NodeOption(0.0, tuple(required.values()), tuple(fixed.values())),),
+                             tuple(required), tuple(fixed))
+    option_of: dict[int, tuple[int, int]] = {}
+    least = 0.0
+    for number, node in enumerate((*nodes, outside)):
+        states = _states(node, slack)
+        if not states:
             raise NoAssignmentError(
-                f"no plan assignment has a finite cost: node {index} (writes "
-                f"{', '.join(map(repr, node.outputs))}) has no option that can be used")
-        costs = np.array([option.cost for option in node.options], float)
-        least_costs = np.full(len(distinct) + 1, np.inf)
-        np.minimum.at(least_costs, states, costs)
-        self.costs.append(costs)
-        self.states.append(states)
-        self.distinct_options.append(distinct)
-        self.least_costs.append(least_costs[:-1])
-        self.states_of_fusions.append(np.array([option.of_fusion for option in distinct]))
+                f"node {number} (writes {', '.join(map(repr, node.outputs))}) has no option that "
+                "can be used")
+        variables = [program.state(cost, index, is_wanted=node.options[index].is_wanted)
+                     for index, cost in states]
+        program.equal(variables, 1.0)
+        # a node's cheapest option, of those that are wanted if there are any
+        least += min((not node.options[index].is_wanted, cost) for index, cost in states)[1]
+        option_of.update((variable, (number, index))
+                         for variable, (index, _) in zip(variables, states, strict=True))
+        options = [node.options[index] for index, _ in states]
+        for port, value in enumerate(node.inputs):
+            needed.setdefault(value, []).append(
+                _by_format([option.needs[port] for option in options], variables))
+        for port, value in enumerate(node.outputs):
+            given[value] = _by_format([option.gives[port] for option in options], variables)
+    conversion_of: dict[int, Conversion] = {}
+    for value, readers in needed.items():
+        conversion_of.update(_add_conversions(program, value, given[value], readers, conversion))
 
-    def _add_value(self, value: str, writer: int, port: int, readers: list[int]) -> None:
-        """Adds the table of a value's conversions, over the states of the value's writer and the
-        sets of formats in which the value is needed."""
-        numbers: dict[Hashable, int] = {}
-        variable = len(self.nodes) - 1
-        masks: tuple[int, ...] = (0,)
-        for reader in reversed(readers):
-            ports = [i for i, name in enumerate(self.nodes[reader].inputs) if name == value]
-            needs = tuple(
-                sum({1 << numbers.setdefault(option.needs[i], len(numbers)) for i in ports})
-                for option in self.distinct_options[reader])
-            variable, masks = self._add_needs(variable, masks, reader, needs)
+    values = program.solution(_TOTAL / (least or 1.0))
+    taken = dict(option_of[variable] for variable in option_of if values[variable] > 0.5)
+    indices = tuple(taken[number] for number in range(len(nodes)))
+    conversions = frozenset(each for variable, each in conversion_of.items()
+                            if values[variable] > 0.5)
+    cost = math.fsum([*(node.options[index].cost
+                        for node, index in zip(nodes, indices, strict=True)),
+                      *(conversion(*each) for each in conversions)])
+    return PlanAssignment(indices, conversions, cost)
 
-        sources = [option.gives[port] for option in self.distinct_options[writer]]
-        copies = {source: np.array([
-            0.0 if source == target else self.conversion(value, source, target)
-            for target in numbers]) for source in dict.fromkeys(sources)}
-        table = np.array([[sum(copies[source][i] for i in range(len(numbers)) if mask >> i & 1)
-                           for mask in masks] for source in sources], float)
-        self._add_table((writer, variable), table, value)
 
-    def _add_needs(self, variable: int, masks: tuple[int, ...], reader: int,
-                   needs: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        """Returns a variable, and the sets of formats that are its states: each set of `masks`
-        joined with each set of formats that one more reader may need. A set of formats is a mask of
-        bits."""
-        if len(set(needs)) == 1:
-            return variable, tuple(mask | needs[0] for mask in masks)
-        if len(masks) == 1:
-            return reader, tuple(masks[0] | need for need in needs)
-        key = (variable, masks, reader, needs)
-        if key not in self._needed_sets:
-            joined = [[mask | need for need in needs] for mask in masks]
-            sets = sorted({union for row in joined for union in row})
-            check_size(len(masks) * len(needs) * len(sets), 3)
-            target = len(self.sizes)
-            self.sizes.append(len(sets))
-            self.least_costs.append(np.zeros(len(sets)))
-            self.states_of_fusions.append(np.zeros(len(sets), bool))
-            table = np.where(np.array(joined)[..., None] == np.array(sets), 0.0, np.inf)
-            self._add_table((variable, reader, target), table, "")
-            self._needed_sets[key] = target, tuple(sets)
-        return self._needed_sets[key]
+def _states(node: AssignmentNode, slack: float) -> list[tuple[int, float]]:
+    """Returns the states of a node: for each combination of formats the index of the option that is
+    taken, and the cost with which the option counts."""
+    usable = [option for option in node.options if option.cost < math.inf]
+    least = {is_wanted: min((option.cost for option in usable if not option.of_fusion
+                             and option.is_wanted == is_wanted), default=math.inf)
+             for is_wanted in (True, False)}
+    least_alike: dict[Hashable, float] = {}
+    for option in usable:
+        key = option.needs, option.gives, option.of_fusion, option.is_wanted
+        least_alike[key] = min(option.cost, least_alike.get(key, math.inf))
+    found: dict[Hashable, tuple[int, float]] = {}
+    for index, option in enumerate(node.options):
+        key = option.needs, option.gives, option.of_fusion, option.is_wanted
+        if option.cost > least_alike.get(key, -1.0) * (1 + slack):
+            continue
+        counted = least_alike[key]
+        if option.of_fusion:
+            counted *= 1 + slack
+        elif option.cost <= least[option.is_wanted] * (1 + slack):
+            counted = least[option.is_wanted]
+        if key not in found or counted < found[key][1]:
+            found[key] = index, counted
+    return list(found.values())
 
-    def _add_table(self, scope: Iterable[int], table: np.ndarray, value: str) -> None:
-        variables = tuple(v for v, size in zip(scope, table.shape, strict=True) if size > 1)
-        self.tables.append((variables or (len(self.nodes) - 1,), table.squeeze()))
-        self._values.append(value)
 
-    def conflict(self) -> str:
-        """Returns the reason why no plan assignment is possible; it names a value where this value
-        alone is the cause."""
-        for value, (_, table) in zip(self._values, self.tables, strict=True):
-            if np.isinf(table).all():
-                return (f"value {value!r} can be converted from no format that is given to those "
-                        "that are needed")
-        return "the conversions that some options need rule each other out"
+def _by_format(formats: Sequence[Hashable], variables: Sequence[int]) -> _ByFormat:
+    found: _ByFormat = {}
+    for format_, variable in zip(formats, variables, strict=True):
+        found.setdefault(format_, []).append(variable)
+    return found
+
+
+def _add_conversions(program: _Program, value: str, given: _ByFormat, readers: Sequence[_ByFormat],
+                     conversion: Callable[[str, Hashable, Hashable], float]
+                     ) -> dict[int, Conversion]:
+    """Adds the conversions of a value to a program, and returns them by their variables.
+
+    given: the states of the value's writer. readers: the states of each node that reads the value.
+    """
+    converted: dict[tuple[Hashable, Hashable], int] = {}
+    for source in given:
+        for target in dict.fromkeys(target for reader in readers for target in reader):
+            cost = 0.0 if source == target else conversion(value, source, target)
+            if cost < math.inf:
+                converted[source, target] = program.variable(cost)
+    for reader in readers:
+        got = {pair: program.variable(0.0) for pair in converted if pair[1] in reader}
+        if not got:
+            raise NoAssignmentError(f"value {value!r} can be converted from no format that is "
+                                    "given to those that are needed")
+        for pair, variable in got.items():
+            program.at_most(variable, converted[pair])
+        for end, states in enumerate((given, reader)):
+            for format_, variables in states.items():
+                program.equal([variable for pair, variable in got.items() if pair[end] == format_],
+                              0.0, less=variables)
+    return {variable: (value, *pair) for pair, variable in converted.items() if pair[0] != pair[1]}
+
+
+class _Program:
+    """An integer program: variables of states and conversions with their costs, and equations and
+    inequalities of sums of variables."""
+
+    def __init__(self) -> None:
+        self._costs: list[float] = []
+        self._extra: list[float] = []
+        self._is_state: list[bool] = []
+        self._entries: list[tuple[int, int, float]] = []
+        self._limits: list[tuple[float, float]] = []
+
+    def state(self, cost: float, place: int, *, is_wanted: bool) -> int:
+        """Returns the number of the variable of a state. place: its place in the order of
+        preference."""
+        variable = self.variable(cost)
+        self._extra[variable] = _PREFERRED * place + (0.0 if is_wanted else _UNWANTED)
+        self._is_state[variable] = True
+        return variable
+
+    def variable(self, cost: float) -> int:
+        """Returns the number of a variable that is 0 or 1 where the variables of all states are."""
+        self._costs.append(cost)
+        self._extra.append(0.0)
+        self._is_state.append(False)
+        return len(self._costs) - 1
+
+    def equal(self, variables: Sequence[int], total: float, less: Sequence[int] = ()) -> None:
+        """States that the sum of variables, less other variables, is a number."""
+        row = len(self._limits)
+        self._limits.append((total, total))
+        self._entries += [(row, variable, 1.0) for variable in variables]
+        self._entries += [(row, variable, -1.0) for variable in less]
+
+    def at_most(self, variable: int, other: int) -> None:
+        """States that a variable is at most another variable."""
+        row = len(self._limits)
+        self._limits.append((-math.inf, 0.0))
+        self._entries += [(row, variable, 1.0), (row, other, -1.0)]
+
+    def solution(self, scale: float) -> np.ndarray:
+        """Returns the values of the variables with the least total cost. Raises NoAssignmentError
+        where there are none. scale: factor of the costs."""
+        # importing scipy.optimize takes a few tenths of a second
+        from scipy import optimize, sparse
+
+        rows, columns, factors = zip(*self._entries, strict=True)
+        matrix = sparse.csr_array((factors, (rows, columns)),
+                                  shape=(len(self._limits), len(self._costs)))
+        costs = np.array(self._costs)
+        result = optimize.milp(
+            costs * scale + np.array(self._extra),
+            integrality=self._is_state, bounds=optimize.Bounds(0.0, 1.0),
+            constraints=optimize.LinearConstraint(matrix, *zip(*self._limits, strict=True)),
+            options={"mip_rel_gap": 0.0, "time_limit": _MOST_SECONDS})
+        if result.x is None:
+            raise NoAssignmentError(
+                "the conversions that some options need rule each other out"
+                if result.status == _INFEASIBLE else result.message)
+        values: np.ndarray = result.x
+        return values

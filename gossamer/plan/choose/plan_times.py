@@ -5,13 +5,11 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 
 from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, OutOfMemoryError, first_line
-from gossamer.measure import Task, Timing, interleave
+from gossamer.measure import Task, interleave
 from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.measurement import candidate_key, rounded
 from gossamer.plan.program import Program
@@ -21,12 +19,7 @@ from gossamer.plan.tune.profile import COMPARING
 from gossamer.plan.tune.tuner import Tuner
 
 _BUDGET_US = 5e5
-"""The most time in microseconds that the usual number of samples of one program may take."""
-_MOST_SAMPLES = 4
-"""The most samples that are taken while it is not clear which program is the fastest, as a multiple
-of the usual number."""
-_ABOUT_EQUAL = 1.01
-"""Ratio of two medians up to which it does not matter which one is smaller."""
+"""The most time in microseconds that the samples of one program may take."""
 _BRIEF_SAMPLES = 3
 """Number of samples of a program where a few samples are enough."""
 _SAMPLE_US, _BRIEF_SAMPLE_US = 1e4, 5e3
@@ -47,17 +40,16 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
 
     The times are read from the cache where the cache has all of them. Otherwise all programs are
     timed together, with their samples interleaved, and the times are stored. If every program
-    without a stored time fails to run, the other programs keep their stored times. More samples are
-    taken of the programs that may be the fastest. Programs that do not fit the memory together with
-    the others are timed after the others.
+    without a stored time fails to run, the other programs keep their stored times. Programs that do
+    not fit the memory together with the others are timed after the others.
 
     brief: whether a few samples of each program are enough. Times of a few samples are stored under
     keys of their own.
     """
     keys = [_brief_key(program, device) if brief else program_key(program, device)
             for program in programs]
-    take = partial(_timed, samples=_BRIEF_SAMPLES, sample_us=_BRIEF_SAMPLE_US, most_s=0.0) if (
-        brief) else partial(_timed, samples=tuner.limits.samples, most_s=tuner.limits.plans_s)
+    repeats, sample_us = (_BRIEF_SAMPLES, _BRIEF_SAMPLE_US) if brief else (
+        tuner.limits.samples, _SAMPLE_US)
     distinct = dict(zip(keys, programs, strict=True))
     stored = {key: timing for key in distinct if (timing := tuner.cache.get_plan(key)) is not None}
     known = {key: EndToEnd(timing, cached=True) for key, timing in stored.items()}
@@ -66,7 +58,7 @@ def end_to_end(name: str, programs: Sequence[Program], device: Device, tuner: Tu
     while not missing.keys().isdisjoint(waiting):
         note(f"{name} as a whole: {len(waiting)} plans")
         with tuner.profile.stage(COMPARING):
-            fresh = _timed_together(name, waiting, missing, device, take)
+            fresh = _timed_together(name, waiting, missing, device, repeats, sample_us)
         tuner.cache.put_plans({key: (f"{name}, batch {waiting[key].batch}", timed.timing)
                                for key, timed in fresh.items() if timed.timing is not None})
         known.update(fresh)
@@ -101,13 +93,11 @@ def _brief_key(program: Program, device: Device) -> str:
 
 
 def _timed_together(name: str, programs: Mapping[str, Program], missing: Collection[str],
-                    device: Device, take: Callable[[Mapping[str, Task]], dict[str, Timing]]
-                    ) -> dict[str, EndToEnd]:
+                    device: Device, repeats: int, sample_us: float) -> dict[str, EndToEnd]:
     """Returns the times of the programs that fit the memory together, and the reasons why other
     programs do not run. A program that finds too little memory beside the others is left out.
     Programs whose times are missing come first; if all of these programs fail to run, no other
-    program is timed.
-    take: returns the times of tasks."""
+    program is timed."""
     results: dict[str, EndToEnd] = {}
     tasks: dict[str, Task] = {}
     for key, program in programs.items():
@@ -124,32 +114,8 @@ def _timed_together(name: str, programs: Mapping[str, Program], missing: Collect
                 results[key] = EndToEnd(failure=f"does not run: {first_line(error)}")
     if not tasks:
         return results
-    results.update({key: EndToEnd(rounded(timing)) for key, timing in take(tasks).items()})
+    timings = interleave(list(tasks.values()), repeats=repeats, sample_us=sample_us,
+                         budget_us=_BUDGET_US * len(tasks), apart=True)
+    results.update({key: EndToEnd(rounded(timing))
+                    for key, timing in zip(tasks, timings, strict=True)})
     return results
-
-
-def _timed(tasks: Mapping[str, Task], samples: int, most_s: float,
-           sample_us: float = _SAMPLE_US) -> dict[str, Timing]:
-    """Returns the time of each task. Tasks that may be the fastest are timed again, with twice as
-    many samples each time, until it is clear which task is the fastest, or until `most_s` seconds
-    are over."""
-    timings: dict[str, Timing] = {}
-    pending, factor, start = list(tasks), 1, time.monotonic()
-    while pending and factor <= _MOST_SAMPLES:
-        fresh = interleave([tasks[key] for key in pending], repeats=factor * samples,
-                           sample_us=sample_us, budget_us=factor * _BUDGET_US * len(pending),
-                           apart=True)
-        timings.update(zip(pending, fresh, strict=True))
-        if time.monotonic() - start >= most_s:
-            break
-        pending, factor = _unclear(timings), 2 * factor
-    return timings
-
-
-def _unclear(timings: Mapping[str, Timing]) -> list[str]:
-    """Returns the keys of the fastest task and of all tasks whose quartiles overlap with its
-    quartiles; no keys where the medians of these tasks are about equal."""
-    best = min(timings.values(), key=lambda timing: timing.median_us)
-    near = [key for key, timing in timings.items() if timing.p25_us <= best.p75_us]
-    about_equal = all(timings[key].median_us <= _ABOUT_EQUAL * best.median_us for key in near)
-    return [] if about_equal else near

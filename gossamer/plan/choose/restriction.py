@@ -15,11 +15,11 @@ Admits = Callable[[MeasuredLayer, Candidate], bool]
 
 @dataclass(frozen=True)
 class Restriction:
-    """The candidates that an assignment may take. A layer without an admitted candidate takes any
-    candidate.
+    """The candidates that an assignment may take. As few layers as possible are computed by other
+    candidates than those that are admitted.
 
     admits: returns whether a candidate is admitted.
-    only: the name of the algorithm that is taken wherever it can be used, for fusions as well.
+    only: the name of the algorithm that is taken wherever it can be used.
     fixed: the candidate of each layer and fusion of a program, by the layer's name, where no other
     candidate may be taken; else None.
     is_checked: whether the candidates that are assigned are checked with the constants of their
@@ -31,28 +31,12 @@ class Restriction:
     fixed: Mapping[str, Candidate] | None = None
     is_checked: bool = True
 
-    def of_layer(self, node: MeasuredLayer, usable: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Returns the usable candidates that a layer may take where no fusion computes the
-        layer."""
-        if self.fixed is not None:
-            return self._fixed(node, usable)
-        return [each for each in usable if self.admits(node, each)] or usable
-
-    def of_fusion(self, node: MeasuredLayer,
-                  parts: Sequence[MeasuredLayer]) -> Sequence[Candidate]:
-        """Returns the candidates that a fusion may take. parts: the layers of the fusion."""
+    def allowed(self, node: MeasuredLayer) -> list[Candidate]:
+        """Returns the candidates that a layer or fusion may take: those that are admitted, or all
+        where none is."""
         usable = [candidate for candidate in node.candidates if candidate.is_usable]
-        if self.fixed is not None:
-            return self._fixed(node, usable)
-        admitted = [candidate for candidate in usable if self.admits(node, candidate)]
-        if self.only is None or admitted or any(
-                self.admits(part, each) for part in parts for each in part.candidates
-                if each.is_usable):
-            return admitted
-        return usable
-
-    def _fixed(self, node: MeasuredLayer, usable: Sequence[Candidate]) -> list[Candidate]:
-        assert self.fixed is not None
+        if self.fixed is None:
+            return [each for each in usable if self.admits(node, each)] or usable
         wanted = self.fixed.get(node.layer.name)
         return [] if wanted is None else [each for each in usable if each.is_same_as(wanted)]
 

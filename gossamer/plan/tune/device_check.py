@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
@@ -40,7 +39,7 @@ class DeviceCheck:
         self._memory: dict[str, Buffer] = {}
 
     def compile(self) -> None:
-        """Compiles the kernels, or waits for them where compile_ahead() has begun."""
+        """Compiles the kernels, unless they are compiled."""
         _ = self._kernels
 
     @cached_property
@@ -113,16 +112,6 @@ class DeviceCheck:
 def checks_in_memory(device: Device) -> bool:
     """Returns whether candidates are checked in a device's own memory."""
     return device.compiles and not device.on_processors
-
-
-def compile_ahead(device: Device) -> None:
-    """Starts to compile the kernels of checks, so that the first check need not wait for them."""
-    if checks_in_memory(device) and device.builds_side_by_side:
-        # an error is raised again by the first check
-        pool = ThreadPoolExecutor(len(_KERNELS))
-        for kernel in _KERNELS:
-            pool.submit(device.compile, kernel)
-        pool.shutdown(wait=False)
 
 
 def handles(spec: TensorSpec) -> bool:

@@ -24,7 +24,6 @@ from gossamer.plan.store.keys import problem_key
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.alike import timed_problem
 from gossamer.plan.tune.cost import Estimates
-from gossamer.plan.tune.device_check import compile_ahead
 from gossamer.plan.tune.layer_times import Attempt
 from gossamer.plan.tune.measures import Chosen, MeasurementRequest
 from gossamer.plan.tune.memory import CandidateMemory
@@ -148,7 +147,6 @@ class Tuner:
         decide the order in which variants are listed."""
         self._compilers.enter_context(self.device.compilers(processors()))
         self._know_rates(device)
-        compile_ahead(device)
         self.space.ask(layers, device, self._workers)
 
     def measure_all(self, requests: Sequence[MeasurementRequest]) -> None:

@@ -24,7 +24,6 @@ from gossamer.ops.copy.problem import convert
 from gossamer.ops.elementwise.host import NumpyElementwise
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose import elimination
 from gossamer.plan.measurement import Measurement
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
@@ -431,15 +430,3 @@ def test_without_an_effort_the_first_config_that_builds_soon_is_taken(
     configs = {step.variant["n"] for step in plan.program(1).steps
                if step.algorithm.name == "stub"}
     assert configs == {1}
-
-
-def test_a_graph_too_entangled_leaves_out_layouts(monkeypatch: pytest.MonkeyPatch,
-                                                  with_stub: Callable[[Stub], str]) -> None:
-    path = with_stub(Stub())
-    free = gossamer.compile(path, "host", effort="quick").report(2)
-    monkeypatch.setattr(elimination, "LARGEST_TABLE", 8)
-    plan = gossamer.compile(path, "host", effort="quick")
-    reasons = {candidate["reason"] for row in plan.report(2).rows
-               for candidate in row.get("candidates", [])}
-    assert any("too entangled for so many formats" in reason for reason in reasons)
-    assert len(free.rows) and np.isfinite(plan(images(2))).all()

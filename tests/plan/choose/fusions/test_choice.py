@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,6 @@ import pytest
 import gossamer
 from gossamer.errors import InputError
 from gossamer.measure import SLACK
-from gossamer.plan.choose import elimination, plan_assignment
-from gossamer.plan.choose.assigner import Assigner
-from gossamer.plan.choose.restriction import Restriction
 from gossamer.plan.plan import Plan
 from gossamer.plan.tune.reference import reference
 from tests.plan.choose.fusions.toy import (
@@ -82,23 +78,6 @@ def test_of_fusions_that_share_layers_one_is_taken(monkeypatch: pytest.MonkeyPat
     assert plan.report(2).rows[0]["rejected"] == {
         "layer by layer": "30.0 us against 12.0 us",
         "fused_pair": f"middle0 + shrink0: middle0 is computed in {FUSION}"}
-
-
-def test_a_graph_too_entangled_for_fusions_says_so(monkeypatch: pytest.MonkeyPatch,
-                                                   tmp_path: Path) -> None:
-    set_costs(monkeypatch, 1.0)
-    minimised = Assigner._minimised
-
-    def without_fusions(self: Assigner, restriction: Restriction) -> object:
-        if any(fusion.least_cost < math.inf for fusion in self._fusions):
-            raise elimination.GraphTooWideError("too wide")
-        return minimised(self, restriction)
-
-    monkeypatch.setattr(Assigner, "_minimised", without_fusions)
-    plan = make_plan(blocks(1), tmp_path)
-    assert step_names(plan) == LAYERS
-    assert "too entangled" in plan.report(2).rows[0]["rejected"][NAME]
-    assert FUSION in [known.layer.name for known in plan.program(2).measured]
 
 
 def test_a_second_reader_of_a_value_inside_keeps_the_layers_apart(
@@ -182,17 +161,6 @@ def test_fusions_are_profiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert row["median_us"] > 0 and row["share"] > 0 and report.end_to_end_us is not None
 
 
-def test_many_blocks_make_small_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    largest = [0]
-    check = elimination.check_size
-
-    def watched(entries: int, width: int) -> None:
-        largest[0] = max(largest[0], entries)
-        check(entries, width)
-
-    monkeypatch.setattr(elimination, "check_size", watched)
-    monkeypatch.setattr(plan_assignment, "check_size", watched)
+def test_many_blocks_are_all_fused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     set_costs(monkeypatch, 1.0)
-    plan = make_plan(blocks(50), tmp_path)
-    assert len(step_names(plan)) == 50
-    assert 0 < largest[0] < elimination.LARGEST_TABLE / 1000
+    assert len(step_names(make_plan(blocks(50), tmp_path))) == 50

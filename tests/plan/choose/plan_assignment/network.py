@@ -56,11 +56,18 @@ class Network:
             replace(option, cost=counts_as(option, node, slack)) for option in node.options))
             for node in self.nodes))
 
-    def first(self, slack: float) -> tuple[int, ...]:
-        """Returns the first of the plan assignments that count as the cheapest."""
+    def cheapest(self, slack: float) -> list[tuple[int, ...]]:
+        """Returns the plan assignments that count as the cheapest, in lexicographic order."""
         costs = self.counted(slack).all_costs()
         least = min(costs.values())
-        return next(options for options, cost in costs.items() if cost == least)
+        return [options for options, cost in costs.items() if cost == least]
+
+    def preferred(self, slack: float) -> list[tuple[int, ...]]:
+        """Returns those of the cheapest plan assignments of which no other one takes options that
+        come earlier, added up over the nodes."""
+        cheapest = self.cheapest(slack)
+        least = min(map(sum, cheapest))
+        return [options for options in cheapest if sum(options) == least]
 
 
 def counts_as(option: NodeOption, node: AssignmentNode, slack: float) -> float:

@@ -53,9 +53,8 @@ def test_the_plan_assignment_is_the_one_that_brute_force_finds(network: Network,
             network.minimise(slack)
         return
     assignment = network.minimise(slack)
-    assert assignment.options == network.first(slack)
-    assert (assignment.cost, assignment.best) == (costs[assignment.options], best)
-    assert assignment.cost <= best * (1 + slack)
+    assert assignment.options in network.preferred(slack)
+    assert assignment.cost == costs[assignment.options] <= best * (1 + slack)
 
 
 @given(networks(st.floats(1.0, 2.0)), st.sampled_from([0.0, 0.02, 0.25]))
@@ -73,24 +72,20 @@ def test_no_node_has_an_option_of_the_same_layouts_that_is_cheaper_by_more(
 def test_costs_that_are_no_whole_numbers(network: Network) -> None:
     costs = network.all_costs()
     best = min(costs.values())
-    # networks with sums that differ by rounding alone are left out
-    counted = network.counted(0.02).all_costs().values()
-    assume(not any(0 < cost / min(counted) - 1 < 1e-9 for cost in counted))
+    # networks with sums that differ by less than options do by their order are left out
+    counted = network.counted(0.02).all_costs()
+    least = min(counted.values())
+    assume(not any(1e-12 < cost / least - 1 < 1e-5 for cost in counted.values()))
     assignment = network.minimise()
-    assert assignment.options == network.first(0.02)
+    assert counted[assignment.options] == pytest.approx(least, rel=1e-12)
     assert assignment.cost == pytest.approx(costs[assignment.options], rel=1e-12)
-    assert assignment.best == pytest.approx(best, rel=1e-12)
-    assert assignment.best <= assignment.cost <= assignment.best * 1.02 * (1 + 1e-12)
+    assert best <= assignment.cost * (1 + 1e-12) <= best * 1.02 * (1 + 2e-12)
 
 
 @given(networks())
 def test_two_runs_find_the_same(network: Network) -> None:
     assume(min(network.all_costs().values()) < math.inf)
-    assignment = network.minimise()
-    assert network.minimise() == assignment
-    backwards = replace(network, fixed=dict(reversed(network.fixed.items())),
-                        required=dict(reversed(network.required.items())))
-    assert backwards.minimise() == assignment
+    assert network.minimise() == network.minimise()
 
 
 @given(networks(st.integers(1, 60).map(float)), st.data())
@@ -101,10 +96,8 @@ def test_noise_below_the_slack_keeps_the_options(network: Network, data: st.Data
     # or a total is close to the least one without counting as equal to it
     assume(all(abs(option.cost / other.cost - (1 + slack)) > 3 * noise
                for node in network.nodes for option in node.options for other in node.options))
-    first = network.first(slack)
+    first = network.preferred(slack)[0]
     least = network.counted(slack).cost(first)
-    assume(all(options >= first or cost > least * (1 + 3 * noise)
-               for options, cost in network.counted(slack).all_costs().items()))
     assume(all(_alike(network, options, first, slack) for options, cost in
                network.counted(slack).all_costs().items() if cost <= least * (1 + 3 * noise)))
     factor = st.floats(1 - noise, 1 + noise)
