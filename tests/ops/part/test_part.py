@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -140,6 +141,22 @@ def test_bytes_of_photos_are_read_as_they_lie() -> None:
         formats=(Format("NHWC", "uint8"),)))
     assert check(problem, HOST, inputs=[random_array(
         np.random.default_rng(0), spec.shape, "uint8")])
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("kind", ["mean", "max", "sum"])
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
+def test_reductions_along_any_axes(rank: int, kind: str, keepdims: bool) -> None:
+    """One part computes the reductions of one tensor along all sets of axes."""
+    spec = default_spec((2, 3, 4, 2, 3)[:rank])
+    problems = [ReduceProblem(spec, kind, axes, keepdims) for count in range(rank + 1)
+                for axes in itertools.combinations(range(rank), count)]
+    part = PartProblem(tuple(problems), ((entry(0),),) * len(problems),
+                       tuple((index, 0) for index in range(len(problems))))
+    check(part, HOST)
+    if kind == "mean":
+        operators = [node.op_type for node in onnx.load_from_string(model_of(part)).graph.node]
+        assert operators.count("GlobalAveragePool") == (rank == 4)
 
 
 def test_what_has_no_form_is_refused_by_name() -> None:
