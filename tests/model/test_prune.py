@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -237,6 +238,27 @@ def test_weights_that_cannot_be_pruned() -> None:
     layers = by_name(prune(proto, 0.5))
     assert layers["run-time"].kept == "its weights are no dense constant"
     assert layers["whole numbers"].kept == "its weights are int32"
+
+
+@pytest.mark.parametrize(("op", "attributes"), [
+    ("Constant", {"value_float": 2.0}), ("Constant", {"value_floats": [1.0, 2.0]}),
+    ("Constant", {"value_ints": [1, 2]}), ("Constant", {"sparse_value": helper.make_sparse_tensor(
+        numpy_helper.from_array(np.float32([3])), numpy_helper.from_array(np.int64([2])), [2, 2])}),
+    ("ConstantOfShape", {"value": numpy_helper.from_array(np.float32([3]))})],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else value)
+@pytest.mark.parametrize("layer", ["Gemm", "MatMul"])
+def test_constants_that_are_no_tensor(op: str, attributes: dict[str, Any], layer: str) -> None:
+    nodes = [helper.make_node(op, ["shape"] if op == "ConstantOfShape" else [], ["k"],
+                              **attributes),
+             helper.make_node(layer, ["x", "k"], ["y"], name="product"),
+             helper.make_node("MatMul", ["x", "w"], ["z"], name="dense")]
+    proto = model(nodes, {"x": ["N", 2], "shape": [2]}, {"y": None, "z": 2}, {"w": weights(2, 2)},
+                  types={"shape": TensorProto.INT64})
+    layers = by_name(prune(proto, 0.5))
+    assert layers.pop("dense").after == 2
+    assert {name: found.kept for name, found in layers.items()} == (
+        {"product": "its weights are no dense constant"} if layer == "Gemm" else {})
+    assert proto.graph.node[0] == nodes[0]
 
 
 @pytest.mark.parametrize("sparsity", [-0.1, 1.0, 90.0, float("nan"), float("inf")])
