@@ -188,6 +188,29 @@ def test_a_batch_norm_of_images_is_one_node(problem: Problem,
     assert [node.op_type for node in model.graph.node] == operators
 
 
+@pytest.mark.parametrize("also", [(), (5,), (6,)], ids=["last", "difference", "product"])
+@pytest.mark.parametrize("added", [0, 1, 5, 6])
+@pytest.mark.parametrize("scaled", [0, 1, 5])
+def test_only_a_chain_of_steps_is_a_batch_norm(scaled: int, added: int,
+                                               also: tuple[int, ...]) -> None:
+    """The steps are those of a batch norm, and may read other values and have further results.
+
+    scaled, added: the value that is scaled, and the value to which the shift is added. Values 0 and
+    1 are images, 5 is the difference, and 6 the product.
+    also: results beside the last step's.
+    """
+    outputs = (*also, 7)
+    problem = ElementwiseProblem(
+        (IMAGE, IMAGE, *[_CHANNELS] * 3),
+        Expression(5, (ExpressionStep("sub", (0, 2)), ExpressionStep("mul", (scaled, 3)),
+                       ExpressionStep("add", (added, 4))), outputs),
+        ("float32",) * len(outputs), constants=(2, 3, 4))
+    check(alone(problem), HOST)
+    model = onnx.load_from_string(model_of(alone(problem)))
+    operators = [node.op_type for node in model.graph.node]
+    assert ("BatchNormalization" in operators) == ((scaled, added, also) == (5, 6, ()))
+
+
 def test_each_problem_has_a_time_of_its_own() -> None:
     problem = chain(Conv2dProblem(1, 16, 30, 30, 16, (3, 3)), PoolProblem(
         default_spec((1, 16, 28, 28)), "average", (2, 2)))
