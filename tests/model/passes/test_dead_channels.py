@@ -155,6 +155,23 @@ def test_channels_that_something_else_reads_stay() -> None:
         assert channels(result) == [CHANNELS, CHANNELS], other
 
 
+@pytest.mark.parametrize(("layers", "more"), [(3, ""), (4, " and 1 more layer"),
+                                              (5, " and 2 more layers")])
+def test_a_note_names_three_layers(layers: int, more: str) -> None:
+    network = Network(14, "zero")
+    weights = [network.first]
+    for _ in range(layers - 1):
+        network.add("Relu")
+        weights.append(network.conv(CHANNELS, CHANNELS, 1, 0, bias="zero"))
+    network.conv(CHANNELS, 5, 1, 0)
+    for name in weights:
+        network.zero(name, DEAD)
+    (note,) = optimised(network.graph()).notes
+    named = [f"16 of v{2 * index}" for index in reversed(range(layers))][:3]
+    assert note == (f"{16 * layers} channels without effect are left out: "
+                    f"{', '.join(named)}{more}")
+
+
 def test_a_sign_behind_keeps_its_sums() -> None:
     network = Network(8)
     network.zero(network.first, DEAD)
