@@ -211,6 +211,17 @@ def test_only_a_chain_of_steps_is_a_batch_norm(scaled: int, added: int,
     assert ("BatchNormalization" in operators) == ((scaled, added, also) == (5, 6, ()))
 
 
+def test_a_batch_norm_after_a_step_of_another_shape() -> None:
+    problem = ElementwiseProblem(
+        (IMAGE, *[_CHANNELS] * 4),
+        Expression(5, (ExpressionStep("relu", (4,)), ExpressionStep("sub", (0, 1)),
+                       ExpressionStep("mul", (6, 2)), ExpressionStep("add", (7, 3)),
+                       ExpressionStep("add", (8, 5)))), constants=(1, 2, 3, 4))
+    check(alone(problem), HOST)
+    model = onnx.load_from_string(model_of(alone(problem)))
+    assert "BatchNormalization" in {node.op_type for node in model.graph.node}
+
+
 def test_each_problem_has_a_time_of_its_own() -> None:
     problem = chain(Conv2dProblem(1, 16, 30, 30, 16, (3, 3)), PoolProblem(
         default_spec((1, 16, 28, 28)), "average", (2, 2)))
