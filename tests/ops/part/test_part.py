@@ -211,6 +211,38 @@ def test_only_a_chain_of_steps_is_a_batch_norm(scaled: int, added: int,
     assert ("BatchNormalization" in operators) == ((scaled, added, also) == (5, 6, ()))
 
 
+@pytest.mark.parametrize(("images", "operand", "is_norm"), [
+    ((2, 4, 7, 6), (4, 1, 1), True), ((2, 4, 7, 6), (1, 4, 1, 1), True),
+    ((2, 4, 7, 6), (4, 7, 6), False), ((2, 4, 7, 6), (1, 1, 1), False),
+    ((2, 4, 7, 6), (6,), False), ((2, 4, 7, 4), (4,), False), ((2, 4, 7, 6), (), False),
+    ((2, 4, 3, 2, 2), (4, 1, 1, 1), True), ((2, 4, 4, 2, 2), (4, 1, 1), False),
+    ((3, 4, 5), (4, 1), True), ((3, 4), (4,), True), ((3, 4), (1, 4), True),
+    ((3, 4), (3, 1), False), ((3, 4), (3, 4), False), ((4,), (4,), False)])
+def test_a_batch_norm_has_a_number_for_each_channel(
+        images: tuple[int, ...], operand: tuple[int, ...], is_norm: bool) -> None:
+    problem = replace(BATCH_NORM, operands=(default_spec(images), *[default_spec(operand)] * 3))
+    check(alone(problem), HOST)
+    model = onnx.load_from_string(model_of(alone(problem)))
+    assert ("BatchNormalization" in {node.op_type for node in model.graph.node}) == is_norm
+
+
+_INTEGERS = default_spec((4, 3), "int64")
+_SQUARE = Expression(1, (ExpressionStep("mul", (0, 0)),))
+
+
+@pytest.mark.parametrize(("problem", "operators"), [
+    (ElementwiseProblem((default_spec((4, 3)),), _SQUARE), ["Pow"]),
+    (ElementwiseProblem((_INTEGERS,), _SQUARE, ("int64",)), ["Mul"]),
+    (ElementwiseProblem((_INTEGERS, _INTEGERS), apply("mul"), ("int64",)), ["Mul"]),
+    (ElementwiseProblem((IMAGE, _CHANNELS), apply("prelu")), ["PRelu"]),
+    (ElementwiseProblem((_CHANNELS, IMAGE), apply("prelu")), ["Less", "Mul", "Where"])])
+def test_steps_are_the_nodes_that_onnxruntime_knows(problem: Problem,
+                                                    operators: list[str]) -> None:
+    check(alone(problem), HOST)
+    model = onnx.load_from_string(model_of(alone(problem)))
+    assert [node.op_type for node in model.graph.node] == operators
+
+
 def test_a_batch_norm_after_a_step_of_another_shape() -> None:
     problem = ElementwiseProblem(
         (IMAGE, *[_CHANNELS] * 4),
