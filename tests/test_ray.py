@@ -145,6 +145,27 @@ def test_workers_leave_a_processor_to_ray(resources: dict[str, float], name: str
     assert workers.count * workers.processors <= max(resources["CPU"] - 1, 0.5)
 
 
+@pytest.mark.parametrize("name", ["host", "cuda", "cuda:1"])
+@pytest.mark.parametrize("count", [None, 1, 2, 3])
+@pytest.mark.parametrize("gpus", [0, 1, 2])
+@pytest.mark.parametrize("processors", [0, 1, 2, 3, 4])
+def test_workers_have_room_in_any_cluster(processors: int, gpus: int, count: int | None,
+                                          name: str) -> None:
+    resources = {kind: float(number) for kind, number in (("CPU", processors), ("GPU", gpus))
+                 if number}
+    room = max(processors - 1, 1) if name == "host" else gpus
+    if not room:
+        with pytest.raises(InputError, match="no worker of the cluster has a GPU"):
+            Workers.of(resources, name, count)
+        return
+    workers = Workers.of(resources, name, count)
+    assert workers.count == (room if count is None else min(count, room))
+    assert workers.gpus == (0.0 if name == "host" else 1.0)
+    # all processors but one are shared, and no worker takes more than one
+    left = max(processors - 1, 0.5)
+    assert workers.processors == min(1.0, left / workers.count)
+
+
 def test_what_no_cluster_has() -> None:
     with pytest.raises(InputError, match="no worker of the cluster has a GPU"):
         Workers.of({"CPU": 8.0}, "cuda", None)

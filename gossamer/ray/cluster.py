@@ -96,7 +96,8 @@ class Workers:
         if on_gpu and not gpus:
             raise InputError(f"device {device}: no worker of the cluster has a GPU; add one, or "
                              "give device='host'")
-        most = min(count or processors + gpus, gpus if on_gpu else max(1, processors - 1))
+        room = gpus if on_gpu else max(1, processors - 1)
+        most = min(count or room, room)
         share = min(1.0, max(processors - 1, 0.5) / most)
         return Workers(most, share, 1.0 if on_gpu else 0.0)
 

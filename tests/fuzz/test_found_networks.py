@@ -96,6 +96,20 @@ def test_an_attribute_that_holds_two_values(tmp_path: Path) -> None:
     assert "holds f and i" in refusal(lambda: resolved(proto, tmp_path), ModelError)
 
 
+@pytest.mark.parametrize("name", ["transB", "unknown"])
+@pytest.mark.parametrize("kind", sorted(onnx.AttributeProto.AttributeType.values()))
+def test_an_integer_that_says_it_is_of_any_type(kind: int, name: str, tmp_path: Path) -> None:
+    """No definition of an op says which type an unknown attribute has."""
+    proto = one_node("Gemm", constants={"w": weights(4, 4)})
+    proto.graph.node[0].attribute.append(onnx.AttributeProto(name=name, type=kind, i=1))
+    if kind == onnx.AttributeProto.INT:
+        resolved(proto, tmp_path)
+        return
+    message = refusal(lambda: resolved(proto, tmp_path), ModelError)
+    shown = onnx.AttributeProto.AttributeType.Name(kind) if kind else "0"
+    assert f"attribute '{name}' is of type {shown} and holds i" in message
+
+
 @pytest.mark.parametrize("dims", [[-1, 4], [4, -1], [-4, -4], [2**62, 4], [5, 4]])
 def test_shapes_that_initializers_cannot_have(dims: list[int], tmp_path: Path) -> None:
     proto = one_node("MatMul", constants={"w": weights(4, 4)})

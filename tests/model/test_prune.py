@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -8,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from gossamer.errors import InputError, ModelError
-from gossamer.model.prune import PrunedLayer, prune
+from gossamer.model.prune import PrunedLayer, check_sparsity, prune
 from tests.model.onnx_models import model, weights
 
 
@@ -239,6 +240,35 @@ def test_weights_that_cannot_be_pruned() -> None:
     assert layers["whole numbers"].kept == "its weights are int32"
 
 
+@pytest.mark.parametrize(("op", "attributes"), [
+    ("Constant", {"value_float": 2.0}), ("Constant", {"value_floats": [1.0, 2.0]}),
+    ("Constant", {"value_ints": [1, 2]}), ("Constant", {"sparse_value": helper.make_sparse_tensor(
+        numpy_helper.from_array(np.float32([3])), numpy_helper.from_array(np.int64([2])), [2, 2])}),
+    ("ConstantOfShape", {"value": numpy_helper.from_array(np.float32([3]))})],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else value)
+@pytest.mark.parametrize("layer", ["Gemm", "MatMul"])
+def test_constants_that_are_no_tensor(op: str, attributes: dict[str, Any], layer: str) -> None:
+    nodes = [helper.make_node(op, ["shape"] if op == "ConstantOfShape" else [], ["k"],
+                              **attributes),
+             helper.make_node(layer, ["x", "k"], ["y"], name="product"),
+             helper.make_node("MatMul", ["x", "w"], ["z"], name="dense")]
+    proto = model(nodes, {"x": ["N", 2], "shape": [2]}, {"y": None, "z": 2}, {"w": weights(2, 2)},
+                  types={"shape": TensorProto.INT64})
+    layers = by_name(prune(proto, 0.5))
+    assert layers.pop("dense").after == 2
+    assert {name: found.kept for name, found in layers.items()} == (
+        {"product": "its weights are no dense constant"} if layer == "Gemm" else {})
+    assert proto.graph.node[0] == nodes[0]
+
+
+@pytest.mark.parametrize(("sparsity", "hint"), [
+    (1.0, ""), (1.5, "; 1.5% is 0.015"), (90.0, "; 90% is 0.9"), (99.5, "; 99.5% is 0.995"),
+    (100.0, ""), (100.5, ""), (-1.0, ""), (float("nan"), "")])
+def test_a_share_in_percent_is_told_as_a_fraction(sparsity: float, hint: str) -> None:
+    assert check_sparsity(sparsity) == f"expected 0 or more and less than 1{hint}"
+    assert check_sparsity(0.0) is None is check_sparsity(0.999)
+
+
 @pytest.mark.parametrize("sparsity", [-0.1, 1.0, 90.0, float("nan"), float("inf")])
 def test_shares_outside_of_the_range(sparsity: float) -> None:
     for arguments in ((sparsity, None), (None, {"point": sparsity})):
@@ -366,8 +396,9 @@ def test_a_bias_that_two_layers_add_stays() -> None:
 def test_patterns_that_there_are_not() -> None:
     with pytest.raises(InputError, match="pattern '4:8': expected one of unstructured, 2:4, chan"):
         prune(network(), 0.5, pattern="4:8")
-    with pytest.raises(InputError, match="2:4 makes half of the weights zero"):
-        prune(network(), 0.9, pattern="2:4")
+    for arguments in ((0.9, None), (None, {"point": 0.5}), (0.5, {"point": 0.5})):
+        with pytest.raises(InputError, match="2:4 makes half of the weights zero"):
+            prune(network(), *arguments, pattern="2:4")
 
 
 def test_weights_behind_other_ops_have_no_pattern() -> None:

@@ -10,6 +10,7 @@ from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
 from gossamer.ops.copy import OP
 from gossamer.ops.copy.packed import PackedCopy
 from gossamer.ops.copy.problem import CopyProblem, convert, expand, slice_, split, transpose
+from gossamer.ops.copy.strided import StridedCopy
 from gossamer.ops.weights import Weights
 from gossamer.tensor import AXES, PACKED_DTYPES, Format, TensorSpec, default_spec
 from tests.conftest import is_slow
@@ -146,6 +147,54 @@ def test_four_floats_are_moved_together_where_they_lie_so(channels: int, packs: 
     assert macros(bits, floats, "CHANNELS") == {1, 32, *([4] if unpacks else [])}
     assert macros(planes, bits, "FOURS") == {0}
     assert macros(bits, planes, "CHANNELS") == {1, 32}
+
+
+def kernel_of(problem: CopyProblem) -> tuple[str, dict[str, object]]:
+    """Returns the kernel and the macros of a copy in the format that its problem has."""
+    device = RecordingDevice()
+    variant = next(variant for variant in StridedCopy().variants(problem, device)
+                   if (variant.inputs, variant.outputs) == (problem.inputs, problem.outputs))
+    StridedCopy().prepare(Weights({}, device, "a test"), problem, variant, device)
+    (kernel,) = device.sources
+    return kernel.function, dict(kernel.defines)
+
+
+@pytest.mark.parametrize(("shape", "target", "tiled"), [
+    ((1, 8, 2, 4), "NHWC", True), ((1, 7, 2, 4), "NHWC", False), ((1, 8, 1, 7), "NHWC", False),
+    ((8, 2, 2, 2), "CHWN", True), ((7, 2, 2, 2), "CHWN", False), ((8, 1, 1, 7), "CHWN", False),
+    ((2, 9, 3, 3), "NCHW", False)])
+def test_tiles_are_used_where_both_sides_have_eight_elements(
+        shape: tuple[int, ...], target: str, tiled: bool) -> None:
+    nchw, other = TensorSpec(shape, Format("NCHW")), TensorSpec(shape, Format(target))
+    for problem in (convert(nchw, other), convert(other, nchw)):
+        name, macros = kernel_of(problem)
+        assert (name, "TILE" in macros) == (("copy_tiled", True) if tiled else
+                                            ("copy_strided", False))
+
+
+@pytest.mark.parametrize("problem", [
+    expand(default_spec((16, 1)), (16, 16)), expand(default_spec((1, 16)), (16, 16)),
+    slice_(default_spec((16, 32)), [31], [-33], [1], [-1]),
+    slice_(default_spec((16, 32)), [0], [32], [1], [2])], ids=["columns", "rows", "back", "pairs"])
+def test_no_tiles_where_the_order_is_the_same(problem: CopyProblem) -> None:
+    assert kernel_of(problem)[0] == "copy_strided"
+
+
+@pytest.mark.parametrize(("dtype", "start", "end", "element"), [
+    ("float32", 0, 4, "int4"), ("float32", 4, 16, "int4"), ("float32", 2, 6, "INT64"),
+    ("float32", 4, 10, "INT64"), ("float32", 1, 5, "int"), ("float32", 4, 7, "int"),
+    ("float16", 8, 16, "int4"), ("float16", 4, 8, "INT64"), ("float16", 2, 6, "int"),
+    ("float16", 3, 7, "unsigned short"), ("uint8", 0, 16, "int4"), ("uint8", 4, 8, "int"),
+    ("uint8", 2, 6, "unsigned short"), ("uint8", 5, 8, "uchar"), ("int64", 2, 4, "int4"),
+    ("int64", 1, 3, "INT64")])
+def test_elements_are_as_wide_as_sizes_strides_and_places_let_them(
+        dtype: str, start: int, end: int, element: str) -> None:
+    name, macros = kernel_of(slice_(default_spec((3, 16), dtype), [start], [end], [1]))
+    assert (name, macros["ELEMENT"]) == ("copy_strided", element)
+    # a row of 15 elements begins at a multiple of one element only
+    name, macros = kernel_of(slice_(default_spec((3, 15), dtype), [0], [8], [1]))
+    assert macros["ELEMENT"] == {1: "uchar", 2: "unsigned short", 4: "int", 8: "INT64"}[
+        np.dtype(dtype).itemsize]
 
 
 @pytest.mark.parametrize(("layout", "votes", "channels"), [

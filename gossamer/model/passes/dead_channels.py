@@ -60,7 +60,8 @@ def drop_dead_channels(graph: Graph) -> None:
     if removed:
         total = sum(removed.values())
         some = ", ".join(f"{count} of {name}" for name, count in list(removed.items())[:3])
-        more = f" and {len(removed) - 3} more layers" if len(removed) > 3 else ""
+        others = len(removed) - 3
+        more = f" and {others} more layer" + "s" * (others > 1) if others > 0 else ""
         graph.notes.append(f"{total} channels without effect are left out: {some}{more}")
 
 

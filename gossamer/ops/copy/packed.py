@@ -66,9 +66,9 @@ class PackedCopy(Algorithm):
             if not device.on_processors and source.size <= _FEW_VALUES:
                 configs[:2] = configs[1::-1]
         elif not target.format.is_packed:
-            fours = _moves_fours(target) and _stored_channels(target) % 4 == 0
             counts = (1, _PART_BITS) if target.strides[1] == 1 else (_PART_BITS, 1)
-            configs = [(("channels", count),) for count in ((4, *counts) if fours else counts)]
+            configs = [(("channels", count),) for count in (
+                (4, *counts) if _moves_fours(target) else counts)]
         for config in configs:
             yield Variant(config, problem.inputs, problem.outputs, "fp16" if halves else "fp32")
 

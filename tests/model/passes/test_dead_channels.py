@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
@@ -155,13 +156,114 @@ def test_channels_that_something_else_reads_stay() -> None:
         assert channels(result) == [CHANNELS, CHANNELS], other
 
 
-def test_a_sign_behind_keeps_its_sums() -> None:
+def conv(output: str, value: str, weight: str, **attributes: object) -> onnx.NodeProto:
+    return helper.make_node("Conv", [value, weight], [output], name=output, **attributes)
+
+
+STAYS: dict[str, list[onnx.NodeProto]] = {
+    "a reader of two groups": [conv("a", "x", "first"), conv("y", "a", "halves", group=2)],
+    "a reader that makes two channels of one": [
+        conv("a", "x", "first"), conv("b", "a", "doubled", group=24), conv("y", "b", "of 48")],
+    "a reader of pairs of channels": [
+        conv("a", "x", "first of 48"), conv("b", "a", "pairs", group=24), conv("y", "b", "last")],
+    "a depthwise reader beside another reader": [
+        conv("a", "x", "first"), conv("b", "a", "depthwise", group=24), conv("c", "a", "last"),
+        conv("d", "b", "last"), helper.make_node("Add", ["c", "d"], ["y"])],
+    "a reader beside a depthwise reader": [
+        conv("a", "x", "first"), conv("c", "a", "last"), conv("b", "a", "depthwise", group=24),
+        conv("d", "b", "last"), helper.make_node("Add", ["c", "d"], ["y"])],
+    "a reader with weights of the run": [conv("a", "x", "first"), conv("y", "a", "given")],
+    "weights of the run": [conv("a", "x", "given first"), conv("y", "a", "last")],
+    "a sum with a value of the run": [
+        conv("a", "x", "first"), helper.make_node("Add", ["a", "z"], ["b"]),
+        conv("y", "b", "last")],
+    "a product along the columns": [
+        conv("a", "x", "first"), helper.make_node("MatMul", ["a", "columns"], ["y"])],
+}
+"""Networks in which DEAD channels would be removed, but for what each network is named after. The
+filters of these channels are zero, and no weight of a later layer is."""
+
+
+@pytest.mark.parametrize("case", STAYS)
+def test_what_keeps_all_channels(case: str) -> None:
+    rng = np.random.default_rng(12)
+    shapes = {"first": (24, 3, 1, 1), "first of 48": (48, 3, 1, 1), "last": (5, 24, 1, 1),
+              "halves": (6, 12, 1, 1), "doubled": (48, 1, 1, 1), "of 48": (5, 48, 1, 1),
+              "pairs": (24, 2, 1, 1), "depthwise": (24, 1, 1, 1), "columns": (24, 5),
+              "given": (5, 24, 1, 1), "given first": (24, 3, 1, 1)}
+    read = {name for node in STAYS[case] for name in node.input}
+    arrays = {name: rng.standard_normal(shape).astype(np.float32)
+              for name, shape in shapes.items() if name in read}
+    for name in arrays:
+        if name.startswith("first"):
+            arrays[name][DEAD] = 0
+    # filters that are zero in one run have an effect in another
+    values = {"x": rng.standard_normal((2, 3, 4, 24)).astype(np.float32),
+              "z": rng.standard_normal((2, 24, 4, 24)).astype(np.float32),
+              **{name: arrays.pop(name) for name in list(arrays) if name.startswith("given")}}
+    values = {name: array for name, array in values.items() if name in read}
+    graph = load(model(STAYS[case], {
+        name: [*(("N",) if name in "xz" else array.shape[:1]), *array.shape[1:]]
+        for name, array in values.items()}, {"y": 4}, arrays))
+    result = optimise(graph)
+    expected, found = (execute(resolve(each, 2), values) for each in (graph, result))
+    assert normalised_error(found["y"], expected["y"]) < 1e-6
+    assert not result.notes
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_a_transposed_operand_keeps_its_columns(transposed: int) -> None:
+    rng = np.random.default_rng(13)
+    first, last = rng.standard_normal((2, 24, 24)).astype(np.float32)
+    first[:, DEAD] = 0
+    nodes = [helper.make_node("Gemm", ["x", "first"], ["a"], name="a"),
+             helper.make_node("Gemm", ["a", "last"], ["y"], name="y", transA=transposed)]
+    graph = load(model(nodes, {"x": [24, 24]}, {"y": 2}, {"first": first, "last": last}))
+    result = optimise(graph)
+    x = {"x": rng.standard_normal((24, 24)).astype(np.float32)}
+    expected, found = (execute(resolve(each, 24), x) for each in (graph, result))
+    assert normalised_error(found["y"], expected["y"]) < 1e-6
+    assert channels(result) == [24 if transposed else 8, 24]
+
+
+@pytest.mark.parametrize(("layers", "more"), [(3, ""), (4, " and 1 more layer"),
+                                              (5, " and 2 more layers")])
+def test_a_note_names_three_layers(layers: int, more: str) -> None:
+    network = Network(14, "zero")
+    weights = [network.first]
+    for _ in range(layers - 1):
+        network.add("Relu")
+        weights.append(network.conv(CHANNELS, CHANNELS, 1, 0, bias="zero"))
+    network.conv(CHANNELS, 5, 1, 0)
+    for name in weights:
+        network.zero(name, DEAD)
+    (note,) = optimised(network.graph()).notes
+    named = [f"16 of v{2 * index}" for index in reversed(range(layers))][:3]
+    assert note == (f"{16 * layers} channels without effect are left out: "
+                    f"{', '.join(named)}{more}")
+
+
+@pytest.mark.parametrize("between", ["", "MaxPool"])
+@pytest.mark.parametrize("jump", ["Sign", "Floor"])
+def test_a_sign_behind_keeps_its_sums(jump: str, between: str) -> None:
     network = Network(8)
     network.zero(network.first, DEAD)
     network.add("Relu")
     network.conv(CHANNELS, 5, pad=0)
-    network.add("Sign")
+    if between:
+        network.add(between, kernel_shape=[2, 2])
+    network.add(jump)
     assert channels(optimised(network.graph())) == [CHANNELS, 5]
+
+
+@pytest.mark.parametrize(("how", "count"), [
+    ("SAME_UPPER", CHANNELS), ("SAME_LOWER", CHANNELS), ("VALID", 8)])
+def test_pads_that_the_size_decides(how: str, count: int) -> None:
+    network = Network(15)
+    network.zero(network.first, DEAD)
+    network.arrays["last"] = network.rng.standard_normal((5, CHANNELS, 3, 3)).astype(np.float32)
+    network.add("Conv", "last", auto_pad=how)
+    assert channels(optimised(network.graph())) == [count, 5]
 
 
 @pytest.mark.parametrize("transposed", [0, 1])

@@ -3,6 +3,7 @@ sums of integers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -472,6 +473,33 @@ def test_malformed_pairs(op: str, constants: dict[str, np.ndarray], text: str,
     with pytest.raises(ModelError) as caught:
         load(save(proto, tmp_path))
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("zero", [None, (), (1,), (3,)], ids=str)
+@pytest.mark.parametrize("scale", [(), (1,), (3,), (4,), (0,), (2, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (3, 4)], ids=str)
+def test_scales_and_zero_points_of_constants(
+        shape: tuple[int, ...], scale: tuple[int, ...], zero: tuple[int, ...] | None,
+        without_onnxruntime: None) -> None:
+    """Whatever shapes a file gives them, a constant is dequantised or refused."""
+    constants = {"q": np.full(shape, 7, np.int8), "s": np.full(scale, 0.5, np.float32)}
+    if zero is not None:
+        constants["z"] = np.full(zero, 3, np.int8)
+    for axis in (1, 0, -1, 7):
+        nodes = [helper.make_node("DequantizeLinear", list(constants), ["w"], axis=axis),
+                 helper.make_node("Mul", ["x", "w"], ["y"])]
+        is_one = math.prod(scale) == 1 and math.prod(zero or ()) == 1
+        is_of_axis = -len(shape) <= axis < len(shape) and scale == (shape[axis],) and (
+            zero in (None, scale))
+        try:
+            graph = load(model(nodes, {"x": list(shape)}, {"y": None}, constants, 17))
+            resolve(graph, (shape or (1,))[0])
+        except GossamerError:
+            assert not is_one and not is_of_axis
+            continue
+        if is_one or is_of_axis:
+            np.testing.assert_array_equal(graph.constants["w"],
+                                          np.full(shape, 3.5 if zero is None else 2.0))
 
 
 def test_values_that_stay_quantised_are_known_to_be_integers(tmp_path: Path) -> None:

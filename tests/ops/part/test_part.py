@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -142,6 +143,22 @@ def test_bytes_of_photos_are_read_as_they_lie() -> None:
         np.random.default_rng(0), spec.shape, "uint8")])
 
 
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("kind", ["mean", "max", "sum"])
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
+def test_reductions_along_any_axes(rank: int, kind: str, keepdims: bool) -> None:
+    """One part computes the reductions of one tensor along all sets of axes."""
+    spec = default_spec((2, 3, 4, 2, 3)[:rank])
+    problems = [ReduceProblem(spec, kind, axes, keepdims) for count in range(rank + 1)
+                for axes in itertools.combinations(range(rank), count)]
+    part = PartProblem(tuple(problems), ((entry(0),),) * len(problems),
+                       tuple((index, 0) for index in range(len(problems))))
+    check(part, HOST)
+    if kind == "mean":
+        operators = [node.op_type for node in onnx.load_from_string(model_of(part)).graph.node]
+        assert operators.count("GlobalAveragePool") == (rank == 4)
+
+
 def test_what_has_no_form_is_refused_by_name() -> None:
     packed = Format("packed32", "bits")
     with pytest.raises(UnsupportedError, match="has no ONNX form"):
@@ -169,6 +186,72 @@ def test_a_batch_norm_of_images_is_one_node(problem: Problem,
                                             operators: list[str]) -> None:
     model = onnx.load_from_string(model_of(alone(problem)))
     assert [node.op_type for node in model.graph.node] == operators
+
+
+@pytest.mark.parametrize("also", [(), (5,), (6,)], ids=["last", "difference", "product"])
+@pytest.mark.parametrize("added", [0, 1, 5, 6])
+@pytest.mark.parametrize("scaled", [0, 1, 5])
+def test_only_a_chain_of_steps_is_a_batch_norm(scaled: int, added: int,
+                                               also: tuple[int, ...]) -> None:
+    """The steps are those of a batch norm, and may read other values and have further results.
+
+    scaled, added: the value that is scaled, and the value to which the shift is added. Values 0 and
+    1 are images, 5 is the difference, and 6 the product.
+    also: results beside the last step's.
+    """
+    outputs = (*also, 7)
+    problem = ElementwiseProblem(
+        (IMAGE, IMAGE, *[_CHANNELS] * 3),
+        Expression(5, (ExpressionStep("sub", (0, 2)), ExpressionStep("mul", (scaled, 3)),
+                       ExpressionStep("add", (added, 4))), outputs),
+        ("float32",) * len(outputs), constants=(2, 3, 4))
+    check(alone(problem), HOST)
+    model = onnx.load_from_string(model_of(alone(problem)))
+    operators = [node.op_type for node in model.graph.node]
+    assert ("BatchNormalization" in operators) == ((scaled, added, also) == (5, 6, ()))
+
+
+@pytest.mark.parametrize(("images", "operand", "is_norm"), [
+    ((2, 4, 7, 6), (4, 1, 1), True), ((2, 4, 7, 6), (1, 4, 1, 1), True),
+    ((2, 4, 7, 6), (4, 7, 6), False), ((2, 4, 7, 6), (1, 1, 1), False),
+    ((2, 4, 7, 6), (6,), False), ((2, 4, 7, 4), (4,), False), ((2, 4, 7, 6), (), False),
+    ((2, 4, 3, 2, 2), (4, 1, 1, 1), True), ((2, 4, 4, 2, 2), (4, 1, 1), False),
+    ((3, 4, 5), (4, 1), True), ((3, 4), (4,), True), ((3, 4), (1, 4), True),
+    ((3, 4), (3, 1), False), ((3, 4), (3, 4), False), ((4,), (4,), False)])
+def test_a_batch_norm_has_a_number_for_each_channel(
+        images: tuple[int, ...], operand: tuple[int, ...], is_norm: bool) -> None:
+    problem = replace(BATCH_NORM, operands=(default_spec(images), *[default_spec(operand)] * 3))
+    check(alone(problem), HOST)
+    model = onnx.load_from_string(model_of(alone(problem)))
+    assert ("BatchNormalization" in {node.op_type for node in model.graph.node}) == is_norm
+
+
+_INTEGERS = default_spec((4, 3), "int64")
+_SQUARE = Expression(1, (ExpressionStep("mul", (0, 0)),))
+
+
+@pytest.mark.parametrize(("problem", "operators"), [
+    (ElementwiseProblem((default_spec((4, 3)),), _SQUARE), ["Pow"]),
+    (ElementwiseProblem((_INTEGERS,), _SQUARE, ("int64",)), ["Mul"]),
+    (ElementwiseProblem((_INTEGERS, _INTEGERS), apply("mul"), ("int64",)), ["Mul"]),
+    (ElementwiseProblem((IMAGE, _CHANNELS), apply("prelu")), ["PRelu"]),
+    (ElementwiseProblem((_CHANNELS, IMAGE), apply("prelu")), ["Less", "Mul", "Where"])])
+def test_steps_are_the_nodes_that_onnxruntime_knows(problem: Problem,
+                                                    operators: list[str]) -> None:
+    check(alone(problem), HOST)
+    model = onnx.load_from_string(model_of(alone(problem)))
+    assert [node.op_type for node in model.graph.node] == operators
+
+
+def test_a_batch_norm_after_a_step_of_another_shape() -> None:
+    problem = ElementwiseProblem(
+        (IMAGE, *[_CHANNELS] * 4),
+        Expression(5, (ExpressionStep("relu", (4,)), ExpressionStep("sub", (0, 1)),
+                       ExpressionStep("mul", (6, 2)), ExpressionStep("add", (7, 3)),
+                       ExpressionStep("add", (8, 5)))), constants=(1, 2, 3, 4))
+    check(alone(problem), HOST)
+    model = onnx.load_from_string(model_of(alone(problem)))
+    assert "BatchNormalization" in {node.op_type for node in model.graph.node}
 
 
 def test_each_problem_has_a_time_of_its_own() -> None:

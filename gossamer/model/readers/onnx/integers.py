@@ -125,6 +125,8 @@ class Integers:
         if q.dtype.kind not in "iu" or attributes.get("block_size") or scale.ndim > 1:
             return
         zero = values[inputs[2]] if inputs[2] else np.zeros((), q.dtype)
+        if zero.size > 1 and zero.shape != scale.shape:
+            return
         axis = attributes.get("axis", 1) % max(q.ndim, 1)
         if scale.size != 1 and (q.ndim == 0 or scale.shape != (q.shape[axis],)):
             return

@@ -3,9 +3,12 @@ tests/emulation/test_few_channels.py runs the kernel anywhere."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 
 from gossamer.device.base import Device
@@ -68,3 +71,43 @@ def test_an_empty_batch_needs_no_launch() -> None:
     weights = Weights(random_weights(problem), device)
     for variant in ALGORITHM.variants(problem, device):
         assert not ALGORITHM.prepare(weights, problem, variant, device).launches
+
+
+PARTS = {8: {8}, 16: {16}, 24: {24}, 32: {32}, 40: {40}, 48: {48}, 64: {64, 32}, 96: {32},
+         120: {40, 24}, 128: {64, 32}}
+"""For numbers of output channels, those that a work-group may compute."""
+
+
+def shared_bytes(problem: Conv2dProblem, rows: int, columns: int, part: int) -> int:
+    """Returns the bytes of shared memory of a work-group, as few_channels.cu reserves them."""
+    height = (rows - 1) * problem.stride[0] + problem.kernel[0]
+    width = (columns - 1) * problem.stride[1] + problem.kernel[1]
+    pitch = -(-width // 2) * 2
+    copy = (problem.channels * height + 16) * pitch
+    second = -(-copy // 64) * 64 + 32 if problem.stride[1] % 2 else 0
+    row_width = next(count for count in (2, 4, 8, 16) if count >= problem.kernel[1])
+    steps = -(-problem.channels * problem.kernel[0] * row_width // 16)
+    return 2 * (second + copy) + 2 * steps * part * 16
+
+
+@hypothesis.given(st.data())
+def test_work_groups_have_as_much_shared_memory_as_they_need(data: st.DataObject) -> None:
+    """A work-group of every variant fits the 40 KiB that a kernel may have everywhere, and every
+    combination that is left out exceeds them, but for less than 400 bytes by which the host's
+    estimate is too large."""
+    kernel = data.draw(st.tuples(st.integers(1, 6), st.integers(1, 8)), "kernel")
+    problem = Conv2dProblem(
+        1, data.draw(st.integers(1, 4), "channels"), 200, 200,
+        data.draw(st.sampled_from(sorted(PARTS)), "output channels"), kernel,
+        data.draw(st.tuples(st.integers(1, 7), st.integers(1, 7)), "stride"))
+    device, most = RecordingDevice(), 40 * 1024
+    found = {(variant["channels"], variant["rows"], variant["columns"])
+             for variant in ALGORITHM.variants(problem, device)}
+    assert (ALGORITHM.supports(problem, device) is None) == bool(found)
+    for part, rows, columns in found:
+        assert part in PARTS[problem.out_channels]
+        assert shared_bytes(problem, rows, columns, part) <= most
+    for part, (rows, columns) in itertools.product(
+            PARTS[problem.out_channels], ((8, 16), (4, 16), (8, 32), (4, 32), (16, 16))):
+        assert ((part, rows, columns) in found
+                or shared_bytes(problem, rows, columns, part) > most - 400)
