@@ -63,8 +63,11 @@ class Lines:
         self.remainders = min(kernel, stride // common)
         self.step = dilation // common
         self.reach = (kernel - 1) // self.remainders * self.step
+        # lines from this one on are behind the image, and so many at the start are before it, for
+        # all remainders
         ends = -(-(size + pad) // stride)
         shared = max(0, -(-(pad - (self.remainders - 1) * dilation) // stride))
+        # the lines that taps read; of those that are pads the last ones may be the next image's
         needed = outputs + self.reach
         self.count = max(outputs, min(needed, max(needed - shared, ends)))
 

@@ -7,8 +7,9 @@
  *
  * A unit is 64 places: the rows of a product of a warpgroup (four warps). A work-group computes
  * TILE_M output channels of a range of units, in tiles of up to TILE_UNITS units. The weights of a
- * tap and a slice of SLICE input channels are a stage. The stages of a run follow one another. The slots for stages are a ring of WEIGHT_SLOTS slots. With KEEPS_WEIGHTS each stage has
- * its own slot instead, so that weights are copied only once.
+ * tap and a slice of SLICE input channels are a stage. The stages of a run follow one another. The
+ * slots for stages are a ring of WEIGHT_SLOTS slots. With KEEPS_WEIGHTS each stage has its own slot
+ * instead, so that weights are copied only once.
  *
  * WARPGROUPS warpgroups multiply, each up to UNITS units of a tile. There are four more warps: one
  * copies weights, and three copy runs. Slots for weights have two barriers each, like slots for
