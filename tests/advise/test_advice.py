@@ -7,6 +7,7 @@ import pytest
 
 from gossamer.advise import Advice, LayerGroup, Way, advice, advise, cheapest
 from gossamer.advise.advice import AS_IT_IS
+from gossamer.advise.cheapest import Choice
 from gossamer.errors import InputError
 from tests.cli.command_line import save_network
 
@@ -39,6 +40,20 @@ def test_a_layer_gets_more_zeros_where_the_first_ones_are_not_enough() -> None:
 def test_no_more_zeros_than_the_speed_up_takes() -> None:
     choice = cheapest(made(group("only", 100, 100, 60, 40, 30, 10)), 1.5)
     assert choice.sparsities == {"only": 0.8} and choice.reached
+
+
+def test_the_last_layer_reaches_the_speed_up_with_the_fewest_zeros() -> None:
+    """The layer of few zeros saves too little to reach the speed-up, so that it is left out."""
+    groups = (group("few", 10, 10, 9.9, 9.9, 9.9, 9.9), group("many", 1000, 90, 45, 40, 35, 30))
+    choice = cheapest(made(*groups), 2)
+    assert choice == Choice({"many": 0.9}, 2.0, True)
+    assert cheapest(made(*groups), 2.01).sparsities == {"many": 0.95}
+
+
+def test_saved_time_counts_towards_the_speed_up() -> None:
+    """With both layers at 80%, the network takes 50 of 100 us; neither is enough alone."""
+    groups = (group("first", 10, 50, 20, 15, 10, 5), group("second", 100, 50, 30, 25, 20, 15))
+    assert cheapest(made(*groups), 2).sparsities == {"first": 0.98, "second": 0.8}
 
 
 def test_the_most_that_zeros_bring() -> None:
