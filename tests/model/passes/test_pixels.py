@@ -9,7 +9,7 @@ import pytest
 
 from gossamer.model.graph import ValueInfo
 from gossamer.model.passes.optimise import optimise
-from tests.model.graph_builder import CHANNELS, Builder, check
+from tests.model.graph_builder import CHANNELS, SIZE, Builder, check
 
 MEANS: dict[str, Callable[[Builder], str]] = {
     "flattened": lambda build: build.add("flatten", [build.mean("x")], axis=1),
@@ -69,3 +69,27 @@ def test_sums_with_values_of_the_data_stay_products() -> None:
     build.apply("mul", "x", PIXELS["unsqueezed"](build, y), output="y")
     graph = build.build.finish()
     assert [node.op for node in optimise(graph).nodes] == ["gemm", "unsqueeze", "elementwise"]
+
+
+def summed(build: Builder, *axes: int) -> str:
+    return build.add("reduce", ["x"], kind="sum", axes=axes, keepdims=False)
+
+
+OTHER_PRODUCTS: dict[str, Callable[[Builder, str], str]] = {
+    "weights of the data": lambda build, mean: build.build.gemm(
+        mean, summed(build, 0, 2), output="product"),
+    "a sum with the data": lambda build, mean: build.build.gemm(
+        mean, build.constant(CHANNELS, CHANNELS), summed(build, 0, 2, 3), output="product"),
+    "transposed means": lambda build, mean: build.build.gemm(
+        mean, build.constant(2, CHANNELS), trans_a=True, output="product"),
+}
+
+
+@pytest.mark.parametrize("made", OTHER_PRODUCTS)
+def test_products_that_no_convolution_computes_stay(made: str) -> None:
+    build = Builder()
+    build.graph.inputs[0] = ValueInfo("x", (2, CHANNELS, SIZE, SIZE))
+    y = OTHER_PRODUCTS[made](build, MEANS["flattened"](build))
+    build.apply("relu", PIXELS["unsqueezed"](build, y), output="y")
+    ops = [node.op for node in optimise(build.build.finish()).nodes]
+    assert "gemm" in ops and "conv2d" not in ops
