@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -40,6 +41,13 @@ def test_division_at_the_edges() -> None:
         assert -(2**31) <= divisor(number)[1] < 2**31
         for x in (0, 1, number - 1, number, 2**31 - 1, 2**31 - 2):
             assert _quotient(x, number) == x // number
+
+
+@given(sizes=st.lists(st.integers(1, 4), max_size=5))
+@settings(max_examples=50)
+def test_dense_strides_walk_every_element_in_order(sizes: list[int]) -> None:
+    np.testing.assert_array_equal(_places(sizes, dense_strides(sizes)),
+                                  np.arange(math.prod(sizes)))
 
 
 @given(sizes=st.lists(st.integers(1, 4), max_size=5), data=st.data())

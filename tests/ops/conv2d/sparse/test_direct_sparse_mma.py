@@ -18,7 +18,14 @@ from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.conv2d.sparse.common.row_blocks import cluster
 from gossamer.ops.conv2d.sparse.common.tensor_cores import DENSEST, ROWS
 from gossamer.ops.conv2d.sparse.mma_batch.direct_sparse_mma import BatchTile, DirectSparseMma
-from gossamer.ops.conv2d.sparse.mma_batch.order import KINDS, Kind, alike, scheduled
+from gossamer.ops.conv2d.sparse.mma_batch.order import (
+    KINDS,
+    Kind,
+    TileBlock,
+    alike,
+    dealt,
+    scheduled,
+)
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import pack
 from tests.cubins import check_builds
@@ -345,3 +352,19 @@ def test_schedulers_of_a_work_group_get_similar_work() -> None:
                 swapped[list(pair)] = steps[list(reversed(pair))]
                 assert unevenness(steps) <= unevenness(swapped), variant.config_text
     assert {1, 2} <= {parts * sets for parts, sets in warps_a_block}
+
+
+@given(work=st.lists(st.integers(0, 9), min_size=1, max_size=9), tiles=st.integers(1, 2),
+       together=st.integers(1, 4), warps=st.integers(1, 4))
+@settings(max_examples=50)
+def test_empty_blocks_fill_the_last_work_group(work: list[int], tiles: int, together: int,
+                                               warps: int) -> None:
+    rows = np.arange(len(work) * tiles * 3).reshape(len(work), tiles, 3)
+    blocks = [TileBlock(list(own), np.tile(np.arange(9) < columns, (tiles, 1)))
+              for own, columns in zip(rows, work, strict=True)]
+    groups = dealt(blocks, together, warps)
+    assert len(groups) == -(-len(blocks) // together) * together
+    assert sorted(np.concatenate([tile for block in groups for tile in block.tiles])) == list(
+        range(rows.size))
+    assert {(len(block.tiles), block.needed.shape) for block in groups} == {(tiles, (tiles, 9))}
+    assert sum(block.work for block in groups) == sum(work) * tiles
