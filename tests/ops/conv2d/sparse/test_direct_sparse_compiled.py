@@ -194,6 +194,13 @@ def test_three_tiles_of_each_size_are_tried(halves: bool) -> None:
         {16, 32, 64} if halves else {8, 16, 32})
 
 
+def test_tiles_that_read_least_beyond_their_pixels_come_first() -> None:
+    """Tiles of 4 x 6 and of 2 x 12 pixels cover 12 x 12 pixels exactly. A window of 3 x 3 pixels
+    reads 6 x 8 and 4 x 14 pixels for them."""
+    problem = with_density(Conv2dProblem(32, 64, 14, 14, 64, (3, 3)), 0.1)
+    assert list(_tiles(problem, False))[:3] == [(32, 4, 6), (32, 6, 4), (32, 2, 12)]
+
+
 def test_long_code_is_no_candidate() -> None:
     """Small blocks take more instructions: large ones share more of them."""
     problem = with_density(Conv2dProblem(1, 2048, 1, 1, 1000, (1, 1)), 0.1)
@@ -227,6 +234,21 @@ def test_resident_groups_are_no_more_than_a_multiprocessor_holds(batch: int) -> 
     problem = with_density(Conv2dProblem(batch, 64, 20, 17, 64, (3, 3), groups=4), 0.1)
     assert all(GeneratedTiling(problem, config).work_group * config.blocks_per_unit <= 2048
                for config in configs(problem, H200))
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_resident_groups_share_the_memory_of_a_multiprocessor(halves: bool) -> None:
+    """Each of several work-groups takes a kilobyte more than it asks for; one alone may have all of
+    the memory."""
+    problem = with_density(Conv2dProblem(32, 16, 56, 56, 16, (5, 5)), 0.1)
+    needed: dict[bool, int] = {}
+    for config in _all(problem, H200, halves):
+        count = config.blocks_per_unit
+        nbytes = count * (GeneratedTiling(problem, config, halves).shared_bytes
+                          + 1024 * (count > 1))
+        needed[count > 1] = max(nbytes, needed.get(count > 1, 0))
+    assert needed.keys() == {False, True}
+    assert max(needed.values()) <= H200.shared_bytes_opt_in, needed
 
 
 def launched(problem: Conv2dProblem, **changes: int) -> PtxDevice:
