@@ -195,6 +195,15 @@ def test_few_tiles_are_offered_and_mma_only_without_wgmma() -> None:
             assert {each["wgmma"] for each in variants} == {int(wgmma and many)}
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_images_are_read_as_they_are_given(name: str) -> None:
+    problem = ALL[name]
+    (y,) = problem.outputs
+    for variant in ALGORITHM.variants(problem, RecordingDevice()):
+        assert variant.inputs == problem.inputs
+        assert variant.outputs == (y.with_format(layout="NHWC", dtype="float16"),)
+
+
 def _changed(problem: FusionProblem, part: int, **changes: object) -> FusionProblem:
     parts = list(problem.parts)
     parts[part] = replace(parts[part], **changes)
