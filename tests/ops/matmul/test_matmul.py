@@ -9,9 +9,11 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.matmul.reference import reference
+from gossamer.ops.matmul.tiled import TiledMatmul, WideMatmul
 from gossamer.tensor import default_spec
 from tests.conftest import is_slow
 from tests.ops.harness import check, random_inputs
+from tests.ops.recording import RecordingDevice
 
 
 def few(variants: list[Variant]) -> list[Variant]:
@@ -87,3 +89,14 @@ def test_a_vector_is_not_transposed() -> None:
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="no matrix product"):
         MatmulProblem(default_spec((3, 4)), default_spec((3, 4)))
+
+
+@pytest.mark.parametrize(("rows", "columns", "tiles", "vectors"), [
+    (32, 33, [16, 64], [2, 1]), (33, 32, [16, 64], [2, 1]), (33, 33, [64, 16], [2, 1]),
+    (33, 17, [16, 64], [2, 1]), (33, 16, [16, 64], [1, 2])])
+def test_small_matrices_try_the_small_tile_first(rows: int, columns: int, tiles: list[int],
+                                                 vectors: list[int]) -> None:
+    problem = MatmulProblem(default_spec((3, rows, 8)), default_spec((8, columns)))
+    device = RecordingDevice()
+    assert [variant["tile"] for variant in TiledMatmul().variants(problem, device)] == tiles
+    assert [variant["vectors"] for variant in WideMatmul().variants(problem, device)] == vectors

@@ -10,6 +10,8 @@ import pytest
 
 from gossamer.device.base import Buffer
 from gossamer.ops.algorithm import State
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.plan.program import Layer
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
@@ -108,3 +110,16 @@ def test_the_next_search_leaves_out_the_same(
     again.measure_all(requests)
     assert (again.measured, again.reused, again.not_tried) == (
         0, tuner.measured, tuner.not_tried)
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_only_layers_without_numbers_take_no_time(
+        batch: int, paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None]) -> None:
+    algorithm, tuner = Paced("paced", 100.0), paced_tuner()
+    known(algorithm)
+    problem = Conv2dProblem(batch, 4, 1, 1, 1, (1, 1))
+    single = Layer("conv", "conv2d", ["x"], ["y"], list(problem.outputs), problem,
+                   {"weight": np.ones((1, 4, 1, 1), np.float32)})
+    (candidate,) = tuner.measure(single, [algorithm], paced_device)
+    assert candidate.cost == 100.0 * batch and tuner.measured == batch
