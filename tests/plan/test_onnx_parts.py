@@ -36,6 +36,25 @@ def expected(proto: onnx.ModelProto, *inputs: np.ndarray) -> list[np.ndarray]:
                                       strict=True)))
 
 
+def test_constants_that_are_settings_of_an_operator() -> None:
+    """ONNX Runtime reads settings when a session begins, and only where the model holds them."""
+    proto = model([helper.make_node("Resize", ["x", "", "scales"], ["y"])],
+                  {"x": [1, 3, 8, 8], "scales": [4]}, {"y": 4})
+    scaled = session.Session(proto.SerializeToString(), {1: np.float32([1, 1, 2, 3])})
+    np.testing.assert_array_equal(scaled.run([X[:1]])[0], X[:1].repeat(2, 2).repeat(3, 3))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64"])
+@pytest.mark.parametrize("size", [0, 1, 500])
+def test_constants_of_any_type_and_size(dtype: str, size: int) -> None:
+    constant = np.arange(size).astype(dtype)
+    code = helper.np_dtype_to_tensor_dtype(constant.dtype)
+    proto = model([helper.make_node("Neg", ["c"], ["y"])], {"c": [size]}, {"y": 1},
+                  types={"c": code, "y": code})
+    (y,) = session.Session(proto.SerializeToString(), {0: constant}).run([])
+    np.testing.assert_array_equal(y, -constant, strict=True)
+
+
 def test_a_part_in_the_middle(device: Device) -> None:
     plan = gossamer.compile(sampled(), device)
     np.testing.assert_allclose(plan(X, GRID), expected(sampled(), X, GRID)[0], rtol=1e-4,
