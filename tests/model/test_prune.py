@@ -288,6 +288,61 @@ def test_unknown_and_repeated_names() -> None:
         prune(network(), None, {"point": 0.5, "w2": 0.5})
 
 
+def products(*names: str) -> onnx.ModelProto:
+    """Returns products of those names, one behind the other, with the weights w0, w1, ..."""
+    nodes = [helper.make_node("MatMul", [f"v{index}", f"w{index}"], [f"v{index + 1}"], name=name)
+             for index, name in enumerate(names)]
+    return model(nodes, {"v0": ["N", 2]}, {f"v{len(names)}": 2},
+                 {f"w{index}": weights(2, 2) for index in range(len(names))})
+
+
+NAMES = [f"{letter}_of_the_whole_network" for letter in "abcdefg"]
+
+
+@pytest.mark.parametrize(("layers", "name", "told"), [
+    (NAMES[:5], "", f"there are {', '.join(map(repr, NAMES[:5]))}"),
+    (NAMES[:6], "", f"there are {', '.join(map(repr, NAMES[:5]))}, ..."),
+    (NAMES, "K", f"close to it: {', '.join(map(repr, NAMES[:5]))}"),
+    (["Backbone.Head.Product", *NAMES], "head", "close to it: 'Backbone.Head.Product'"),
+    (["wheel", "whale", *NAMES], "whel", "close to it: 'wheel', 'whale'"),
+    (["whole.wheel", "wheel", *NAMES[:1]], "wheel.", "close to it: 'wheel', 'whole.wheel'"),
+], ids=["five", "six", "contained", "in another case", "misspelt", "the most similar first"])
+def test_close_names_are_told_or_the_first_ones(layers: list[str], name: str, told: str) -> None:
+    with pytest.raises(InputError) as raised:
+        prune(products(*layers), 0.5, keep=[name])
+    assert str(raised.value) == f"no layer is called {name!r}; {told}"
+
+
+def test_the_first_reason_why_a_layer_is_kept_is_told() -> None:
+    proto = products("first", "second")
+    proto.graph.node[1].input[1] = "w0"
+    layers = by_name(prune(proto, 0.5, keep=["first", "second"]))
+    assert layers["first"].kept == "named to be kept"
+    assert layers["second"].kept == "has the weights of 'first'"
+    proto = products("whole numbers")
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((2, 2), np.int32), "w0"))
+    proto.graph.node.append(helper.make_node("Neg", ["w0"], ["z"]))
+    assert prune(proto, 0.5)[0].kept == "its weights are int32"
+
+
+def test_a_damaged_file_in_which_a_node_makes_stored_weights() -> None:
+    proto = products("layer")
+    proto.graph.node.insert(0, helper.make_node("Identity", ["v0"], ["w0"]))
+    (layer,) = prune(proto, 0.5)
+    assert (layer.weight, layer.after) == ("w0", 2)
+
+
+@pytest.mark.parametrize("op", ["Identity", "Transpose"])
+def test_a_damaged_file_with_a_node_that_reads_nothing(op: str) -> None:
+    proto = products("layer", "of nothing")
+    proto.graph.node.insert(0, helper.make_node(op, [], ["nothing"]))
+    proto.graph.node.append(helper.make_node("Gemm", ["v0", "nothing"], ["z"], name="damaged"))
+    proto.graph.node[2].input[1] = "nothing"
+    layers = by_name(prune(proto, 0.5))
+    assert layers.keys() == {"layer", "damaged"} and layers["layer"].after == 2
+    assert layers["damaged"].kept == "its weights are no dense constant"
+
+
 def test_layers_of_one_name() -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], name="same"),
              helper.make_node("MatMul", ["a", "v"], ["b"], name="same")]
