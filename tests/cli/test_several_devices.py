@@ -6,14 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.cli.command_line import fails, save_network, succeeds
+from tests.cli.command_line import fails, succeeds
 
 TWO = ("--device", "host,host")
-
-
-@pytest.fixture
-def network(tmp_path):
-    return save_network(tmp_path / "tiny.onnx")
 
 
 @pytest.fixture
@@ -27,10 +22,10 @@ def photos(tmp_path):
     return folder
 
 
-def test_rows_come_in_order_from_both(network, photos, tmp_path):
+def test_rows_come_in_order_from_both(tiny, photos, tmp_path):
     for device, name in (("host", "one.jsonl"), ("host,host", "two.jsonl"),
                          ("host:all", "all.jsonl")):
-        said = succeeds("run", network, photos, "-o", tmp_path / name, "--batch", "3",
+        said = succeeds("run", tiny, photos, "-o", tmp_path / name, "--batch", "3",
                         "--device", device).stdout
         assert f"device: {device.replace(':all', '').replace(',', ', ')} (" in said
     one, two, every = ((tmp_path / name).read_text() for name in ("one.jsonl", "two.jsonl",
@@ -38,28 +33,28 @@ def test_rows_come_in_order_from_both(network, photos, tmp_path):
     assert one == two == every and one.count("\n") == 40
 
 
-def test_run_and_evaluate(network, photos):
+def test_run_and_evaluate(tiny, photos):
     files = sorted(map(str, photos.glob("0/*.png")))
-    one, two = (json.loads(succeeds("run", network, *files, "--batch", "2", "--json",
+    one, two = (json.loads(succeeds("run", tiny, *files, "--batch", "2", "--json",
                                     "--device", device).stdout)
                 for device in ("host", "host,host"))
     assert one["results"] == two["results"] and two["device"] == "host, host"
-    right = json.loads(succeeds("evaluate", network, photos, "--batch", "3", "--json",
+    right = json.loads(succeeds("evaluate", tiny, photos, "--batch", "3", "--json",
                                 "--device", "host").stdout)
-    shared = json.loads(succeeds("evaluate", network, photos, "--batch", "3", "--json",
+    shared = json.loads(succeeds("evaluate", tiny, photos, "--batch", "3", "--json",
                                  *TWO).stdout)
     assert {key: right[key] for key in right if key not in ("seconds", "device")} == {
         key: shared[key] for key in shared if key not in ("seconds", "device")}
 
 
-def test_a_compiled_plan_runs_on_two(network, photos, tmp_path):
+def test_a_compiled_plan_runs_on_two(tiny, photos, tmp_path):
     plan = tmp_path / "tiny.plan"
-    succeeds("compile", network, "-o", plan, "--effort", "quick", *TWO)
+    succeeds("compile", tiny, "-o", plan, "--effort", "quick", *TWO)
     photo = photos / "0" / "00.png"
     assert "device: host, host (" in succeeds("run", plan, photo, *TWO).stdout
 
 
-def test_verbs_for_one_device(network, photos):
-    assert "detect runs on one device" in fails(2, "detect", network, photos / "0" / "00.png", *TWO)
-    assert "no API of that name" in fails(2, "run", network, photos, "--device", "tpu:all",
+def test_verbs_for_one_device(tiny, photos):
+    assert "detect runs on one device" in fails(2, "detect", tiny, photos / "0" / "00.png", *TWO)
+    assert "no API of that name" in fails(2, "run", tiny, photos, "--device", "tpu:all",
                                           "--preprocess", "unit")
