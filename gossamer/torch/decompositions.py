@@ -59,4 +59,4 @@ _MAXIMA = (_aten.adaptive_max_pool1d.default, _aten.adaptive_max_pool2d.default,
            _aten.adaptive_max_pool3d.default)
 _TABLE = {**dict.fromkeys(_MAXIMA, _adaptive_max_pool),
           _aten.adaptive_avg_pool3d.default: _adaptive_avg_pool}
-"""What computes an operator, by the operator."""
+"""The table has, for each operator of torch, the function that computes it."""

@@ -38,10 +38,10 @@ _TOTAL = 1e4
 """Costs are scaled such that the options that cost least add up to this number, which lies far
 above the absolute tolerances of HiGHS (1e-7 and 1e-6)."""
 _PREFERRED = 1e-4
-"""What each place in the order of preference adds to the scaled cost of an option. Of options that
-count as equal, the first is taken; no real difference of times is as small."""
+"""The scaled cost of an option grows by this number for each place in the order of preference, so
+that of options that count as equal the first is taken; no real difference of times is as small."""
 _UNWANTED = 100 * _TOTAL
-"""What an option that is not wanted adds to its scaled cost."""
+"""The scaled cost of an option that is not wanted grows by this number."""
 _MOST_SECONDS = 60.0
 """Seconds after which the best assignment so far is taken. Networks of hundreds of layers take less
 than one second; random costs of values that dozens of nodes read take ten."""

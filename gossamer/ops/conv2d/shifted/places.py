@@ -124,7 +124,8 @@ def cannot_shift(problem: Conv2dProblem) -> str | None:
 def slots_of(problem: Conv2dProblem) -> list[tuple[int, int]]:
     """Returns the numbers of slots for runs and for weights that a tile may have, the best first.
     With 0 slots for weights all weights are kept."""
-    return [slots for slots in _SLOTS if slots[0] == 2 or Places(problem).remainders > 1]
+    several = Places(problem).remainders > 1
+    return [slots for slots in _SLOTS if several or slots[0] == 2]
 
 
 def run_pieces(problem: Conv2dProblem, tile_places: int) -> int:

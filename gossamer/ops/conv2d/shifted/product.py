@@ -1,4 +1,4 @@
-"""What the algorithms that compute a convolution as shifted products have in common."""
+"""The base class of the algorithms that compute a convolution as shifted products."""
 
 from __future__ import annotations
 

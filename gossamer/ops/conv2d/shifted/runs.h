@@ -7,8 +7,8 @@
  * of stride 1, that of tap (r, s) lies r * pitch + s places further. Places without an output are
  * computed like the other places, but not stored.
  *
- * With stride 2, the taps of even rows and those of odd rows read different pixels. In general, taps
- * read the same pixels where their rows have the same remainder modulo remainders_h, and their
+ * With stride 2, the taps of even rows and those of odd rows read different pixels. In general,
+ * taps read the same pixels where their rows have the same remainder modulo remainders_h, and their
  * columns modulo remainders_w. Pixels from one place to the next are a stride apart. Each pair of
  * remainders has its own places, which begin with the pixel of the first tap that has them.
  *

@@ -54,8 +54,8 @@ struct ALIGNED(1024) Memory {
 
 /* The state of a consumer warpgroup, which multiplies: where runs and weights lie, their barriers,
  * the slots that it reads next, and how often it has used all slots (phase). slices: the runs of a
- * pair of remainders. step_h, step_w: rows and columns of places from a tap to the next one that has
- * the same remainder. */
+ * pair of remainders. step_h, step_w: rows and columns of places from a tap to the next one that
+ * has the same remainder. */
 struct Multiplier {
     uint runs, kept, group;
     int run_bytes, run_pieces, slices, kernel_h, kernel_w, remainders_h, remainders_w;
@@ -71,8 +71,8 @@ struct Multiplier {
  * the warpgroup's places in shared memory. shift: by how many places the tap is shifted. stage: the
  * number of the stage in the tile. starts: whether it is the first stage of its run. */
 template <int units>
-INLINE void multiply_stage(float (&sums)[UNITS][TILE_M / 8][4], Multiplier &its, uint run, int shift,
-                           int stage, bool starts)
+INLINE void multiply_stage(float (&sums)[UNITS][TILE_M / 8][4], Multiplier &its, uint run,
+                           int shift, int stage, bool starts)
 {
     int slot = KEEPS_WEIGHTS ? stage : its.weight_slot;
     mbarrier_wait_parity(its.weights_filled + slot, KEEPS_WEIGHTS ? 0 : its.weight_phase);

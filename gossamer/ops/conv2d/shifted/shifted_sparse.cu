@@ -1,6 +1,6 @@
 /* Convolution as one matrix product for each tap, on the tensor cores for 2:4 sparse weights
- * (sm_90a, float16 with float32 sums). All products read the same pixels in shared memory, shifted by
- * the tap.
+ * (sm_90a, float16 with float32 sums). All products read the same pixels in shared memory, shifted
+ * by the tap.
  *
  *   y[m, place] = sum over taps, k of weight[tap, m, k] * x[k, place + shift of the tap]
  *
@@ -61,11 +61,10 @@ struct ALIGNED(1024) Memory {
 };
 
 /* The state of a warpgroup that multiplies: where in shared memory runs and weights lie, their
- * barriers, the slots that it reads next, and how often it has used all slots (phase). tile_runs: the
- * runs of a tile. runs_left: the runs of this tile that have stages left. starts: whether the next
- * stage is the first one of its run. last_run,
- * last_weights: barriers of slots that products in flight may still read; null where there are
- * none. */
+ * barriers, the slots that it reads next, and how often it has used all slots (phase). tile_runs:
+ * the runs of a tile. runs_left: the runs of this tile that have stages left. starts: whether the
+ * next stage is the first one of its run. last_run, last_weights: barriers of slots that products
+ * in flight may still read; null where there are none. */
 struct Multiplier {
     const char *memory;
     uint runs, weights, channel_group, place_group;
@@ -209,8 +208,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
 
     uint channel_group = group % CHANNEL_WARPGROUPS, place_group = group / CHANNEL_WARPGROUPS;
     Multiplier its = {(const char *)memory, runs, weights, channel_group, place_group,
-                      run_bytes, remainders_h * remainders_w * slices, pitch, run_filled, run_read, weights_filled,
-                      weights_read, 0, 0, 0, 0, 0, true, 0, 0};
+                      run_bytes, remainders_h * remainders_w * slices, pitch, run_filled, run_read,
+                      weights_filled, weights_read, 0, 0, 0, 0, 0, true, 0, 0};
     uint results = weights + WEIGHT_SLOTS * STAGE_BYTES + group * STORED_BYTES;
     const char *result_bytes = (const char *)memory + (results - shared_address(memory));
     /* for each place the index of its first channel in y, or -1 where it has no output */

@@ -209,9 +209,9 @@ class _BlockCode:
     def _walk(self) -> None:
         """Emits all stages. While a stage is computed, the next stages are copied. Between two
         barriers, prefetch warps run through the code of a stage, without its inputs, and the other
-        warps compute the previous stage. So prefetch warps copy their
-        share of a stage's inputs one barrier earlier than the other warps copy their shares. Three
-        buffers hold the two stages that are being copied and the stage that is read."""
+        warps compute the previous stage. So prefetch warps copy their share of a stage's inputs one
+        barrier earlier than the other warps copy their shares. Three buffers hold the two stages
+        that are being copied and the stage that is read."""
         code, d = self.code, self.division
         behind = 1 if d.config.prefetch_warps else max(1, d.buffers - 1)
         for index in range(behind):
