@@ -18,6 +18,7 @@ from gossamer import host_library
 from gossamer.device.base import Device, Kernel
 from gossamer.device.source import KernelSource
 from tests import workers
+from tests.recorded import Recorded, compare
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -42,6 +43,13 @@ hypothesis.settings.load_profile("gossamer")
 
 
 @pytest.fixture
+def recorded(request: pytest.FixtureRequest) -> Recorded:
+    """Compares texts with those that are kept in tests/recorded (tests/recorded/__init__.py)."""
+    record = request.config.getoption("--record")
+    return lambda name, found: compare(name, found, record)
+
+
+@pytest.fixture
 def without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the reader of ONNX files refuse what gossamer does not compute, as where ONNX Runtime is
     not installed."""
@@ -52,6 +60,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-device", default="", metavar="NAMES",
         help="fail unless these devices work here, e.g. pocl,oclgrind,emulated",
+    )
+    parser.addoption(
+        "--record", action="store_true",
+        help="write the files of tests/recorded instead of comparing with them",
     )
     parser.addoption(
         "--host-only", action="store_true",
