@@ -18,7 +18,7 @@ from gossamer import host_library
 from gossamer.device.base import Device, Kernel
 from gossamer.device.source import KernelSource
 from tests import workers
-from tests.recorded import Recorded, compare
+from tests.recorded import FOLDER, Recorded, compare
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -44,9 +44,11 @@ hypothesis.settings.load_profile("gossamer")
 
 @pytest.fixture
 def recorded(request: pytest.FixtureRequest) -> Recorded:
-    """Compares texts with those that are kept in tests/recorded (tests/recorded/__init__.py)."""
+    """Compares texts with those that are kept in tests/recorded (tests/recorded/__init__.py), in
+    the folder that the test has in tests."""
     record = request.config.getoption("--record")
-    return lambda name, found: compare(name, found, record)
+    folder = FOLDER / request.path.parent.relative_to(FOLDER.parent)
+    return lambda name, found: compare(name, found, record, folder)
 
 
 @pytest.fixture

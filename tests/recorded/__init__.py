@@ -2,9 +2,10 @@
 
 A lost candidate, another order, a message that names the wrong node: such changes make no output
 wrong, so that a test of outputs does not see them. A test collects what the code gives for its
-cases, one text each, and hands them to the fixture `recorded`; the texts are kept in
-`tests/recorded/NAME.txt`. Where a change is intended, `pytest --record` with the test writes the
-file again, and the difference is read like other code before it is committed.
+cases, one text each, and hands them to the fixture `recorded`; the texts of a test in
+`tests/FOLDER` are kept in `tests/recorded/FOLDER/NAME.txt`, long texts by their beginning and a
+digest. Where a change is intended, `pytest --record` with the test writes the file again, and the
+difference is read like other code before it is committed.
 """
 
 from __future__ import annotations
@@ -21,15 +22,20 @@ import numpy as np
 FOLDER = Path(__file__).parent
 SHOWN = 8
 """Number of differences that a failure shows."""
+LONGEST = 240
+"""The most characters of a text that is kept as a whole."""
+_BEGINNING = 200
+"""Number of characters that are kept of a longer text."""
 
 
 def compare(name: str, found: Mapping[str, str], record: bool, folder: Path = FOLDER) -> None:
     """Compares the texts of the cases with the file of that name; writes the file instead if it is
     to be recorded. Fails where a case is new, gone or different."""
     path = folder / f"{name}.txt"
-    lines = {_in_one_line(case): _in_one_line(text) for case, text in found.items()}
+    lines = {_in_one_line(case): _in_one_line(_shortened(text)) for case, text in found.items()}
     assert not any(": " in case for case in lines), "the name of a case has no colon and space"
     if record:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{case}: {text}\n" for case, text in lines.items()))
         return
     assert path.exists(), f"{path} does not exist; run the test with --record"
@@ -44,6 +50,11 @@ def compare(name: str, found: Mapping[str, str], record: bool, folder: Path = FO
 
 def _in_one_line(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _shortened(text: str) -> str:
+    """Returns a text, or the beginning of a long text with a digest of the whole text."""
+    return text if len(text) <= LONGEST else f"{text[:_BEGINNING]}... {digest(text)}"
 
 
 def digest(value: Any) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.recorded import SHOWN, as_text, compare, digest
+from tests.recorded import LONGEST, SHOWN, as_text, compare, digest
 
 
 def test_what_differs_is_named(tmp_path: Path) -> None:
@@ -29,6 +29,15 @@ def test_a_failure_shows_a_few(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=f"{SHOWN + 3} of {SHOWN + 3} cases differ") as error:
         compare("a", {str(index): "" for index in range(SHOWN + 3)}, False, tmp_path)
     assert str(error.value).count("recorded: nothing") == SHOWN
+
+
+def test_long_texts_are_kept_by_their_beginning(tmp_path: Path) -> None:
+    text = "a" * LONGEST
+    compare("a", {"one": text, "two": text + "b"}, True, tmp_path / "new")
+    one, two = (tmp_path / "new" / "a.txt").read_text().splitlines()
+    assert one == f"one: {text}" and two == f"two: {'a' * 200}... {digest(text + 'b')}"
+    with pytest.raises(AssertionError, match="1 of 2 cases"):
+        compare("a", {"one": text, "two": text + "c"}, False, tmp_path / "new")
 
 
 def test_a_file_that_is_missing(tmp_path: Path) -> None:
