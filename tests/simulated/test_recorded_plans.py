@@ -133,7 +133,6 @@ def varied() -> Iterator[tuple[str, Options]]:
     yield "parts of a concatenation", Options(IN_PARTS)
     yield "no image", Options(FEW, batches=(0,))
     yield "all configs of libraries", Options(FEW, all_vendor_configs=True)
-    yield "unfused", Options(SMALL, policy={"unfused": True}, precision="fp32")
     yield "without libraries", Options(SMALL, policy={"vendors": False})
     for only in ("im2col_gemm", "depthwise"):
         yield f"only {only}", Options(SMALL, policy={"only": only})
@@ -162,6 +161,32 @@ def test_plans_by_options(recorded: Recorded, folder: Path) -> None:
         graph = graph_of(options.seed, own, options.pruned)
         texts[name] = planned(options, graph, own, options.made_policy(graph))
     recorded("plan_options", texts)
+
+
+def test_plans_with_parts(recorded: Recorded, folder: Path,
+                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library for whole networks is simulated on the device, too."""
+    monkeypatch.setattr("gossamer.plan.part.has_library", lambda device: True)
+    for module in ("choose.network_candidates", "run.prepared_steps"):
+        monkeypatch.setattr(f"gossamer.plan.{module}.problem_times", lambda problem, *_: [
+            0.5 + 3.0 * (index % 2) for index in range(len(problem.parts))])
+    texts = {}
+    for name, options in (
+            ("alone", Options(FEW, precision="fp32")),
+            ("estimated", Options(SMALL, precision="fp32")),
+            ("drawn", Options(SMALL, precision="fp32", estimated=False)),
+            ("joined", Options(IN_PARTS, precision="fp32", estimated=False)),
+            ("unfused", Options(SMALL, policy={"unfused": True}, precision="fp32")),
+            ("not measured", Options(IN_PARTS, effort=None, precision="fp32")),
+            ("only", Options(IN_PARTS, effort=None, precision="fp32",
+                             policy={"only": "onnxruntime"})),
+            ("forced", Options(IN_PARTS, effort=None, precision="fp32",
+                               policy={"force": {"n0_Conv": "im2col_gemm"}}))):
+        own = folder / name
+        own.mkdir()
+        graph = graph_of(options.seed, own, options.pruned)
+        texts[name] = planned(options, graph, own, options.made_policy(graph))
+    recorded("plans_with_parts", texts)
 
 
 def test_plans_beside_earlier_measurements(recorded: Recorded, folder: Path) -> None:

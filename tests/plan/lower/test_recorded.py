@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from gossamer.errors import GossamerError
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.formats import with_formats
-from gossamer.model.graph import Graph
+from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.input_format import InputFormat
 from gossamer.model.load import load
@@ -25,7 +25,8 @@ from gossamer.ops.weights import WeightsStore
 from gossamer.plan.fusion import find_fusions, with_fusions
 from gossamer.plan.in_place import layers_in_place
 from gossamer.plan.lower.inputs import given_inputs
-from gossamer.plan.lower.rules import flops_by_node, lower
+from gossamer.plan.lower.rules import _onnx_part, flops_by_node, lower
+from gossamer.plan.lower.state import LowerState
 from gossamer.plan.part import _groups, part_of
 from gossamer.plan.program import Layer
 from gossamer.plan.store.keys import problem_key
@@ -185,7 +186,7 @@ def nodes() -> Iterator[tuple[str, onnx.ModelProto]]:
     yield "cast", made("Cast", [image], to=TensorProto.INT32, types={"y0": TensorProto.INT32})
     yield "layer norm", made("LayerNormalization", [("N", 4, 6)], {"s": weights(6),
                                                                  "b": weights(6)}, axis=-1)
-    for unread in ((), (1, 2)):
+    for unread in ((), (1, 2), (1,), (2,)):
         yield f"batch norm in training {unread}", made(
             "BatchNormalization", [image], {name: np.abs(weights(4)) for name in "gbmv"}, 3, unread,
             training_mode=1)
@@ -216,6 +217,25 @@ def test_layers_of_nodes(recorded: Recorded, tmp_path: Path,
         except GossamerError as error:
             texts[name] = str(error).rpartition("model.onnx: ")[2]
     recorded("lowered_nodes", texts)
+
+
+def test_known_inputs_of_onnx_parts(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only integers and bools that are not many are stated as known."""
+    monkeypatch.setattr("gossamer.plan.lower.rules.nodes_of", lambda model: ())
+    texts = {}
+    for kind in ("float32", "int64", "uint8", "bool", "float16"):
+        for size in (0, 1, 4096, 4097):
+            build = GraphBuilder("known")
+            build.output(build.apply("relu", build.input("x", (2,))), (2,))
+            static = resolve(build.finish(), 1)
+            static.constants["k"] = np.ones(size, kind)
+            static.shapes["z"], static.dtypes["z"] = (2,), "float32"
+            state = LowerState(static, WeightsStore(), {})
+            node = Node("onnx_part", "part", ["x", "k"], ["z"], {"model": np.zeros(3, np.uint8)})
+            _onnx_part(state, node)
+            known = vars(state.layers[-1].problem)["known"]
+            texts[f"{size} {kind}"] = str([(index, len(values)) for index, values in known])
+    recorded("known_inputs", texts)
 
 
 def test_inputs_in_callers_formats(recorded: Recorded) -> None:
