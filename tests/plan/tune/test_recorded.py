@@ -4,20 +4,23 @@ that were recorded."""
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gossamer.device.registry import find
-from gossamer.expression import FUNCTIONS, Expression, ExpressionStep
+from gossamer.expression import DISCONTINUOUS, FUNCTIONS, Expression, ExpressionStep
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
-from gossamer.ops.algorithm import Problem
+from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.gather.problem import GatherProblem
+from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.fusion import find_fusions
@@ -179,6 +182,32 @@ def test_bounds_of_layers(recorded: Recorded, tmp_path: Path) -> None:
                              for precision in ("fp32", "tf32", "fp16")
                              if has_jumps(problem) and uncheckable(problem) is None))
     recorded("bounds_of_layers", texts)
+
+
+def epilogues() -> Iterator[tuple[str, int, list[ExpressionStep]]]:
+    """Yields drawn expressions and selections of each order, with their names and inputs."""
+    for arguments in permutations(range(4), 3):
+        yield f"where {arguments}", 3, [ExpressionStep("mul", (0, 1)),
+                                        ExpressionStep("where", arguments)]
+    for seed in range(60):
+        rng = random.Random(seed)
+        inputs = rng.randrange(1, 4)
+        steps: list[ExpressionStep] = []
+        for _ in range(rng.randrange(1, 6)):
+            name = rng.choice((*sorted(DISCONTINUOUS), "where", "add", "add", "mul", "relu"))
+            steps.append(ExpressionStep(name, tuple(rng.randrange(inputs + len(steps))
+                                                    for _ in range(FUNCTIONS[name].arity))))
+        yield str(seed), inputs, steps
+
+
+def test_continuous_parts_of_epilogues(recorded: Recorded) -> None:
+    texts = {}
+    for name, inputs, steps in epilogues():
+        expression = Expression(inputs, tuple(steps))
+        problem = GemmProblem(2, 3, 4, Epilogue(expression, ("channel",) * (inputs - 1)))
+        parts = [vars(part)["epilogue"].expression for part in continuous_parts(problem)]
+        texts[name] = f"{has_jumps(problem)} " + " | ".join(map(as_text, parts))
+    recorded("continuous_parts", texts)
 
 
 def test_estimates(recorded: Recorded, tmp_path: Path) -> None:
