@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gossamer.accuracy import normalised_error
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Program, Step
 from gossamer.plan.report.html import page
@@ -55,8 +56,8 @@ class Trace:
 @contextmanager
 def traced(seconds: float = 1 / 1024) -> Iterator[Trace]:
     """Traces all searches in the body. There the clock goes on by some seconds with each reading,
-    and the code of algorithms, the version of gossamer and the errors of candidates count as always
-    the same."""
+    the code of algorithms, the version of gossamer and the errors of candidates count as always the
+    same, and errors of networks have one digit."""
     trace = Trace()
     try_, run, checked = Sampler.try_, Search.run, CandidateSet.checked
 
@@ -76,6 +77,8 @@ def traced(seconds: float = 1 / 1024) -> Iterator[Trace]:
         patch.setattr(Search, "run", traced_run)
         patch.setattr(CandidateSet, "checked", lambda *arguments: (
             checked(*arguments)[0], _ERROR))
+        patch.setattr("gossamer.plan.choose.calibration.normalised_error", lambda *arguments: (
+            float(f"{normalised_error(*arguments):.0e}")))
         patch.setattr("gossamer.plan.store.keys.module_hash", lambda module: module)
         patch.setattr("gossamer.plan.store.keys.sources", lambda module: (module, {}))
         for module in _VERSIONED:
