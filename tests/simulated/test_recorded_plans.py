@@ -125,12 +125,11 @@ def test_plans_of_drawn_networks(recorded: Recorded, folder: Path) -> None:
 
 def varied() -> Iterator[tuple[str, Options]]:
     """Yields ways to plan small networks, with their names."""
-    for effort, precision in (("quick", "fp32"), ("normal", "fp16"), ("max", "tf32")):
+    for effort, precision in (("quick", "fp32"), ("max", "tf32")):
         yield f"{effort} {precision}", Options(FEW, effort=effort, precision=precision)
     for hardware in ("sm_75", "opencl"):
         yield hardware, Options(SMALL, hardware, batches=(1, 3))
     yield "drawn times", Options(SMALL, estimated=False, batches=(2,))
-    yield "parts of a concatenation", Options(IN_PARTS)
     yield "no image", Options(FEW, batches=(0,))
     yield "all configs of libraries", Options(FEW, all_vendor_configs=True)
     yield "without libraries", Options(SMALL, policy={"vendors": False})
@@ -149,8 +148,7 @@ def varied() -> Iterator[tuple[str, Options]]:
     for boundary in (Format("NHWC"), Format("NCHW", "float16")):
         yield f"boundary {boundary}", Options(FEW, policy={"boundary": boundary})
     yield "calibrated", Options(SMALL, images=3)
-    for tolerance in (1e-3, 1e-9):
-        yield f"tolerance {tolerance}", Options(SMALL, images=3, policy={"tolerance": tolerance})
+    yield "tolerance", Options(SMALL, images=3, policy={"tolerance": 1e-3})
 
 
 def test_plans_by_options(recorded: Recorded, folder: Path) -> None:
@@ -202,7 +200,7 @@ def test_plans_beside_earlier_measurements(recorded: Recorded, folder: Path) -> 
 
 def test_plans_without_measurements(recorded: Recorded, folder: Path) -> None:
     texts = {}
-    for seed in range(36):
+    for seed in range(24):
         options = Options(seed, ("h200", "sm_75", "opencl")[seed % 3], None, "fp32",
                           (1 + seed % 4,), pruned=seed % 4 == 3)
         policy: dict[str, Any] = (

@@ -36,7 +36,7 @@ from tests.simulated.networks import random_network
 from tests.simulated.plans import FORMATS
 from tests.simulated.pruned import pruned_network
 
-NETWORKS = 60
+NETWORKS = 45
 
 
 def layer_text(layer: Layer) -> str:
