@@ -280,7 +280,9 @@ class _Program:
         from scipy import optimize, sparse
 
         rows, columns, factors = zip(*self._entries, strict=True)
-        matrix = sparse.csr_array((factors, (rows, columns)),
+        # SciPy 1.13 takes no other integers as indices
+        places = np.array([rows, columns], np.int32)
+        matrix = sparse.csr_array((factors, (places[0], places[1])),
                                   shape=(len(self._limits), len(self._costs)))
         costs = np.array(self._costs)
         result = optimize.milp(
