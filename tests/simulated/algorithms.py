@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -58,6 +58,13 @@ def estimated_times(seed: int) -> Times:
     return time_of
 
 
+class _Data(NamedTuple):
+    """What a simulated candidate needs to compute its outputs, and its time."""
+
+    weights: dict[str, np.ndarray]
+    time_us: float
+
+
 class _Simulated(Algorithm):
     """An algorithm that is simulated on simulated devices, and is itself on others."""
 
@@ -74,7 +81,7 @@ class _Simulated(Algorithm):
         if not isinstance(device, SimulatedDevice):
             return super().prepare(weights, problem, variant, device)  # type: ignore[safe-super]
         time_us = type(self)._time_of(self, problem, variant, device)
-        return State(problem, variant, device, data=(dict(weights.arrays), time_us))
+        return State(problem, variant, device, data=_Data(dict(weights.arrays), time_us))
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:

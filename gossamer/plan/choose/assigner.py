@@ -47,13 +47,13 @@ class Assigned:
     reshapes: the formats in which reshapes read their inputs, by the names of the layers.
     cost_us: the cost of all candidates and conversions; the cost of some conversions may be an
     estimate.
-    conversions: the conversions of values between the candidates.
+    conversions: the conversions of values between the candidates, in the order of the network.
     """
 
     taken: list[tuple[MeasuredLayer, Candidate]]
     reshapes: dict[str, Format]
     cost_us: float
-    conversions: frozenset[Conversion]
+    conversions: tuple[Conversion, ...]
 
 
 class Assigner:

@@ -97,12 +97,12 @@ class PlanAssignment:
     """An option for every node.
 
     options: the index of the option of each node.
-    conversions: the conversions of values between these options.
+    conversions: the conversions of values between these options, in the order of the network.
     cost: the total cost of the options and the conversions.
     """
 
     options: tuple[int, ...]
-    conversions: frozenset[Conversion]
+    conversions: tuple[Conversion, ...]
     cost: float
 
 
@@ -166,8 +166,8 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     values = program.solution(_TOTAL / (least or 1.0))
     taken = dict(option_of[variable] for variable in option_of if values[variable] > 0.5)
     indices = tuple(taken[number] for number in range(len(nodes)))
-    conversions = frozenset(each for variable, each in conversion_of.items()
-                            if values[variable] > 0.5)
+    conversions = tuple(each for variable, each in conversion_of.items()
+                        if values[variable] > 0.5)
     cost = math.fsum([*(node.options[index].cost
                         for node, index in zip(nodes, indices, strict=True)),
                       *(conversion(*each) for each in conversions)])
@@ -280,7 +280,9 @@ class _Program:
         from scipy import optimize, sparse
 
         rows, columns, factors = zip(*self._entries, strict=True)
-        matrix = sparse.csr_array((factors, (rows, columns)),
+        # SciPy 1.13 takes no other integers as indices
+        places = np.array([rows, columns], np.int32)
+        matrix = sparse.csr_array((factors, (places[0], places[1])),
                                   shape=(len(self._limits), len(self._costs)))
         costs = np.array(self._costs)
         result = optimize.milp(

@@ -9,7 +9,7 @@ from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import InputError
+from gossamer.errors import InputError, quoted
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
@@ -88,6 +88,11 @@ class StoredChoices:
             for batch, program in plain.items()}
         if not self._choices:
             raise ValueError("it has no choices")
+        for step in (step for program in plain.values() for step in program["steps"]):
+            # only batch sizes that were not planned read these values, after the file was checked
+            if len(step["default_layouts"]) != len([*step["inputs"], *step["outputs"]]):
+                raise ValueError(f"the step {quoted(step['layer'])} does not say which of its "
+                                 "layouts are default layouts")
 
     @property
     def batches(self) -> list[int]:

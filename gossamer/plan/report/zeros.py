@@ -114,14 +114,20 @@ def _reason(step: Step, sparse_us: float, dense_us: float) -> str:
 
 def _comparison(group: Sequence[Row]) -> str:
     """Returns a text with the ratios of the fastest time with zeros skipped to the fastest dense
-    time; "" unless a longer time is the reason why zeros are not skipped."""
+    time; "" unless a longer time, or an equal time, is the reason why zeros are not skipped."""
     if group[0]["zeros_reason"] != _SLOWER:
         return ""
-    ratios = [row["best_sparse_us"] / row["best_dense_us"] for row in group]
-    return (f" takes {_span(f'{min(ratios):.3g}', f'{max(ratios):.3g}')} times as long as the best "
-            "dense one, and is expected to win below a density of "
-            + _span(*(share_text(pick(row["break_even"] for row in group if row["break_even"]))
-                      for pick in (min, max))))
+    ratios = [row["best_sparse_us"] / row["best_dense_us"] for row in group if row["best_dense_us"]]
+    if not ratios:
+        # layers with empty outputs take no time
+        return " takes as long as the best dense one"
+    text = (f" takes {_span(f'{min(ratios):.3g}', f'{max(ratios):.3g}')} times as long as the best "
+            "dense one")
+    # layers whose weights are all zero have no break-even density
+    if known := [row["break_even"] for row in group if row["break_even"]]:
+        text += (", and is expected to win below a density of "
+                 + _span(share_text(min(known)), share_text(max(known))))
+    return text
 
 
 def _span(low: str, high: str) -> str:

@@ -12,6 +12,7 @@ import pytest
 import gossamer
 from gossamer.device.registry import find
 from gossamer.plan.plan import Plan
+from gossamer.plan.policy import Policy
 from gossamer.plan.report.report import Report
 from gossamer.plan.report.zeros import break_even, break_even_line, reason_lines
 from gossamer.plan.store.tuning_cache import TuningCache
@@ -52,6 +53,22 @@ def test_each_kind_of_layer_has_a_line() -> None:
         "8%"]
     assert break_even_line(rows).startswith("zeros win below: an estimate")
     assert break_even_line([row("product", "")]) == ""
+
+
+def test_layers_with_empty_outputs_are_reported(tmp_path: Path) -> None:
+    """All candidates of such layers take no time."""
+    host = find("host")
+    tuner = Tuner(host, "quick", cache=TuningCache(host, tmp_path / "tuning"))
+    plan = Plan(pruned(tmp_path), host, Policy(unfused=True), tuner=tuner)
+    line = next(line for line in plan.report(0).zeros_lines if "are not skipped" in line)
+    assert "as long as the best dense one" in line and "below a density" not in line
+
+
+def test_layers_without_nonzeros_have_no_density_at_which_zeros_win() -> None:
+    empty = {**row("product", SLOWER, 25.0), "break_even": None}
+    assert reason_lines([empty]) == [
+        "zeros are not skipped in products: in 1 layer the best algorithm that skips them takes "
+        "2.5 times as long as the best dense one"]
 
 
 def test_layers_without_weights_are_counted() -> None:

@@ -468,3 +468,20 @@ def test_the_plan_of_a_strict_compilation_stays_strict(quick_device: Device,
                                                        tmp_path: Path) -> None:
     compiled(small(), quick_device, tmp_path, strict=True).save(tmp_path / "a.plan")
     assert Plan.load(tmp_path / "a.plan", quick_device.name).policy.strict
+
+
+@pytest.mark.parametrize("wrong", [None, [], [True]])
+def test_layouts_that_other_batch_sizes_read_are_checked_as_the_file_is_opened(
+        file: Path, wrong: list[bool] | None) -> None:
+    """Batch sizes that were planned do not read these values."""
+    def change(plain: Any) -> Any:
+        step = plain["1"]["steps"][0]
+        if wrong is None:
+            del step["default_layouts"]
+        else:
+            step["default_layouts"] = wrong
+        return plain
+
+    rewrite(file, "choices.json", change)
+    with pytest.raises(InputError, match="is corrupt or cut short"):
+        Plan.load(file)

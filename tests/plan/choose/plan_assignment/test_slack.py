@@ -38,7 +38,7 @@ def test_the_slack_is_each_nodes_own() -> None:
 
     network = Network((node(0, 3.0, 2.0), node(1, 51.0, 50.0), node(2, 5001.0, 5000.0)),
                       {"v0": "NCHW"}, {}, {})
-    assert network.minimise() == PlanAssignment((1, 0, 0), frozenset(), 5054.0)
+    assert network.minimise() == PlanAssignment((1, 0, 0), (), 5054.0)
 
 
 @pytest.mark.parametrize(("conversion", "index"), [(0.0, 0), (0.5, 1), (20.0, 1)])
