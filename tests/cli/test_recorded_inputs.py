@@ -44,6 +44,12 @@ def graph_of(*shapes: Shape, dtype: str = "float32", given: InputFormat | None =
                  metadata=ModelMetadata(**metadata))
 
 
+@pytest.fixture(autouse=True)
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets batches be run in parts, as the networks of these tests have no nodes."""
+    monkeypatch.setattr(run_inputs, "mixing_node", lambda graph, size: None)
+
+
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The notices since the list was last emptied."""
@@ -76,7 +82,8 @@ OPTIONS = (
     PhotoOptions("imagenet", grey=True), PhotoOptions("imagenet", bgr=True),
     PhotoOptions("imagenet", grey=True, mean="0.5"), PhotoOptions("caffe", bgr=True),
     PhotoOptions("imagenet", grey=True, mean="0.5", std="2"), PhotoOptions(scale=0.5),
-    PhotoOptions(resize=12), PhotoOptions(resize=7), PhotoOptions(mean="1,2,3", std="2"))
+    PhotoOptions(resize=12), PhotoOptions(resize=7), PhotoOptions(mean="1,2,3", std="2"),
+    PhotoOptions("binary", bgr=True))
 
 
 def test_preparations_of_photos(recorded: Recorded, said: list[str]) -> None:
