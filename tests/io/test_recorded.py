@@ -72,7 +72,7 @@ def test_prepared_photos(recorded: Recorded) -> None:
     to keeps its pixels, so that the record does not depend on Pillow's filter."""
     rng = np.random.default_rng(0)
     found = {}
-    for height, width in ((5, 5), (5, 7), (8, 5), (5, 8), (6, 5), (40, 5)):
+    for height, width in ((5, 5), (5, 7), (8, 5), (40, 5)):
         photo = rng.integers(0, 256, (height, width, 3)).astype(np.uint8)
         for size, resize in ((None, None), ((height, width), None), (None, 5), ((3, 3), 5),
                              ((2, 5), 5), ((4, 3), 5), ((5, 5), 5)):
@@ -111,7 +111,7 @@ def _photo_bytes(mode: str, height: int, width: int, kind: str, orientation: int
         made = Image.fromarray(np.where(pixels[:, :, 0] > 127, 255, 0).astype(np.uint8) if (
             mode == "1") else pixels[:, :, 0]).convert(mode)
     elif mode in ("LA", "CMYK"):
-        made = Image.fromarray(pixels, "RGBA" if mode == "LA" else "CMYK").convert(mode)
+        made = Image.fromarray(pixels if mode == "LA" else pixels[:, :, :3]).convert(mode)
     else:
         made = Image.fromarray(pixels).convert(mode)
     stream = io.BytesIO()
@@ -124,7 +124,6 @@ def _photo_bytes(mode: str, height: int, width: int, kind: str, orientation: int
     return stream.getvalue()
 
 
-@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
 def test_files_of_photos(recorded: Recorded, tmp_path: Path,
                          monkeypatch: pytest.MonkeyPatch) -> None:
     found = {}
@@ -287,9 +286,10 @@ def test_texts(recorded: Recorded) -> None:
         found[f"cell {value}"] = terminal._cell(value)
     for cells in ([], ["1"], ["1.5", "<3%"], ["1.2.3"], ["a"], ["1 k", "2 MiB"], [">5 G"], ["-1"]):
         found[f"numeric {cells}"] = str(terminal._numeric(cells))
-    for value in ({"a": (1, np.float32(2))}, [np.int64(3), float("nan")], float("inf"), 1.5,
-                  {1: {2: [float("-inf")]}}):
-        found[f"plain {value!r}"[:60].replace(": ", " ")] = as_text(terminal.plain(value))
+    for index, value in enumerate((
+            {"a": (1, np.float32(2))}, [np.int64(3), float("nan")], float("inf"), 1.5,
+            {1: {2: [float("-inf")]}})):
+        found[f"plain {index}"] = as_text(terminal.plain(value))
     recorded("io_texts", found)
 
 
