@@ -449,7 +449,7 @@ def test_selected_cases(recorded: Recorded, tmp_path: Path) -> None:
     recorded("bench_cases", found)
 
 
-def test_times_of_calls(recorded: Recorded) -> None:
+def test_times_of_calls(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     found = {}
     for count in (1, 2, 3, 10, 100, 2000):
@@ -467,6 +467,22 @@ def test_times_of_calls(recorded: Recorded) -> None:
             (0, 1000, 10**6), (0, 999, 1000, 1001, 10**7), (0, 1000), ("fp32", "fp16")):
         found[f"light {flops} {nbytes} {cache} {precision}"] = str(Peaks(
             "chip", {"fp32": 1e9}, 1e9, {}, cache).speed_of_light_us(flops, nbytes, precision))
+    for contenders, fails_at in itertools.product((1, 2, 3), (None, 0, 2, 7)):
+        notes: list[str] = []
+
+        def one_round(new_call: Any, load: Load, notes: list[str] = notes,
+                      fails_at: int | None = fails_at) -> np.ndarray:
+            notes.append(new_call)
+            if len(notes) - 1 == fails_at:
+                raise ValueError("broke")
+            return np.arange(1.0, 2 + len(notes))
+
+        monkeypatch.setattr(call_times, "_round", one_round)
+        calls: Any = [f"c{index}" for index in range(contenders)]
+        times = call_times.in_turn(calls, Load(), lambda notes=notes: notes.append("|"))
+        told = [str(each) if isinstance(each, Exception) else
+                f"{each.samples.tolist()} {each.rounds}" for each in times]
+        found[f"in turn {contenders} {fails_at}"] = f"{' '.join(notes)} {digest(told)}"
     recorded("bench_times", found)
 
 

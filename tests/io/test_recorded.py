@@ -31,7 +31,7 @@ from gossamer.io.labels import reader
 from tests.recorded import Recorded, as_text, digest
 from tests.recorded.outcomes import outcome, rounded
 
-MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I", "CMYK")
+MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "CMYK")
 
 
 def test_preprocessings(recorded: Recorded) -> None:
@@ -104,9 +104,8 @@ def test_prepared_photos(recorded: Recorded) -> None:
 def _photo_bytes(mode: str, height: int, width: int, kind: str, orientation: int = 1) -> bytes:
     rng = np.random.default_rng(height * 10 + width)
     pixels = rng.integers(0, 256, (height, width, 4)).astype(np.uint8)
-    if mode in ("I;16", "I"):
+    if mode == "I;16":
         made = Image.fromarray(pixels[:, :, 0].astype(np.uint16) * 257 + pixels[:, :, 1] // 2)
-        made = made.convert("I") if mode == "I" else made
     elif mode in ("1", "L", "P"):
         made = Image.fromarray(np.where(pixels[:, :, 0] > 127, 255, 0).astype(np.uint8) if (
             mode == "1") else pixels[:, :, 0]).convert(mode)
