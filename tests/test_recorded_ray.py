@@ -59,7 +59,9 @@ def test_workers(recorded: Recorded, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     recorded("ray_workers", found)
 
 
-def test_places_in_a_cluster(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_in_a_cluster(recorded: Recorded, monkeypatch: pytest.MonkeyPatch,
+                             tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     found = {}
     for processors, gpus, device, count in itertools.product(
             (0, 0.5, 1, 8), (0, 1, 2), ("host", "cuda:0", "opencl:0", "cuda:1"),
@@ -80,4 +82,12 @@ def test_places_in_a_cluster(recorded: Recorded, monkeypatch: pytest.MonkeyPatch
     measured.keep("a", b"found")
     texts.append(str(measured.ask("a", "one")))
     found["leases"] = "; ".join(texts)
+    monkeypatch.setattr(network, "find", lambda: SimpleNamespace(name="best"))
+    Path("a.onnx").write_bytes(b"onnx")
+    Path("b.plan").write_bytes(b"plan")
+    for model, device in itertools.product(
+            ("a.onnx", "b.plan", "none.onnx", "none.plan", "mobilenet_v2", b"bytes"),
+            (None, "cuda:0")):
+        found[f"shipped {model!r} {device}"] = outcome(
+            network.Shipped.of, model, device, "quick")
     recorded("ray_places", found)

@@ -255,6 +255,18 @@ def test_networks_of_suites(recorded: Recorded, monkeypatch: pytest.MonkeyPatch)
         made = PeerNetwork("net", Graph("net", [ValueInfo("x", (None, channels, 6, 6))], [], [],
                                         {}))
         found[f"preparation {channels}"] = outcome(calls._preparation, made, text=str)
+    for count, batch in itertools.product((1, 2, 5), (1, 8)):
+        done: list[int] = []
+        single = CalledContender("c", HERE, lambda done=done: lambda: done.append(1) or len(done),
+                                 lambda value: value, "row", "config", "fp32")
+        repeated = calls._repeated(single, count, batch)
+        plan: Any = SimpleNamespace(device=HERE, stream=lambda batches: [sum(each) for each in (
+            batches)])
+        streamed = calls._streamed("c", plan, lambda count=count: [(index, 3) for index in (
+            range(count))], count / 2, calls._Shares(batch, 8, 1.0, 1.0), "fp32")
+        found[f"repeated {count} {batch}"] = (
+            f"{repeated.new_call()()} {done} {repeated.runs} {repeated.described(5.0)} "
+            f"{streamed.new_call()()} {streamed.config} {streamed.runs}")
     for rank, kind in itertools.product((2, 4), ("tensors", "arrays", "bytes")):
         found[f"layout {rank} {kind}"] = calls._layout(np.zeros((1,) * rank), kind)
     for load in (Load(), Load(4), Load(1, 50.0), Load(2, 0.5)):

@@ -78,7 +78,8 @@ def test_rows_of_epochs(recorded: Recorded, capsys: pytest.CaptureFixture[str]) 
     recorded("cli_epochs", found)
 
 
-def test_ends_of_training(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ends_of_training(recorded: Recorded, capsys: pytest.CaptureFixture[str],
+                          monkeypatch: pytest.MonkeyPatch) -> None:
     found = {}
     rng = random.Random(0)
     for index in range(60):
@@ -122,6 +123,15 @@ def test_ends_of_training(recorded: Recorded, capsys: pytest.CaptureFixture[str]
             for held_out in (None, data.training):
                 found[f"role {keep} {held_out is None}"] = train_output.role(mlp, TrainingData(
                     data.training, held_out, data.preparation, data.examples))
+    saved: Any = SimpleNamespace(save_onnx=lambda path, preparation: path.write_text("onnx"))
+    monkeypatch.setattr(train_output.curve, "png", lambda *values: as_text(values).encode())
+    for names in itertools.product((None, "m.onnx"), (None, "c.png", "none/c.png"),
+                                   (None, "r.json", "none/r.json"), (None, "s.npy")):
+        paths = {option: name and Path(name) for option, name in zip(
+            ("--output", "--curve", "--report", "samples"), names, strict=True)}
+        made = train_output.write(saved, Preparation(), facts, paths, np.ones((2, 3)))
+        found[f"written {names}"] = f"{made} " + " ".join(
+            f"{path} {digest(path.read_bytes())}" for path in made[0])
     recorded("cli_trained", found)
 
 

@@ -63,7 +63,8 @@ def test_networks_that_are_recognised(recorded: Recorded) -> None:
         ("alone", []), ("raw", [(1, 3, 8, 16, 6), (1, 3, 4, 8, 7)]), ("few", [(1, 3, 8, 16, 5)]),
         ("anchors", [(1, 4, 8, 16, 6)]), ("one raw", [(1, 3, 8, 16, 6), (1, 3, 8, 16)])]
     for length, width, (name, more) in itertools.product(lengths, (4, 5, 6, 9), others):
-        for shape in ((1, length, width), (1, width, length), (1, length, width, 1)):
+        for shape in ((1, length, width), (1, width, length), (1, length, width, 1),
+                      (1, width, length, 7)):
             found[f"shape {shape} {name}"] = found_kind(graph_of([shape, *more]))
     for shapes in ([(1, 3, 8, 16, 6)], [(1, 3, 8, 16, 6), (1, 7)], [(1, COUNTS[0] + 1, 6)]):
         for file in ("", "a.onnx"):
