@@ -184,7 +184,8 @@ def test_servers_under_load(recorded: Recorded, monkeypatch: pytest.MonkeyPatch)
              for part in serving._requests(server, setting, "x", photos)])
     preprocessing = object()
     for shape, known in itertools.product(
-            ((None, 3, 4, 5), (None, 3, None, 5), (None, 12), (2, 3, 4, 5)), (True, False)):
+            ((None, 3, 4, 5), (None, 3, None, 5), (None, None, 4, 5), (None, 3, 4, None),
+             (None, 12), (2, 3, 4, 5)), (True, False)):
         graph = Graph("net", [ValueInfo("x", shape)], [], [], {})
         graph.metadata = SimpleNamespace(  # type: ignore[assignment]
             preprocessing=preprocessing if known else None)

@@ -319,7 +319,8 @@ def test_samples_for_training(recorded: Recorded, monkeypatch: pytest.MonkeyPatc
     recorded("cli_train_data", found)
 
 
-def test_files_of_detections(recorded: Recorded, tmp_path: Path) -> None:
+def test_files_of_detections(recorded: Recorded, tmp_path: Path,
+                             capsys: pytest.CaptureFixture[str]) -> None:
     found = {}
     for name in ("folder", "folder.json", "folder.png"):
         Path(name).mkdir()
@@ -348,7 +349,8 @@ def test_files_of_detections(recorded: Recorded, tmp_path: Path) -> None:
                 for each in names:
                     (Path("folder") / each).write_bytes(b"")
                 found[f"photos {given} {names}"] = outcome(
-                    detect._photos, given, text=lambda paths: str(list(map(str, paths))))
+                    detect._photos, given, text=lambda paths: str(list(map(str, paths)))
+                ) + capsys.readouterr().err
     for message in ("threshold 3 is", "nms 2", "resize x", "2 names are given", "other"):
         for names in (None, Path("n.txt")):
             found[f"message {message} {names}"] = detect._as_option(message, names)
