@@ -24,7 +24,7 @@ from gossamer.bench.contender import (
 )
 from gossamer.bench.load_client import Outcome
 from gossamer.bench.peaks import Peaks
-from gossamer.bench.peers import inference
+from gossamer.bench.peers import inference, training_peers
 from gossamer.bench.rows import Stamp
 from gossamer.bench.suites import binary_networks, calls, networks
 from gossamer.bench.work import Case, least_work
@@ -314,6 +314,11 @@ def test_training(recorded: Recorded) -> None:
             ready = training_work.ready("c", device, work, begin, "row", "config")
             found[f"ready {sizes} {us}"] = (f"{ready.runs} {ready.config} "
                                             f"{ready.output(1).shape} {begun}")
+    for most in (1, 2, 3, 4, 7, 8, 9, 96):
+        found[f"threads {most}"] = str(training_peers._thread_counts(most))
+    for cuda in (False, True):
+        found[f"peers {cuda}"] = as_text(training_peers.defaults(
+            SimpleNamespace(runs_cuda_libraries=cuda)))  # type: ignore[arg-type]
     recorded("bench_training", found)
 
 

@@ -326,4 +326,36 @@ def test_reports_of_plans(recorded: Recorded, capsys: pytest.CaptureFixture[str]
             report.print_notes(made, said)
             printed = capsys.readouterr()
             found[f"notes {said}"] = printed.out + printed.err
+    rng = random.Random(0)
+    candidates = [{"algorithm": f"way {number % 3}", "layouts": ["NCHW", "NHWC"], "config": "c",
+                   "precision": "fp32", "median_us": us, "p25_us": us, "p75_us": us,
+                   "cold_us": None, "error": error, "build_s": seconds, "build_cached": cached,
+                   "reason": "slower"}
+                  for number, (us, error, seconds, cached) in enumerate((
+                      (None, None, None, False), (3.0, 1e-5, 0.5, True), (2.0, None, 2.0, False),
+                      (5.0, 0.5, None, False)))]
+    for index in range(40):
+        rows = [{"layer": f"l{number}", "layers": [f"l{number}", "other"], "op": "conv2d",
+                 "problem": "p", "config": "c", "algorithm": "way", "device": "host",
+                 "density": rng.choice([None, 0.25]), "precision": rng.choice(["fp32", "fp16"]),
+                 "median_us": rng.choice([None, 4.0]), "p25_us": rng.choice([None, 3.0]),
+                 "p75_us": 5.0, "best_dense_us": rng.choice([None, 8.0]),
+                 "break_even": rng.choice([None, 0.5]), "speedup": rng.choice([None, 1.5]),
+                 "speedup_reason": rng.choice([None, "slower alone"]),
+                 "error": rng.choice([None, 1e-6]), "rejected": {"way 1": "no", "way 9": "never"},
+                 "candidates": candidates[:rng.randint(0, 4)]}
+                for number in range(rng.randint(1, 3))]
+        made = SimpleNamespace(
+            rows=rows, batch=3, end_to_end_us=15.55, end_to_end_cached=rng.random() < 0.5,
+            plans=rng.choice([(), ({"plan": "p", "median_us": 2.0, "p25_us": 1.0, "p75_us": 3.0,
+                                    "outcome": "taken"},)]),
+            shares=rng.choice([{}, {"a": 1}]), shares_line="shares", notes=("n",), warnings=(),
+            zeros_lines=rng.choice([(), ("zeros", "")]), forms_line=rng.choice(["", "forms"]),
+            build_line=rng.choice(["", "built"]), accuracy=rng.choice([None, 1]))
+        tuner = SimpleNamespace(notices=[], measured=1, reused=2, not_tried=3)
+        device: Any = SimpleNamespace(name="host", description="chip")
+        compile._print_reports(device, [made], tuner, rng.choice([(), ("l0",), ("other",)]),
+                               rng.choice(["fp32", "fp16"]))
+        out = capsys.readouterr().out
+        found[f"plan {index}"] = f"{digest(out)} {out[-160:]}"
     recorded("cli_reports", found)

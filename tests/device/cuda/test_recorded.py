@@ -24,6 +24,7 @@ from gossamer.device.cuda import (
     device,
     dlpack,
     driver,
+    graph,
     kernel,
     launch,
     memory,
@@ -259,6 +260,37 @@ def test_arrays_of_other_libraries(recorded: Recorded, monkeypatch: pytest.Monke
             inner.used_on(stream)
         found[f"used {used}"] = str(owner._streams)
     recorded("cuda_arrays", found)
+
+
+def test_graphs_that_copy(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records when a graph with other targets of its copies is instantiated again."""
+    found = {}
+    notes: list[str] = []
+    for name in ("cuGraphMemcpyNodeSetParams", "cuGraphLaunch"):
+        monkeypatch.setattr(graph.driver, name, lambda *values, name=name: (
+            notes.append(name) or (SUCCESS,)))
+    place: Any = SimpleNamespace(current=nullcontext, checked=lambda what, result: None,
+                                 stream_handle=lambda stream: 3)
+    monkeypatch.setattr(graph, "CudaGraph", lambda *values: (
+        notes.append("made") or SimpleNamespace(
+            executable="new", launch=lambda stream: notes.append(f"again on {stream}"))))
+    for executable, refused, count in itertools.product((None, "old"), (None, 0, 1), (0, 1, 2)):
+        changes = itertools.count()
+
+        def change(*values: Any, refused: int | None = refused, changes: Any = changes) -> Any:
+            notes.append(f"changed {values[0]}")
+            return (FAILURE if next(changes) == refused else SUCCESS,)
+
+        monkeypatch.setattr(graph.driver, "cuGraphExecMemcpyNodeSetParams", change)
+        made = object.__new__(graph.CudaCopyingGraph)
+        made._device, made._executable, made._context = place, executable, None
+        made._recorded, made._used_objects, made._graph = None, [], None
+        made._nodes = [(index, SimpleNamespace()) for index in range(count)]
+        made.copy_to(tuple(range(100, 100 + count)))
+        found[f"{executable} {refused} {count}"] = (
+            f"{notes} {made.addresses} {[node[1].__dict__ for node in made._nodes]}")
+        notes.clear()
+    recorded("cuda_graphs", found)
 
 
 def test_ptx(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
