@@ -161,14 +161,16 @@ def encoded(data: Dataset, columns: Sequence[Column]) -> Dataset:
     """Returns the samples with gaps filled and texts one-hot: each text of a column becomes a
     column, with 1 in the samples that hold it and 0 in others. Where a sample has a gap, or a text
     that did not occur in the training samples, all these columns are 0; a warning names the first
-    of these texts.
+    of these texts. Samples without columns, such as those of a .npz file, are numbers already.
 
     columns: the columns that learnt() returned for the samples trained on; empty changes nothing.
     """
     if not any(column.fill is not None or column.values is not None for column in columns):
         return data
+    if not data.columns:
+        return replace(data, shape=None, pixels=False)
     parts = []
-    for index, (column, own) in enumerate(zip(columns, data.columns or columns, strict=True)):
+    for index, (column, own) in enumerate(zip(columns, data.columns, strict=True)):
         cells = data.x[:, index]
         if column.values is None:
             fill = 0 if column.fill is None else column.fill

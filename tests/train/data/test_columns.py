@@ -63,6 +63,17 @@ def test_later_samples_are_encoded_as_those_trained_on(tmp_path: Path) -> None:
     assert encoded(nameless, columns).x.tolist() == [[50, 0, 1, 5], [2, 1, 0, 6]]
 
 
+@pytest.mark.parametrize("numbers", [2, 3, 4])
+def test_samples_without_columns_are_numbers_already(numbers: int) -> None:
+    """No number is left out or taken as a text, also where there are more or fewer of them."""
+    columns = (Column("age", 50), Column("city", None, ("Oslo", "Rome")))
+    x = np.arange(2 * numbers, dtype=np.float32).reshape(2, numbers)
+    data = Dataset(x, np.array([0, 1]), (1, numbers), True, "x.npz")
+    same = encoded(data, columns)
+    assert same.x.tolist() == x.tolist()
+    assert (same.shape, same.pixels) == (None, False)
+
+
 @pytest.mark.parametrize(("text", "expected"), [
     ("y,b,a\n1,2,3\n0,4,5\n", [[3, 2], [5, 4]]), ("1,2,3\n0,4,5\n", [[2, 3], [4, 5]])])
 def test_columns_of_numbers_alone_are_found_by_their_names(tmp_path: Path, text: str,

@@ -1,0 +1,38 @@
+"""What a call gives, as a text: its result, or the class and message of its error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tests.recorded import as_text
+
+
+def outcome(call: Callable[..., Any], *arguments: Any, text: Callable[[Any], str] = as_text,
+            hidden: Any = None, **options: Any) -> str:
+    """Returns the text of a call's result, or the class and the message of the error that it
+    raises.
+
+    text: makes the text of the result. hidden: a folder whose name is left out of the text, as it
+    differs from run to run.
+    """
+    try:
+        result = text(call(*arguments, **options))
+    except Exception as error:
+        result = f"{type(error).__name__}: {error}"
+    return result.replace(str(hidden), "FOLDER") if hidden is not None else result
+
+
+def rounded(value: Any) -> Any:
+    """Returns a value with its floats rounded to six decimals, so that its text does not depend on
+    their last digits. Arrays stay arrays."""
+    if isinstance(value, list | tuple):
+        return [rounded(each) for each in value]
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        # adding 0 turns -0.0 into 0.0
+        return np.round(value.astype(np.float64), 6) + 0.0
+    return round(float(value), 6) + 0.0 if isinstance(value, float | np.floating) else value
