@@ -102,9 +102,9 @@ DEVICES: Mapping[str, Callable[[], Device]] = {
 def described(value: Any) -> str:
     """Returns a text of what an algorithm prepared: launches, their arguments, and other data."""
     if isinstance(value, Launch):
-        arguments = ", ".join(described(
-            argument(_Named("input"), _Named("output"), "workspace") if callable(argument)
-            else argument) for argument in value.arguments)
+        buffers = _Named("input"), _Named("output"), _Workspace("workspace")
+        arguments = ", ".join(described(argument(*buffers) if callable(argument) else argument)
+                              for argument in value.arguments)
         return (f"{described(value.kernel)} {value.work_groups} x {value.work_group_size} "
                 f"{value.shared_bytes} ({arguments})")
     if isinstance(value, State):
@@ -137,6 +137,13 @@ class _Named(Sequence[str]):
 
     def __len__(self) -> int:
         raise TypeError("the number of buffers is not known before a launch")
+
+
+class _Workspace(str):
+    """Scratch memory of which only the name is known."""
+
+    def view(self, offset: int, nbytes: int) -> str:
+        return f"{self} {offset} {nbytes}"
 
 
 def _source_text(source: KernelSource) -> str:
