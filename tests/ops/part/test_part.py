@@ -166,6 +166,9 @@ def test_what_has_no_form_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match="packed32: has no ONNX form"):
         model_of(alone(CopyProblem(replace(IMAGE, format=packed), IMAGE, (0, 1, 2, 3), (1,) * 4,
                                    (0,) * 4)))
+    with pytest.raises(UnsupportedError, match="bfloat16 NHWC: has no ONNX form"):
+        model_of(alone(ElementwiseProblem((IMAGE,), Expression(1),
+                                          formats=(Format("NHWC", "bfloat16"),))))
     integers = default_spec((3,), "int64")
     assert OP.algorithms[0].supports(
         alone(ElementwiseProblem((integers, integers), apply("div"), ("int64",))), HOST) == (
