@@ -169,6 +169,9 @@ def test_what_has_no_form_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match="bfloat16 NHWC: has no ONNX form"):
         model_of(alone(ElementwiseProblem((IMAGE,), Expression(1),
                                           formats=(Format("NHWC", "bfloat16"),))))
+    with pytest.raises(UnsupportedError, match=r"pads \(0, 0, 2, 0\) that are not smaller than"):
+        model_of(alone(PoolProblem(default_spec((1, 3, 8, 8)), "max", (2, 2), (3, 1),
+                                   dilation=(3, 1), ceil_mode=True)))
     integers = default_spec((3,), "int64")
     assert OP.algorithms[0].supports(
         alone(ElementwiseProblem((integers, integers), apply("div"), ("int64",))), HOST) == (
