@@ -33,6 +33,9 @@ from gossamer.ops.softmax.problem import SoftmaxProblem
 
 Names = Mapping[str, str]
 
+_PADDED = frozenset({"float32", "int32", "int64", "int8", "uint8", "bool"})
+"""The dtypes that ONNX Runtime pads."""
+
 
 def _conv2d(writer: ModelWriter, problem: Conv2dProblem, inputs: Sequence[str],
             weights: Names) -> list[str]:
@@ -248,6 +251,8 @@ def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
 
 def _pad(writer: ModelWriter, problem: PadProblem, inputs: Sequence[str],
          weights: Names) -> list[str]:
+    if problem.input.dtype not in _PADDED:
+        raise UnsupportedError(f"a padding of {problem.input.dtype}: has no ONNX form")
     operands = [*inputs, writer.integers(problem.pads)]
     if problem.mode == "constant":
         operands.append(writer.constant(problem.value, problem.input.dtype))
