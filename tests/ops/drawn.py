@@ -155,7 +155,10 @@ def _resize(draw: Draw) -> Problem:
         return ResizeProblem(spec, draw.pick((1, 1), (1, 2), (0, 2)), (1.0, 1.0))
     scales = tuple(out / side for out, side in zip(size, spec.shape[2:], strict=True))
     if draw.happens(0.2):
-        scales = draw.pick((2.0, 0.5), (1.5, 1.0), (0.0, 1.0), (-1.0, 1.0))
+        scales = draw.pick((2.0, 0.5), (1.5, 1.0), (3.0, 2.0), (0.0, 1.0), (-1.0, 1.0))
+        if min(scales) > 0:
+            size = tuple(int(side * scale)
+                         for side, scale in zip(spec.shape[2:], scales, strict=True))
     mode = draw.pick("nearest", "linear", "cubic" if draw.happens(0.1) else "nearest")
     return ResizeProblem(spec, size, scales, mode if spec.dtype == "float32" else "nearest",
                          draw.pick(*COORDINATES), draw.pick(*NEAREST_MODES))

@@ -13,7 +13,7 @@ from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.fused.pointwise_pair.layers import BOTH, LAST
-from gossamer.ops.fused.problem import FusionProblem, Source, entry
+from gossamer.ops.fused.problem import ENTRY, FusionProblem, Source, entry
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.pool.problem import PoolProblem
@@ -190,8 +190,9 @@ def changed(draw: Draw, problem: FusionProblem) -> FusionProblem:
     """Returns a fusion with a change of a layer, of what a layer reads, or of what others read.
     Raises ValueError or IndexError where the changed fusion is invalid."""
     parts, sources, exits = list(problem.parts), list(problem.sources), problem.exits
-    kind = draw.pick("exits", "source", "part", "part", "part", "part", "less", "more")
-    index = draw.randrange(len(parts))
+    kind = draw.pick("exits", "source", "source", "part", "part", "part", "part", "part", "less",
+                     "more")
+    index = draw.pick(0, len(parts) - 1, draw.randrange(len(parts)))
     if kind == "exits":
         values = [(number, 0) for number in range(len(parts))]
         exits = tuple(sorted(draw.sample(values, draw.randint(1, min(2, len(values))))))
@@ -200,8 +201,8 @@ def changed(draw: Draw, problem: FusionProblem) -> FusionProblem:
         other = draw.pick(entry(0), entry(1), *((number, 0) for number in range(index)))
         sources[index] = (*sources[index][:place], other, *sources[index][place + 1:])
     elif kind == "less":
-        if index + 1 < len(parts):
-            raise ValueError("a layer within")
+        if not 0 < index == len(parts) - 1:
+            raise ValueError("a layer that others read, or the only one")
         parts, sources = parts[:-1], sources[:-1]
         exits = ((len(parts) - 1, 0),)
     elif kind == "more":
@@ -212,6 +213,10 @@ def changed(draw: Draw, problem: FusionProblem) -> FusionProblem:
         exits = ((last + 1, 0),)
     else:
         parts[index] = _changed_part(draw, parts[index])
+        missing = len(parts[index].inputs) - len(sources[index])
+        further = [draw.pick(ENTRY, ENTRY, entry(1), *((number, 0) for number in range(index)))
+                   for _ in range(missing)]
+        sources[index] = (*sources[index][:len(parts[index].inputs)], *further)
     return rebuilt(parts, sources, exits)
 
 
@@ -223,7 +228,8 @@ def _changed_part(draw: Draw, part: Problem) -> Problem:
             {"kernel": (3, 3), "pads": (1,) * 4}, {"kernel": (1, 1), "pads": (0,) * 4},
             {"kernel": (2, 1)}, {"groups": 2}, {"groups": part.channels}, {"groups": 1},
             {"out_channels": 2 * part.out_channels}, {"out_channels": part.out_channels + 4},
-            {"epilogue": BIAS_RESIDUAL}, {"epilogue": Epilogue()}, {"epilogue": BIAS_SILU},
+            {"epilogue": BIAS_RESIDUAL}, {"epilogue": BIAS_RESIDUAL}, {"epilogue": Epilogue()},
+            {"epilogue": BIAS_SILU},
             {"channels": 1, "groups": 1}, {"facts": ()}]
     elif isinstance(part, GemmProblem):
         changes = [{"facts": ()}, {"epilogue": LINEAR}, {"epilogue": BATCH_NORM_SIGN}]
@@ -249,8 +255,10 @@ def _changed_part(draw: Draw, part: Problem) -> Problem:
                    {"operands": (*part.operands[:-1], default_spec(part.shape))},
                    {"operands": tuple(default_spec(spec.shape, "int32")
                                       for spec in part.operands)},
-                   {"operands": (part.operands[0],) * 2, "expression": apply("mul"),
-                    "constants": ()}]
+                   *({"operands": (part.operands[0],) * 2, "expression": both,
+                      "constants": constants, "formats": ()}
+                     for both in (apply("mul"), apply("sub").then(apply("sign")))
+                     for constants in ((), (1,)))]
     return replace(part, **draw.pick(*changes))
 
 
@@ -270,6 +278,11 @@ def rebuilt(parts: list[Problem], sources: list[tuple[Source, ...]], exits: tupl
 
 def _of_sizes(part: Problem, specs: list[TensorSpec | None]) -> Problem:
     """Returns a layer that reads tensors of these specs; None stands for an entry."""
+    if isinstance(part, ElementwiseProblem):
+        found = iter(specs)
+        return replace(part, operands=tuple(
+            spec if index in part.constants else next(found, None) or spec
+            for index, spec in enumerate(part.operands)))
     if not specs or specs[0] is None:
         return part
     shape = specs[0].shape
@@ -284,11 +297,6 @@ def _of_sizes(part: Problem, specs: list[TensorSpec | None]) -> Problem:
         return replace(part, input=specs[0], kernel=shape[2:])
     if isinstance(part, PoolProblem | ReduceProblem | PadProblem):
         return replace(part, input=specs[0])
-    if isinstance(part, ElementwiseProblem):
-        found = iter(specs)
-        return replace(part, operands=tuple(
-            spec if index in part.constants else next(found, None) or spec
-            for index, spec in enumerate(part.operands)))
     return part
 
 

@@ -8,8 +8,8 @@ from tests.ops.fused.drawn import fusions
 from tests.ops.offers import texts
 from tests.recorded import Recorded
 
-COUNTS = {"block": 30, "separable": 30, "stem": 40, "excited": 36, "attention": 80, "head": 80,
-          "pair": 100, "pool": 100, "first": 40, "chain": 60, "binary": 40}
+COUNTS = {"block": 30, "separable": 30, "stem": 40, "excited": 50, "attention": 120, "head": 90,
+          "pair": 100, "pool": 100, "first": 60, "chain": 90, "binary": 60}
 """Number of drawn fusions of each kind."""
 DEVICES = {"binary": (("host",), ("h200",), ("processors",), ("sm_75", "host"))}
 """The devices of a kind that are not those of the others."""
