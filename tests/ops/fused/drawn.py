@@ -169,7 +169,7 @@ def _chain(draw: Draw) -> FusionProblem:
 
 def _binary(draw: Draw) -> FusionProblem:
     pad = draw.pick(None, -1.0, 0.0, 1.0, 1.0, 2.0)
-    return test_binary_fusions.fusion(
+    problem = test_binary_fusions.fusion(
         draw.pick(PLUS_MINUS_ONE, PLUS_MINUS_ONE, TERNARY, integers(0, 1), REAL),
         draw.pick(*EPILOGUES), pad=pad,
         pads=draw.pick((1, 0, 2, 1), (0,) * 4, (1,) * 4, (1, -1, 0, 1)),
@@ -177,6 +177,14 @@ def _binary(draw: Draw) -> FusionProblem:
         channels=draw.pick(1, 33, 64, 128), out_channels=draw.pick(5, 32, 33, 64, 128),
         groups=draw.pick(1, 1, 2), size=draw.pick(5, 8),
         signs=draw.pick(*test_binary_fusions.SIGNS, *[None] * (pad is not None)))
+    *others, last = problem.parts
+    if isinstance(last, ElementwiseProblem) and draw.happens():
+        # the signs of a batch norm, which has two numbers for each channel
+        y, numbers = last.operands
+        last = replace(last, operands=(y, numbers, numbers), constants=(1, 2),
+                       expression=apply("mul").then(apply("add")).then(apply("sign")))
+        problem = replace(problem, parts=(*others, last))
+    return problem
 
 
 KINDS: dict[str, Callable[[Draw], FusionProblem]] = {
