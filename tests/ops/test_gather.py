@@ -68,6 +68,11 @@ def test_example_indices_are_in_range(length: int) -> None:
     assert set(indices.tolist()) == set(range(min(length, 2)))
 
 
+def test_an_example_of_a_single_index_has_its_dtype() -> None:
+    problem = GatherProblem(default_spec((3, 4)), default_spec((), "int32"), 1)
+    assert problem.example_inputs(np.random.default_rng(0))[1].dtype == np.int32
+
+
 def test_nothing_to_take_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing can be taken"):
         GatherProblem(default_spec((0,)), default_spec((1,), "int64"), 0)

@@ -27,6 +27,7 @@ from gossamer.plan.choose.restriction import FREE, Restriction
 from gossamer.plan.part import WHOLE, find_parts
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Layer, Program
+from gossamer.tensor import bfloat16_bits, of_bfloat16_bits
 from tests.model.onnx_models import model, runtime, weights
 from tests.plan.caches import empty_cache
 from tests.plan.small import assert_close, images, small
@@ -69,6 +70,16 @@ def test_a_dense_network_is_one_part() -> None:
     assert_close(plan.bind(images(2))(), plan(images(2)))
     (streamed,) = plan.stream([images(2)])
     assert_close(streamed, plan(images(2)))
+
+
+def test_images_in_bfloat16_are_no_integers() -> None:
+    """Memory holds bfloat16 as bits in uint16, which ONNX Runtime would take for integers."""
+    name = small().graph.input[0].name
+    formats = {name: gossamer.InputFormat("bfloat16")}
+    x = images(2)
+    bits = bfloat16_bits(x)
+    assert_close(gossamer.compile(small(), "host", inputs=formats)(bits),
+                 own(small())(of_bfloat16_bits(bits)))
 
 
 def test_the_table_of_layers_is_kept() -> None:

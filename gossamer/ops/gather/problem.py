@@ -67,7 +67,9 @@ class GatherProblem(Problem):
         """Returns inputs whose indices are in range."""
         arrays = super().example_inputs(rng)
         if 1 not in self.constants:
-            arrays[-1] = np.minimum(arrays[-1], max(self.data.shape[self.axis] - 1, 0))
+            # NumPy 1 would give a single index of int32 as int64
+            arrays[-1] = np.minimum(arrays[-1], max(self.data.shape[self.axis] - 1, 0)).astype(
+                self.indices.dtype)
         return arrays
 
     def describe(self) -> str:

@@ -19,7 +19,7 @@ from gossamer.ops.fused.problem import Source, weights_of_part
 from gossamer.ops.part.operators import OPERATORS
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.part.writer import ModelWriter
-from gossamer.tensor import AXES, ROW_MAJOR, TensorSpec
+from gossamer.tensor import AXES, BFLOAT16, ROW_MAJOR, TensorSpec
 
 _OPSET, _IR_VERSION = 17, 8
 _SEPARATOR = "/"
@@ -71,7 +71,9 @@ def _entry(writer: ModelWriter, name: str, spec: TensorSpec) -> str:
     the layout needs one. Returns the name of the transposed value. Raises UnsupportedError for a
     format that ONNX cannot describe."""
     order = AXES.get(spec.layout, tuple(range(len(spec.shape))))
-    if spec.format.is_packed or sorted(spec.stored_shape) != sorted(spec.shape):
+    # memory holds bfloat16 as bits in uint16, which a model would read as integers
+    if spec.format.is_packed or spec.dtype == BFLOAT16 or (
+            sorted(spec.stored_shape) != sorted(spec.shape)):
         raise UnsupportedError(f"{spec}: has no ONNX form")
     value = writer.input(name, spec.stored_shape, spec.stored_dtype)
     if spec.layout == ROW_MAJOR or order == tuple(range(len(spec.shape))):

@@ -33,6 +33,9 @@ from gossamer.ops.softmax.problem import SoftmaxProblem
 
 Names = Mapping[str, str]
 
+_PADDED = frozenset({"float32", "int32", "int64", "int8", "uint8", "bool"})
+"""The dtypes that ONNX Runtime pads."""
+
 
 def _conv2d(writer: ModelWriter, problem: Conv2dProblem, inputs: Sequence[str],
             weights: Names) -> list[str]:
@@ -135,22 +138,31 @@ def _elementwise(writer: ModelWriter, problem: ElementwiseProblem, inputs: Seque
 def _pool(writer: ModelWriter, problem: PoolProblem, inputs: Sequence[str],
           weights: Names) -> list[str]:
     window: dict[str, Any] = {"kernel_shape": problem.kernel, "strides": problem.stride}
+    pads = list(problem.pads)
     if problem.kind == "average":
         if problem.dilation != (1, 1):
             raise UnsupportedError("a dilated average: has no ONNX form")
-        return [writer.node("AveragePool", inputs, **window, pads=problem.pads,
+        _check_pads(problem, pads)
+        return [writer.node("AveragePool", inputs, **window, pads=pads,
                             ceil_mode=int(problem.ceil_mode),
                             count_include_pad=int(problem.count_include_pad))]
     # A maximum ignores padding. With ceil_mode the last window may exceed the problem's pads. The
     # node gets pads that are as large as the last window needs, instead of ceil_mode.
-    ends = []
     for axis, size in enumerate((problem.out_height, problem.out_width)):
         span = (problem.kernel[axis] - 1) * problem.dilation[axis] + 1
         reach = (size - 1) * problem.stride[axis] + span
-        ends.append(max(problem.pads[2 + axis],
-                        reach - problem.input.shape[2 + axis] - problem.pads[axis]))
-    return [writer.node("MaxPool", inputs, **window, pads=[*problem.pads[:2], *ends],
-                        dilations=problem.dilation)]
+        pads[2 + axis] = max(pads[2 + axis],
+                             reach - problem.input.shape[2 + axis] - pads[axis])
+    _check_pads(problem, pads)
+    return [writer.node("MaxPool", inputs, **window, pads=pads, dilations=problem.dilation)]
+
+
+def _check_pads(problem: PoolProblem, pads: Sequence[int]) -> None:
+    """Raises UnsupportedError for pads that ONNX Runtime refuses: those that are not smaller than
+    the window."""
+    if any(pad >= size for pad, size in zip(pads, problem.kernel * 2, strict=True)):
+        raise UnsupportedError(f"pads {tuple(pads)} that are not smaller than the window: has no "
+                               "ONNX form")
 
 
 def _reduce(writer: ModelWriter, problem: ReduceProblem, inputs: Sequence[str],
@@ -239,6 +251,8 @@ def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
 
 def _pad(writer: ModelWriter, problem: PadProblem, inputs: Sequence[str],
          weights: Names) -> list[str]:
+    if problem.input.dtype not in _PADDED:
+        raise UnsupportedError(f"a padding of {problem.input.dtype}: has no ONNX form")
     operands = [*inputs, writer.integers(problem.pads)]
     if problem.mode == "constant":
         operands.append(writer.constant(problem.value, problem.input.dtype))
