@@ -22,7 +22,8 @@ def array_text(array: np.ndarray) -> str:
 
 
 def _row_text(row: np.ndarray) -> str:
-    return ",".join(as_text(value).strip("'") for value in row.ravel().tolist())
+    return ",".join(as_text(value).strip("'") if isinstance(value, bool | int | float | str)
+                    else str(value) for value in row.ravel().tolist())
 
 
 def columns_text(columns: tuple[Column, ...]) -> str:
