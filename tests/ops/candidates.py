@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.device.base import Argument, Device, Kernel
+from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.host import HostBuffer, HostDevice
 from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
@@ -103,7 +103,7 @@ def described(value: Any) -> str:
     """Returns a text of what an algorithm prepared: launches, their arguments, and other data."""
     if isinstance(value, Launch):
         arguments = ", ".join(described(
-            argument(_Named("input"), _Named("output"), "workspace") if callable(argument)
+            argument(_Named("input"), _Named("output"), _Workspace()) if callable(argument)
             else argument) for argument in value.arguments)
         return (f"{described(value.kernel)} {value.work_groups} x {value.work_group_size} "
                 f"{value.shared_bytes} ({arguments})")
@@ -111,6 +111,8 @@ def described(value: Any) -> str:
         return f"{described(value.launches)} {described(value.data)}"
     if isinstance(value, NamedKernel):
         return f"{value.name} {value.text}"
+    if isinstance(value, _Workspace):
+        return as_text(value.text)
     if isinstance(value, HostBuffer):
         return f"{value.nbytes} bytes {digest(value.bytes)}"
     if isinstance(value, list | tuple):
@@ -137,6 +139,16 @@ class _Named(Sequence[str]):
 
     def __len__(self) -> int:
         raise TypeError("the number of buffers is not known before a launch")
+
+
+class _Workspace(Buffer):
+    """The workspace, or a part of it, of which only the place is known."""
+
+    def __init__(self, text: str = "workspace") -> None:
+        self.text = text
+
+    def view(self, offset: int, nbytes: int) -> Buffer:
+        return _Workspace(f"{self.text} {offset} {nbytes}")
 
 
 def _source_text(source: KernelSource) -> str:
