@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -93,8 +94,8 @@ def test_drawn_tables(tmp_path: Path, recorded: Recorded) -> None:
         limit = [None, 1, max(1, count - 1), count, count + 1][rng.integers(5)]
         numbers = bool(rng.random() < 0.3)
         found[f"{case} {text!r} {label} {limit} {rule}{' numbers' * numbers}"] = outcome(
-            lambda: csv_files.read(path, label, limit, numbers, RULES[rule]),  # noqa: B023
-            tmp_path, dataset_text)
+            partial(csv_files.read, path, label, limit, numbers, RULES[rule]), tmp_path,
+            dataset_text)
     recorded("csv_drawn", found)
 
 
