@@ -19,7 +19,7 @@ import pytest
 from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import Layers, forward, reference
-from gossamer.train import MLP, many_on_ray, sweep, train_many
+from gossamer.train import MLP, ManyResult, many_on_ray, sweep, train_many
 from gossamer.train.data.samples import Samples
 from gossamer.train.estimator import _OF_SCIKIT_LEARN, shared_with_scikit_learn
 from gossamer.train.loop import train_loop
@@ -257,6 +257,24 @@ def test_many_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         result: Any = vars(caught.value)["result"]
         found[f"stopped {stop} {folds}"] = f"{_rows(result)} | {names} {notes} | {resumed}"
     recorded("trainings_of_many", found)
+
+
+def test_the_best_of_many(recorded: Recorded) -> None:
+    """Scores and losses are drawn from few values, so that many are equal."""
+    rng, found = np.random.default_rng(1), {}
+    for case in range(80):
+        folds, count = int(rng.integers(1, 4)), int(rng.integers(1, 5))
+        rows = [{"config": index // folds, "fold": index % folds if folds > 1 else None,
+                 "loss": float(rng.integers(1, 4)), "is_trained": bool(rng.random() < 0.9),
+                 "state": f"state {index}", "train_accuracy": float(rng.integers(1, 4)) / 4,
+                 "validation_accuracy": float(rng.integers(1, 3)) / 2 if case % 3 else None}
+                for index in range(folds * count)]
+        result = ManyResult(rows, list(range(folds * count)))  # type: ignore[arg-type]
+        shown = " ".join(f"{row['loss']:g},{row['train_accuracy']:g},{row['validation_accuracy']}"
+                         f"{'' if row['is_trained'] else '!'}" for row in rows)
+        found[f"{case} {folds} folds {shown}"] = (
+            f"{_numbers(result.scores)} best {outcome(lambda result=result: result.best)}")
+    recorded("best_of_many", found)
 
 
 def test_shares_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

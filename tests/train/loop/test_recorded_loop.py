@@ -130,6 +130,22 @@ def test_epochs(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
     recorded("train_loop", found)
 
 
+def test_what_is_told_of_epochs(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
+    """Times are left out."""
+    x, found, told = np.ones((6, 2), np.float32), {}, []
+    monkeypatch.setattr(train_loop.debug, "show", told.append)
+    for level in range(4):
+        monkeypatch.setattr(train_loop.debug, "level", lambda level=level: level)
+        told.clear()
+        TrainLoop([TrainState.start(_settings())], Samples(x, np.ones((6, 3), np.float32)),
+                  [np.arange(6)], find("host")).step()
+        found[f"level {level}"] = " ".join(
+            f"{text.rpartition(': ')[0]} {text.split()[-2:]}" for text in told)
+    recorded("told_of_epochs", found)
+    assert TrainLoop._per_sample(SimpleNamespace(problem=SimpleNamespace(  # type: ignore[arg-type]
+        samples=4, networks=2)), 0.5) == 62500
+
+
 def _state(best: bool = True) -> TrainState:
     settings = _settings(batch=2, epochs=5)
     state = TrainState.start(settings)
@@ -144,7 +160,7 @@ def _state(best: bool = True) -> TrainState:
 def _state_text(state: TrainState) -> str:
     return (f"{state.epochs_done} {state.curve} {as_text(state.first)} {state.idle} {state.least} "
             f"{as_text(state.validation)} {digest(state.parameters)} {state.rng.integers(99)} "
-            f"{as_text(state.best)}")
+            f"{as_text(state.best)} keeps {state.kept_epoch} {digest(state.kept_weights)[:4]}")
 
 
 HEADERS: dict[str, list[Any]] = {
@@ -194,6 +210,9 @@ def test_checkpoints(tmp_path: Path, recorded: Recorded) -> None:
         for array in arrays:
             _changed(path, {}, **{key: array})
             found[f"{key} {array.dtype}{array.shape}"] = loaded()
+    for epochs in (-1, 0, 1, 2, 3):
+        _changed(path, {"epochs_done": epochs}, curve=np.zeros(max(0, epochs)))
+        found[f"{epochs} epochs and losses"] = loaded()
     checkpoint.save(path, _state(), "digest")
     found["right"] = loaded()
     for index, values in enumerate((
