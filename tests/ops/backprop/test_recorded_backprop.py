@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
+from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
-from gossamer.ops.backprop import OP
+from gossamer.ops.backprop import OP, host_updates
 from gossamer.ops.backprop.blocked.blocked import Blocked
+from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.per_step.per_step import PerStep
 from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES, OUTPUTS, BackpropProblem
 from gossamer.ops.backprop.reference import reference
@@ -155,3 +159,24 @@ def test_results_of_the_reference(recorded: Recorded) -> None:
                 f"{' '.join(f'{value:.6g}' for value in losses.ravel()[:7])} "
                 f"{digest([f'{value:.6g}' for value in (*losses.ravel(), *parameters.ravel())])}")
     recorded("backprop_results", found)
+
+
+def test_how_the_host_trains(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
+    """Which updates the host makes, and whether BLAS gets one thread for them, changes no result.
+    """
+    noted: list[str] = []
+    for name in ("one_by_one", "in_batches"):
+        monkeypatch.setattr(host_updates, name, lambda problem, inputs, name=name:
+                            noted.append(name) or [])
+    monkeypatch.setattr(blas, "limited", lambda threads: noted.append(f"{threads} thread")
+                        or nullcontext())
+    found = {}
+    for batch, adam, weighted, sizes in itertools.product(
+            (1, 2, 4), (False, True), (False, True),
+            ((2048, 2048, 2), (2048, 4094, 2), (2048, 8188, 4), (4096, 4096), (4097, 4096),
+             (3, 2))):
+        noted.clear()
+        problem = BackpropProblem(sizes, 1, 1, batch=batch, adam=adam, weighted=weighted)
+        NumpyBackprop().compute(problem, [], {})
+        found[f"{problem.describe()}"] = " ".join(noted)
+    recorded("backprop_on_the_host", found)
