@@ -16,16 +16,18 @@ from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.backprop import OP, host_updates
+from gossamer.ops.backprop.blocked import in_turn, pipeline, pipeline_mma
 from gossamer.ops.backprop.blocked.blocked import Blocked
 from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.per_step.per_step import PerStep
+from gossamer.ops.backprop.persistent import persistent
 from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES, OUTPUTS, BackpropProblem
 from gossamer.ops.backprop.reference import reference
 from gossamer.ops.weights import Weights
 from tests.ops.candidates import DEVICES, NamingDevice, described, stated
 from tests.outcomes import outcome
 from tests.recorded import Recorded, digest
-from tests.simulated.device import OPENCL
+from tests.simulated.device import H200, OPENCL
 
 INPUTS = (1, 2, 4, 7, 8, 9, 31, 32, 33, 127, 128, 129, 500, 784, 1024, 4000)
 HIDDEN = (1, 2, 4, 5, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 300)
@@ -106,6 +108,33 @@ def test_what_algorithms_offer(recorded: Recorded) -> None:
             pipelined = isinstance(algorithm, Blocked) and algorithm.is_pipelined(problem, device)
             found[case] = f"{'pipelined ' * pipelined}{len(variants)} {digest(texts)} {texts[0]}"
     recorded("backprop", found)
+
+
+def test_layouts_of_work_groups(recorded: Recorded) -> None:
+    """The registers and the shared memory that every config needs, whether it fits or not."""
+    layouts: list[tuple[Any, Any]] = [
+        *((form, pipeline_mma._MmaLayout) for form in pipeline_mma.FORMS),
+        *((form, pipeline._PipelineLayout) for form in pipeline.FORMS),
+        *((form, in_turn._InTurnLayout) for form in in_turn.FORMS),
+        *((form, persistent._PersistentLayout) for form in persistent.FORMS)]
+    device, rng, found = NamingDevice(H200), np.random.default_rng(7), {}
+    for inputs, hidden in itertools.product((1, 9, 64, 250, 784, 1001, 2000, 3500),
+                                            (1, 5, 16, 17, 32, 33, 48, 49, 64)):
+        outputs = int(rng.choice(OUTPUTS_OF[:-1]))
+        problem = BackpropProblem((inputs, hidden, outputs), 1, 1)
+        facts = []
+        for form, layout_of in layouts:
+            layout = layout_of(problem, form)
+            numbers = [getattr(layout, name, 0) for name in
+                       ("nbytes", "registers", "groups", "fetched", "lanes", "splits", "share")]
+            facts.append([form.config, numbers, layout.macros])
+            if not isinstance(form, persistent.PersistentForm):
+                for spare in (-4, 0, 4):
+                    device.limits = replace(H200.limits, shared_bytes_opt_in=layout.nbytes + spare)
+                    facts[-1].append(str(form.why_unfit(problem, device)))
+        found[f"{inputs}-{hidden}-{outputs}"] = " ".join(
+            [digest(facts), *(f"{numbers[0]} {numbers[1]}," for _, numbers, *_ in facts[::5])])
+    recorded("backprop_layouts", found)
 
 
 def test_problems_and_their_errors(recorded: Recorded) -> None:
