@@ -116,8 +116,9 @@ def test_what_is_measured(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -
     recorded("algorithms_measured", found)
 
 
-class _Bounded(NumpyBackprop):
-    """Trains by nothing, and notes what it is given: the order and the place of each launch."""
+class _Noting(NumpyBackprop):
+    """Trains nothing, but notes the order of each launch, takes the order as losses, and adds 1 to
+    the parameters."""
 
     name = "noting"
 
@@ -153,7 +154,7 @@ def test_epochs_in_pieces(recorded: Recorded) -> None:
         data = Samples(np.zeros((50, 2), np.float32), np.zeros((50, 3), np.float32),
                        weights=np.ones(50, np.float32) if weighted else None)
         trainer = Trainer(problem, data, np.zeros(problem.inputs[4].shape, np.float32),
-                          AlgorithmChoice(device, _Bounded(), None, length))
+                          AlgorithmChoice(device, _Noting(), None, length))
         order = np.arange(networks * samples, dtype=np.int32).reshape(networks, samples) % 50
         settings, texts = np.zeros((networks, 3), np.float32), []
         for epoch in range(3):
