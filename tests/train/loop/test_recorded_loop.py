@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from gossamer.device.registry import find
+from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.train import MLP
 from gossamer.train.data.samples import DataShape, Samples
 from gossamer.train.loop import checkpoint, train_loop
@@ -128,6 +129,26 @@ def test_epochs(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
                 f"{state.failure or 'fine'} {as_text(state.first)} {digest(state.parameters)[:4]} "
                 f"{state.rng.integers(99)} {as_text(state.curve[-2:])}" for state in states)])
     recorded("train_loop", found)
+
+
+def test_losses_that_count_as_diverged(recorded: Recorded) -> None:
+    found = {}
+    for outputs, factor, loss in itertools.product((1, 2, 3, 8), (0.0, 0.25, 1.0, 8.0),
+                                                   ("cross_entropy", "squared_error")):
+        problem = BackpropProblem((2, outputs), 4, 4, loss=loss)
+        targets = np.full((4, outputs), factor, np.float32)
+        targets[0] = 2 * factor
+        found[f"untrained {outputs} {factor} {loss}"] = (
+            f"{train_loop._untrained_loss(problem, targets):.9g}")
+    for first, untrained in itertools.product((0.0, 0.5, 2.0, np.inf, np.nan), (0.0, 1.0, np.inf)):
+        loop: Any = SimpleNamespace(_untrained_loss=untrained)
+        found[f"bound {first} {untrained}"] = f"{TrainLoop._bound(loop, first):.9g}"
+    for losses, bound in itertools.product(
+            ([1, 2, 3], [4, 1, 1], [1, np.nan, 1], [1, 1, np.inf], [2, 2, 2], [9, 0, 0]),
+            (0.5, 1.0, 2.0, 3.0, 9.0)):
+        bad = train_loop._first_bad_sample(np.array(losses, np.float32), bound)
+        found[f"first bad of {losses} beyond {bound}"] = str(bad)
+    recorded("losses_that_diverge", found)
 
 
 def test_what_is_told_of_epochs(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
