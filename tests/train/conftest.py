@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pytest
 
 from gossamer.device.base import Device
+from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.backprop.reference import Layers, forward, reference
 from gossamer.ops.registry import OPS
 from tests.conftest import is_slow
 
@@ -32,3 +36,21 @@ def blobs() -> tuple[np.ndarray, np.ndarray]:
     centres = rng.standard_normal((3, 4)) * 2
     x = centres[labels] + 0.5 * rng.standard_normal((120, 4))
     return x.astype(np.float32), labels
+
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the host train and predict in float64."""
+    def compute(algorithm: NumpyBackprop, problem: BackpropProblem, inputs: Sequence[np.ndarray],
+                weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        with np.errstate(all="ignore"):
+            return [result.astype(np.float32) for result in reference(problem, inputs, weights)]
+
+    def outputs(problem: BackpropProblem, layers: Layers, x: np.ndarray) -> list[np.ndarray]:
+        exact_layers = [(weight.astype(np.float64), bias.astype(np.float64))
+                        for weight, bias in layers]
+        return [array.astype(x.dtype)
+                for array in forward(problem, exact_layers, x.astype(np.float64))]
+
+    monkeypatch.setattr(NumpyBackprop, "compute", compute)
+    monkeypatch.setattr("gossamer.train.network.forward", outputs)

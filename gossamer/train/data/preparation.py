@@ -82,7 +82,8 @@ class Preparation:
             x = (x >= np.float32(self.threshold)).astype(np.float32)
         if self.pad is not None:
             shape, margins = self.picture(x.shape[1], source), self.margins(source)
-            x = np.pad(x.reshape(-1, *shape), ((0, 0), *margins)).reshape(len(x), -1)
+            padded = np.pad(x.reshape(len(x), *shape), ((0, 0), *margins))
+            x = padded.reshape(len(x), math.prod(self.pad))
         return x
 
     def picture(self, numbers: int, source: str) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,22 @@ ADAM_AND_WEIGHTS = [
 def test_adam_and_weights_on_the_host(arguments: dict[str, Any]) -> None:
     problem = BackpropProblem((9, 5, 3), 6, 10, networks=2, **arguments)
     check(problem, find("host"), inputs=problem.example_inputs(np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize("rule", ["plain", "velocity", "adam"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_host_takes_large_steps_as_the_reference_does(loss: str, rule: str) -> None:
+    """Steps, decay, momentum and weights are so large that a part of an update that is missing is
+    seen."""
+    for activation, batch, weighted, sizes in itertools.product(
+            ACTIVATIONS, (1, 3, 10, 12), (False, True), ((4, 3, 2), (3, 2), (2, 3, 3, 2))):
+        problem = BackpropProblem(sizes, 6, 10, activation, loss, batch, rule == "velocity", 2,
+                                  adam=rule == "adam", weighted=weighted)
+        inputs = problem.example_inputs(np.random.default_rng(batch))
+        inputs[1] += 0.25 * inputs[0][:, :1]
+        inputs[3][:] = [0.3, 0.8 * (rule == "velocity"), 0.5], [0.1, 0.4 * (rule == "velocity"), 0]
+        inputs[4][:, :problem.weight_count] *= 20
+        check(problem, find("host"), inputs=inputs)
 
 
 def test_adam_is_the_published_update() -> None:

@@ -23,6 +23,11 @@ def test_as_published():
                                               [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
+def test_no_samples_are_padded_too():
+    data = prepared(dataset(np.empty((0, 6)), (2, 3)), Preparation(scale=True, pad=(5, 4)))
+    assert data.x.shape == (0, 20) and data.shape == (5, 4)
+
+
 def test_nothing_asked_nothing_changed():
     data = dataset([[0, 300]])
     assert prepared(data, Preparation()).x is data.x
