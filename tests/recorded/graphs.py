@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from gossamer import host_library
 from gossamer.errors import GossamerError
 from gossamer.expression import Expression
 from gossamer.facts import REAL, ValueFacts
@@ -22,8 +23,9 @@ _FOREIGN = re.compile(r"((?:is malformed|is damaged|cannot be computed|has no sh
                       r"(?:: [A-Za-z]+Error\(| \(|: )).*")
 """Matches the beginning of those parts of messages that other libraries write: their texts differ
 from version to version."""
-_FEW = 6
-"""Number of elements up to which a constant is shown whole."""
+_FEW, _MANY = 6, 5000
+"""Numbers of elements up to which a constant is shown whole, and up to which its floats are
+rounded."""
 
 
 def brief(text: str, most: int = 150) -> str:
@@ -48,6 +50,8 @@ def error_text(error: GossamerError, folder: Path | None = None) -> str:
     if folder is not None:
         text = text.replace(f"{folder}/", "")
     text = text.removeprefix("ONNX model: ")
+    for joint in ("; ", ", or "):
+        text = text.replace(f"{joint}{host_library.EXTRA}", "")
     kind = {"ModelError": "", "UnsupportedError": "unsupported ", "InputError": "input "}.get(
         type(error).__name__, f"{type(error).__name__} ")
     return f"! {kind}{_FOREIGN.sub(lambda found: found[1], text)}"
@@ -60,7 +64,9 @@ def sizes_text(shape: Iterable[int | None]) -> str:
 def array_text(array: np.ndarray) -> str:
     """Returns shape, dtype and elements of an array, or a digest of its elements with six
     digits: the last digits of a float may depend on the processor."""
-    if array.dtype.kind == "f":
+    if array.size > _MANY:
+        elements = as_text(array)
+    elif array.dtype.kind == "f":
         elements = " ".join(f"{value + 0.0:.6g}" for value in array.reshape(-1).tolist())
     elif array.dtype.kind in "iub":
         elements = " ".join(str(int(value)) for value in array.reshape(-1).tolist())

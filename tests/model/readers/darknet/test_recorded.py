@@ -70,7 +70,7 @@ OTHERS: tuple[tuple[str, dict[str, str | None]], ...] = (
         "elu", "selu", "gelu", "ramp", "loggy", "stair", "")),
     *(("convolutional", {"activation": name}) for name in ("linear", "relu", "stair")),
     *(("convolutional", {"dilation": dilation, "size": size, "pad": pad, "padding": padding})
-      for dilation in "23" for size in "135" for pad, padding in (("1", None), ("0", "1"))),
+      for dilation in "23" for size in "1235" for pad, padding in (("1", None), ("0", "1"))),
     *(("convolutional", {"size": size, "pad": None, "padding": padding})
       for size in "24567" for padding in "01"),
     *(("convolutional", {"groups": groups, "filters": filters, "flipped": flipped,
@@ -160,7 +160,8 @@ def test_networks(tmp_path: Path, recorded: Recorded) -> None:
     nets = {"inputs": "[net]\ninputs=5\n", "both": "[net]\ninputs=5\nheight=2\nwidth=2\n",
             **{f"{channels}x{height}x{width}": net(width, height, channels)
                for channels in (1, 2, 3, 4) for height, width in ((2, 4), (1, 1))},
-            "large": net(4097, 1, 3), "largest": net(4096, 1, 3), "boxed": net(4, 4, letter_box=1),
+            "large": net(16385, 1, 3), "largest": net(16384, 1, 3),
+            "boxed": net(4, 4, letter_box=1),
             "unboxed": net(4, 4, letter_box=0), "fork": net(4, 4, mosaic=1)}
     ends = {"connected": text_of("", "connected", {"output": "3"}), "conv": conv(3),
             "yolo": conv(21, 1) + f"[yolo]\nmask=0,1,2\n{ANCHORS}\nnum=6\nclasses=2\n",
@@ -182,6 +183,12 @@ def test_networks(tmp_path: Path, recorded: Recorded) -> None:
             found[f"{name} {missing}"] = outcome(
                 lambda cfg=cfg, missing=missing: network_text(read(tmp_path, cfg, missing=missing)),
                 tmp_path, 170)
+    for height, width in ((4, 4), (4, 6), (5, 4), (4, 5), (6, 6)):
+        for down, right in ((1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3)):
+            pooled = (net(width, height, 2) + conv(2) + section(
+                "maxpool", size=1, stride_y=down, stride_x=right) + section("shortcut", from_=0))
+            found[f"shortcut {height}x{width} by {down}x{right}"] = outcome(
+                lambda cfg=pooled: network_text(read(tmp_path, cfg)), tmp_path, 170)
     batchnorm = net(2, 2, 2) + section("batchnorm") + section("connected", output=3)
     for revision in (0, 1):
         for version in (0, 1, 2, 3, 1000, 1001):
@@ -207,6 +214,11 @@ def test_names_of_classes(tmp_path: Path, recorded: Recorded) -> None:
                 graph = read(tmp_path, cfg)
                 return f"{graph.metadata.classes} {graph.warnings}"
             found[f"{kind} {names!r}"] = outcome(text, tmp_path, 250)
+    cfg, other = tmp_path / "n.cfg", tmp_path / "other.txt"
+    for names in ("p\nq\n", "p\n"):
+        other.write_text(names)
+        found[f"given {names!r}"] = outcome(lambda: str(load_darknet(
+            cfg, cfg.with_suffix(".weights"), other).metadata.classes), tmp_path)
     recorded("darknet_names", found)
 
 
