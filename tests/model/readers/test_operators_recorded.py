@@ -54,8 +54,8 @@ def results(operators: Mapping[str, drawn.Operator], patch: pytest.MonkeyPatch
             yield " ".join(case.split()).replace(": ", ":"), result(proto, patch)
 
 
-@pytest.mark.parametrize("table", ["elementwise", "layers", "layout", "resizes", "indexing",
-                                   "normalisations", "normalisations_21"])
+@pytest.mark.parametrize("table", ["elementwise", "layers", "layout", "resizes", "resizes_10",
+                                   "indexing", "normalisations", "normalisations_21"])
 def test_operators(table: str, without_onnxruntime: None, monkeypatch: pytest.MonkeyPatch,
                    recorded: Recorded) -> None:
     recorded(f"onnx_{table}", dict(results(getattr(drawn, table.upper()), monkeypatch)))
