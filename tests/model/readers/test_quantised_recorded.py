@@ -216,6 +216,13 @@ MIDDLES: dict[str, str] = {
     "Identity": "Identity a > b", "Squeeze": "Flatten a > r; Unsqueeze r,one > b",
     "Expand": "Expand a,wide > b", "two readers": "Conv a,w > b; Relu b > y1",
     "DepthToSpace": "DepthToSpace a > b blocksize=2",
+    "MaxPool of a constant": "MaxPool w > y1 kernel_shape=2,2; Relu a > b",
+    "mean of a constant": "GlobalAveragePool w > y1; Relu a > b",
+    "Conv of values": "Conv a,a > b", "MatMul of values": "MatMul a,a > b",
+    "Gemm of values": "Flatten a > r; Gemm r,r > b transB=1", "Conv of a matrix": "Conv a,t > b",
+    "MatMul of pictures": "MatMul a,w > b", "Gemm by a value": "Flatten a > r; Gemm r,m,r > b",
+    "Gemm of all": "Flatten a > r; Gemm r,m,columns > b beta=0.5",
+    "Gemm transposed first": "Flatten a > r; Gemm r,m > b transA=1",
 }
 """The nodes between a DequantizeLinear that gives `a` and a QuantizeLinear that takes `b`."""
 
