@@ -19,8 +19,9 @@ from gossamer.model.graph import Graph, Node, StaticGraph, ValueInfo
 from gossamer.model.metadata import ModelMetadata
 from tests.recorded import as_text, digest
 
-_FOREIGN = re.compile(r"((?:is malformed|is damaged|cannot be computed|has no shapes|not readable)"
-                      r"(?:: [A-Za-z]+Error\(| \(|: )).*")
+_FOREIGN = re.compile(
+    r"((?:is malformed|is damaged|damaged zip archive|cannot be computed|has no shapes|not readable|"
+    r"damaged entry '[^']*')(?:: [A-Za-z]+Error\(| \(|: )).*")
 """Matches the beginning of those parts of messages that other libraries write: their texts differ
 from version to version."""
 _FEW, _MANY = 6, 5000

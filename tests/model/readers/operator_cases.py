@@ -517,6 +517,39 @@ INDEXING: dict[str, Operator] = {
         ([(2, 3), (3, 4), (3, 2)], {"equation": "ij,jk,jl->ikl"})], ranks=False),
 }
 
+_REDUCED: dict[str, Sequence[Any]] = {"axes": [[1], [0, 2], [-1], [3], []], "keepdims": [0, 1]}
+OLD: dict[str, Operator] = {
+    "Clip": Operator((10, 7), [_ROWS], {}, {}, [
+        (None, {key: value for key, value in (("min", low), ("max", high)) if value is not None})
+        for low in (None, -1.0, 0.0, -3.5e38, 3.4e38) for high in (None, 2.0, 3.5e38, -3.5e38)],
+        ranks=False),
+    "TopK": Operator((9, 1), [_ROWS], {"k": 2}, {"k": [0, 1, 2, 4, 5], "axis": [-1, 0, 1, 3]},
+                     outputs=2, ranks=False),
+    "Slice": Operator((9, 1), [_ROWS], {"starts": [0, 1], "ends": [2, 3], "axes": [0, 2]}, {
+        "starts": [[1, 1], [0], []], "ends": [[9, 9], [1]], "axes": [[1, 2], [2, 1], [1], [3, 1]]}),
+    "Pad": Operator((10, 2), [_ROWS], {"pads": [0, 1, 0, 0, 0, 2]}, {
+        "pads": [[0] * 6, [0, -1, 0, 0, 0, 0], [1, 1]], "mode": ["reflect", "edge", "constant"],
+        "value": [0.0, 1.5]}),
+    "Upsample": Operator((8, 7), [_IMAGE], {"scales": [1.0, 1.0, 2.0, 3.0]}, {
+        "scales": [[1.0, 1.0, 1.0, 1.0], [2.0, 1.0, 1.0, 1.0], [2.0, 2.0], [1.0, 1.0, 0.5, 2.0]],
+        "mode": ["nearest", "linear", "cubic"]}),
+    "Squeeze": Operator((11, 1), [(2, 1, 3, 1)], {"axes": [1]}, {
+        "axes": [[1, 3], [-1], [0], [4]]}),
+    "Unsqueeze": Operator((11, 1), [_ROWS], {"axes": [1]}, {"axes": [[0, 2], [-1], [4], [5], []]}),
+    "Split": Operator((11, 2), [(2, 6, 4)], {"axis": 1}, {
+        "split": [[3, 3], [2, 4], [6, 1], [6]]}, outputs=2),
+    "Dropout": Operator((10, 7), [_ROWS], {}, {"ratio": [0.5]}),
+    "Reshape": Operator((5, 1), [_ROWS, _ints(0, -1)], ranks=False),
+    **{op: Operator((11, 13, 17), [_ROWS], {}, _REDUCED, ranks=False)
+       for op in ("ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceSumSquare",
+                  "ReduceLogSum", "ReduceLogSumExp")},
+    **{op: Operator((6, 1), [_ROWS, _ROWS], {}, {"axis": [1], "broadcast": [1]}, ranks=False)
+       for op in ("Add", "Mul")},
+    "BatchNormalization": Operator((6,), [_IMAGE, *[np.float32([1, 2, 3, 4])] * 4], {
+        "is_test": 1}, ranks=False),
+}
+"""Operators of old opsets, whose parameters are attributes."""
+
 _SCALE = np.float32([1, 2, 3, 4])
 NORMALISATIONS: dict[str, Operator] = {
     "LayerNormalization": Operator((17,), [_ROWS, _SCALE, _SCALE], {}, {

@@ -55,7 +55,8 @@ def results(operators: Mapping[str, drawn.Operator], patch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("table", ["elementwise", "layers", "layout", "resizes", "resizes_10",
-                                   "indexing", "normalisations", "normalisations_21"])
+                                   "indexing", "normalisations", "normalisations_21",
+                                   "old"])
 def test_operators(table: str, without_onnxruntime: None, monkeypatch: pytest.MonkeyPatch,
                    recorded: Recorded) -> None:
     recorded(f"onnx_{table}", dict(results(getattr(drawn, table.upper()), monkeypatch)))

@@ -153,6 +153,16 @@ OTHERS: tuple[tuple[str, dict[int, Any], dict[str, Any]], ...] = (
       for zero, scale in ((np.int8(0), S), (np.int8([1, 0, 2]), F([1, 2, 3])))
       for bias in (None, ints("int32", 3), ints("int32", 4)) for out in (F(2), None)),
     ("QGemm", {}, {"transA": 1}),
+    *(("MatMulInteger", {0: ("uint8", 2, depth), 1: np.full((depth, 3), 127, np.int8), 3: zero}, {})
+      for depth in (258, 259, 900, 1400) for zero in (np.int8(0), np.int8(-128))),
+    *(("QLinearMatMul", {0: ("uint8", 2, depth), 3: np.full((depth, 3), 127, np.int8)}, {})
+      for depth in (500, 600, 1400)),
+    *(("QLinearConv", {0: (kind, 2, channels, *shape), 3: np.full(
+        (4, channels // group, *shape), 127, np.int8), 2: np.array(3, kind), 8: None},
+       {"group": group}) for kind in ("uint8", "uint16") for channels in (4, 130, 140)
+      for shape in ((2, 2), (4,)) for group in (1, 2)),
+    *(("ConvInteger", {0: ("uint8", 2, channels, 2, 2), 1: np.full(
+        (4, channels, 2, 2), 127, np.int8)}, {}) for channels in (130, 300)),
     *(("QLinearAveragePool", {}, {key: value}) for key, value in (
         ("channels_last", 1), ("count_include_pad", 1), ("pads", [1, 0, 1, 0]),
         ("strides", [2, 2]), ("ceil_mode", 1))),
@@ -225,6 +235,42 @@ MIDDLES: dict[str, str] = {
     "Gemm transposed first": "Flatten a > r; Gemm r,m > b transA=1",
 }
 """The nodes between a DequantizeLinear that gives `a` and a QuantizeLinear that takes `b`."""
+
+
+def _constant_weights() -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Yields convolutions and products whose weights are constants with scales of every form."""
+    forms: dict[str, tuple[np.ndarray, Any, Any, dict[str, int]]] = {
+        "one": (ints("int8", 4, 4, 1, 1), F(0.5), None, {}),
+        "one in a row": (ints("int8", 4, 4, 1, 1), F([0.5]), np.int8([1]), {}),
+        "rows": (ints("int8", 4, 4, 1, 1), F([1, 2, 3, 4]), np.int8([1, 2, 3, 4]), {"axis": 0}),
+        "two rows": (ints("int8", 2, 4, 1, 1), F([1, 2]), np.int8([1, 2]), {"axis": 0}),
+        "columns": (ints("int8", 4, 4, 1, 1), F([1, 2, 3, 4]), np.int8([1, 2, 3, 4]), {"axis": 1}),
+        "last axis": (ints("int8", 3, 4, 3, 3), F([1, 2, 3]), None, {"axis": -1}),
+        "default axis": (ints("int8", 3, 4, 1, 1), F([1, 2, 3, 4]), None, {}),
+        "of a number": (np.int8(3), F(0.5), None, {}), "of floats": (
+            np.ones((4, 4, 1, 1), np.float32), F(0.5), None, {}),
+        "large": (np.full((4, 4, 1, 1), 2**24 + 1, np.int32), F(0.5), None, {}),
+        "uint8": (ints("uint8", 4, 4, 1, 1), F(0.5), np.uint8(7), {}),
+        "five": (ints("int8", 3, 4, 1, 1, 1), F(0.5), None, {}),
+        "line": (ints("int8", 3, 4, 1), F(0.5), None, {})}
+    for name, (array, scale, zero, attributes) in forms.items():
+        for reader in ("Conv a,w > b", "Add a,w > b", "Conv a,w,units > b", "Conv a,w,other > b"):
+            constants = {"s": F(0.5), "z": np.uint8(3), "wq": np.asarray(array), "ws": scale,
+                         "uq": np.int32([1, 2, 2**24 + 1, 0][:array.shape[0] if array.ndim else 1]),
+                         "us": F(0.25), "oq": np.int32([1, 2, 3]), "os": F([0.25, 0.25, 0.26])}
+            inputs = ["wq", "ws"] + (["wz"] if zero is not None else [])
+            if zero is not None:
+                constants["wz"] = zero
+            after = f"{reader}; QuantizeLinear b,s,z > c; DequantizeLinear c,s,z > y"
+            nodes = [*_nodes("QuantizeLinear x,s,z > q; DequantizeLinear q,s,z > a"),
+                     helper.make_node("DequantizeLinear", inputs, ["w"], "w", **attributes),
+                     *_nodes("DequantizeLinear uq,us > units; DequantizeLinear oq,os > other "
+                             f"axis=0; {after}")]
+            yield f"{name} {reader}", model(nodes, {"x": ["N", 4, 3, 3]}, {"y": None}, constants)
+
+
+def test_constant_weights(without_onnxruntime: None, recorded: Recorded) -> None:
+    recorded("quantised_weights", {case: result(proto) for case, proto in _constant_weights()})
 
 
 def _nodes(text: str) -> Iterator[onnx.NodeProto]:

@@ -167,6 +167,16 @@ def _containers(files: Files, content: Pickle, data: bytes) -> None:
     for order in (b"little", b"big", b"little "):
         files.add(f"byteorder {order!r}", torch.zip_file(content, {"0": data}, byteorder=order))
     files.add("compressed", torch.zip_file(content, {"0": data}, compression=zipfile.ZIP_DEFLATED))
+    whole = torch.zip_file(content, {"0": data})
+    for case, at, change in (("encrypted", 8, b"\1"), ("method", 10, b"\x63"), ("checksum", 16,
+                                                                                b"\1\2"),
+                             ("size", 24, b"\xff\xff\xff\0"), ("place", 42, b"\xff\0")):
+        # the same field of each entry of the directory, which lies behind the data
+        entries = [place + at for place in range(len(whole))
+                   if whole[place:place + 4] == b"PK\1\2"]
+        for number, place in enumerate(entries):
+            files.add(f"{case} of entry {number}",
+                      whole[:place] + change + whole[place + len(change):])
     names: dict[str, tuple[str, ...]] = {
         "no pickle": ("a/data/0",), "two pickles": ("a/data.pkl", "b/data.pkl", "a/data/0"),
         "deeper": ("a/b/data.pkl", "a/b/data/0"), "no folder": ("data.pkl", "data/0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import string
 import struct
@@ -89,7 +90,7 @@ OTHERS: tuple[tuple[str, dict[str, str | None]], ...] = (
       for kind in ("scale_channels", "sam") for index in ("-3", "-2", "-1", "0", "1", "2")
       for name, flag in ((None, None), ("relu", "1"))),
     *(("softmax", {"groups": groups, "temperature": temperature})
-      for groups in "234" for temperature in (None, "2", "0", "-1", ".5")),
+      for groups in "2347" for temperature in (None, "2", "0", "-1", ".5")),
     *(("yolo", {"mask": mask, "classes": classes, "num": num, "anchors": anchors})
       for mask, classes in (("0,1", "2"), ("2,0", "2"), ("1,3", "2"), ("-1,0", "2"), (None, "2"),
                             ("0", "9"), ("0,1,2", "2"))
@@ -97,6 +98,8 @@ OTHERS: tuple[tuple[str, dict[str, str | None]], ...] = (
     *(("yolo", {"nms_kind": name, "beta_nms": beta, "scale_x_y": scale})
       for name in ("default", "greedynms", "diounms", "other")
       for beta, scale in ((None, "0"), ("0", "100"), ("100", "101"), ("101", "1"), ("1,2", "1"))),
+    *(("crop", {"crop_height": height, "crop_width": width})
+      for height in "456" for width in "567"),
     *(("region", {"num": num, "classes": classes, "anchors": anchors, "softmax": flag})
       for num, classes in (("1", "9"), ("2", "2"), ("2", "3"))
       for anchors in ("1,2,3,4", "1,2", "1,2,3,4,5,6", None) for flag in "01"),
@@ -189,6 +192,17 @@ def test_networks(tmp_path: Path, recorded: Recorded) -> None:
                 "maxpool", size=1, stride_y=down, stride_x=right) + section("shortcut", from_=0))
             found[f"shortcut {height}x{width} by {down}x{right}"] = outcome(
                 lambda cfg=pooled: network_text(read(tmp_path, cfg)), tmp_path, 170)
+    for channels, height, width in ((4, 4, 6), (8, 6, 6), (9, 3, 3), (18, 6, 3), (2, 6, 6)):
+        start = net(width, height, channels)
+        for kind, stride, reverse in itertools.product(("reorg", "reorg3d"), (1, 2, 3), (0, 1)):
+            moved = start + section(kind, stride=stride, reverse=reverse)
+            found[f"{kind} {stride} {reverse} of {channels}x{height}x{width}"] = outcome(
+                lambda cfg=moved: network_text(read(tmp_path, cfg)), tmp_path, 170)
+    sizes = net(6, 5, 2) + section("maxpool", size=2, stride=1, padding=0) + conv(2)
+    for layers in ("0,1", "-1,-2", "-1,1"):
+        joined = sizes + section("maxpool", size=1, stride=2) + section("route", layers=layers)
+        found[f"route {layers} of sizes"] = outcome(
+            lambda cfg=joined: network_text(read(tmp_path, cfg)), tmp_path, 170)
     batchnorm = net(2, 2, 2) + section("batchnorm") + section("connected", output=3)
     for revision in (0, 1):
         for version in (0, 1, 2, 3, 1000, 1001):
