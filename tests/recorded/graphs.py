@@ -20,8 +20,8 @@ from gossamer.model.metadata import ModelMetadata
 from tests.recorded import as_text, digest
 
 _FOREIGN = re.compile(
-    r"((?:is malformed|is damaged|damaged zip archive|cannot be computed|has no shapes|not readable|"
-    r"damaged entry '[^']*')(?:: [A-Za-z]+Error\(| \(|: )).*")
+    r"((?:is malformed|is damaged|damaged zip archive|cannot be computed|has no shapes|"
+    r"not readable|damaged entry '[^']*')(?:: [A-Za-z]+Error\(| \(|: )).*")
 """Matches the beginning of those parts of messages that other libraries write: their texts differ
 from version to version."""
 _FEW, _MANY = 6, 5000

@@ -437,7 +437,7 @@ _SIZED: list[tuple[Sequence[Argument] | None, dict[str, Any]]] = [
 RESIZES_10 = {"Resize": Operator((10,), [_IMAGE, np.float32([1, 1, 2, 1.5])], {}, {
     "mode": ["nearest", "linear", "cubic"]}, [
     ([_IMAGE, np.float32([1, 1, *scales])], {}) for scales in (
-        (0.5, 2), (0.5, 1), (1, 0.5), (2, 1), (1, 1), (0.5, 0.7), (1.5, 1.2), (2, 3))])}
+        (0.5, 2), (2, 0.5), (0.5, 1), (1, 0.5), (2, 1), (1, 1), (0.5, 0.7), (1.5, 1.2), (2, 3))])}
 RESIZES = {"Resize": Operator((18,), [_IMAGE, None, np.float32([1, 1, 2, 1.5])], {}, {}, _SIZED,
                               ranks=False)}
 
