@@ -153,6 +153,7 @@ def graph_text(graph: Graph, *, names: bool = False) -> str:
     parts += [node_text(node) + (f" ({node.name}, {node.source})" if names else "")
               for node in graph.nodes]
     parts += [f"{name}={array_text(array)}" for name, array in graph.constants.items()]
+    parts.append(f"named {graph.name}")
     if graph.fixed_batch is not None:
         parts.append(f"fixed {graph.fixed_batch}")
     if graph.tail is not None:

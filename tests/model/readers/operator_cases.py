@@ -324,7 +324,7 @@ LAYOUT: dict[str, Operator] = {
             _ints(3, 3), _ints(2, 4), _ints(6, 0), _ints(7, -1), _ints(2, 3), _ints(2, 5),
             _ints(2, 2, 2), _ints(6))] + [([(2, 5, 4)], {"axis": 1}), ([(2, 1, 4)], {"axis": 1}),
                                           ([(2, 0, 4)], {"axis": 1})], outputs=2),
-    "Slice": Operator((13, 9), [(2, 6, 4), _ints(1), _ints(4), _ints(1), _ints(1)], {}, {
+    "Slice": Operator((13, 10, 9), [(2, 6, 4), _ints(1), _ints(4), _ints(1), _ints(1)], {}, {
         "starts": [[1], [0, 1]], "ends": [[3], [2, 3]], "axes": [[1], [1, 2], [3]]}, [
         *[([(2, 6, 4), _ints(start), _ints(end), _ints(axis), _ints(step)], {})
           for axis in (1, -1) for start in (0, 1, -2, 5, 9, -9) for end in (0, 3, -1, 6, 99, -99)
@@ -364,7 +364,7 @@ LAYOUT: dict[str, Operator] = {
         ([(2, 1, 4), _ints(*sizes)], {}) for sizes in (
             (1,), (3, 1), (3, 4), (1, 1, 1), (2, 5, 1, 1), (5, 2, 1, 4), (2, 2, 3), (0, 1),
             (2, 0, 4), (4, 1, 4), ())] + [([_counted(2, 1), _ints(2, 3)], {})]),
-    "Pad": Operator((19, 13, 10), [_ROWS, _ints(0, 1, 2, 0, 0, 1), np.float32(2), None], {}, {
+    "Pad": Operator((19, 11, 10), [_ROWS, _ints(0, 1, 2, 0, 0, 1), np.float32(2), None], {}, {
         "mode": ["constant", "reflect", "edge", "wrap"], "pads": [[0, 1, 2, 0, 0, 1], [1, 1]],
         "value": [0.0, 2.0]}, [
         *[([_ROWS, _ints(*pads)], {"mode": mode}) for mode in ("constant", "reflect", "edge")
@@ -565,10 +565,11 @@ NORMALISATIONS: dict[str, Operator] = {
     "InstanceNormalization": Operator((17, 6), [_IMAGE, _SCALE, _SCALE], {}, {"epsilon": [0.5]}, [
         ([_IMAGE, _counted(3), _counted(3)], {}), ([_IMAGE, _SCALE, _counted(3)], {}),
         ([_IMAGE, _counted(1, 4), _counted(1, 4)], {}), ([(2, 4, 5), _SCALE, _SCALE], {})]),
-    "GroupNormalization": Operator((18, 21), [_IMAGE, _counted(2), _counted(2)], {
-        "num_groups": 2}, {"num_groups": [0, 1, 2, 3, 4], "epsilon": [0.5], "stash_type": [0, 1]}),
+    "GroupNormalization": Operator((18, 20, 21), [_IMAGE, _counted(2), _counted(2)], {
+        "num_groups": 2}, {"num_groups": [0, -1, 3, 1, 2, 4], "epsilon": [0.5], "stash_type": [0,
+                                                                                               1]}),
 }
 NORMALISATIONS_21 = {"GroupNormalization": Operator((21,), [_IMAGE, _SCALE, _SCALE], {
-    "num_groups": 2}, {"num_groups": [0, 1, 2, 3, 4], "epsilon": [0.5]}, [
+    "num_groups": 2}, {"num_groups": [0, -1, 1, 2, 3, 4], "epsilon": [0.5]}, [
     ([_IMAGE, _counted(2), _counted(2)], {}), ([(2, 4, 5), _SCALE, _SCALE], {}),
     ([_IMAGE, (4,), _SCALE], {})])}

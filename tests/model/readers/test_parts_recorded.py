@@ -170,6 +170,17 @@ def test_parts_of_files(recorded: Recorded) -> None:
                 found[f"{ops} of type {kind}{' narrowed' * narrows}"] = result(model(
                     nodes, line, {"y": 2}, types={"x": kind, "y": 1 if ops[0] == "Cast" else kind}),
                     narrows=narrows, most=80)
+    wide = numpy_helper.from_array(np.float64([1, 2, 3, 4]), "c")
+    for op, reader in itertools.product(("Sinh", "Add", "Relu"), ("x", "k")):
+        nodes = [make("Constant", [], ["k"], "k", value=wide), make("Neg", ["k"], ["k2"], "k2"),
+                 make(op, [reader, *(["k2"] if op == "Add" else [])], ["y"], "y")]
+        for kind, narrows in itertools.product((FLOAT, TensorProto.DOUBLE), (False, True)):
+            found[f"float64 constant, {op} {reader} {kind}{' narrowed' * narrows}"] = result(model(
+                nodes, line, {"y": None}, types={"x": kind, "y": kind}), narrows=narrows, most=80)
+    for outputs in ({"y": None, "x": 2}, {"a": None, "y": None}, {"k": None}):
+        nodes = [make("Sinh", ["x"], ["a"], "a"), make("NonZero", ["a"], ["k"], "k"),
+                 make("Cast", ["k"], ["y"], "y", to=1)]
+        found[f"outputs {list(outputs)}"] = result(model(nodes, line, outputs, types={"k": INT64}))
     for domain in ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "other"):
         for op in ("Warp", "EPContext", "ImageDecoder", "Relu", "Binarizer"):
             proto = model([make(op, ["x"], ["y"], "n", domain=domain)], line, {"y": 2})

@@ -16,7 +16,7 @@ from gossamer.errors import GossamerError, UnsupportedError
 from gossamer.model.compose import Composer
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.readers.onnx.integer_sums import check_depth, slices, total
-from gossamer.model.readers.onnx.integers import Centred, are_same
+from gossamer.model.readers.onnx.integers import Centred, Integers, are_same
 from gossamer.model.readers.onnx.reader import load_onnx
 from tests.model.onnx_models import model
 from tests.recorded import Recorded, digest
@@ -226,6 +226,7 @@ MIDDLES: dict[str, str] = {
     "Identity": "Identity a > b", "Squeeze": "Flatten a > r; Unsqueeze r,one > b",
     "Expand": "Expand a,wide > b", "two readers": "Conv a,w > b; Relu b > y1",
     "DepthToSpace": "DepthToSpace a > b blocksize=2",
+    "MatMul of rows": "MatMul a,h > b", "Gemm of columns": "Reshape a,six > r; Gemm r,h > b",
     "MaxPool of a constant": "MaxPool w > y1 kernel_shape=2,2; Relu a > b",
     "mean of a constant": "GlobalAveragePool w > y1; Relu a > b",
     "Conv of values": "Conv a,a > b", "MatMul of values": "MatMul a,a > b",
@@ -300,7 +301,9 @@ def layers(middle: str, dtype: str = "uint8", *, zero: Any = 3, to: str = "uint8
         "mq": ints("int8", columns, 4), "tq": ints("int8", 4, columns), "es": F(0.75),
         "f": ints("int8", 4, 4, 3, 3).astype(np.float32), "bias": F([1, 0.25, 2, 0]),
         "uq": ints("int32", 4), "us": F(scale) * F(w_scale), "columns": F([1, 2, 3, 4]),
+        "hq": ints("int8", 6, 6), "hs": F(np.resize(w_scale, 6 if np.size(w_scale) > 1 else ())),
         "rows": F([[1], [2]]), "f1": F(1.5), "shape": np.array([0, 2, -1]), "one": np.array([1]),
+        "six": np.array([-1, 6]),
         "two": np.array([2]), "wide": np.array([1, 4, 5, 6])}
     used = {name for part in middle.split("; ") for name in part.split()[1].split(",")}
     before = ["QuantizeLinear x,s,z > q", "DequantizeLinear q,s,z > a"]
@@ -308,6 +311,7 @@ def layers(middle: str, dtype: str = "uint8", *, zero: Any = 3, to: str = "uint8
             "w": f"DequantizeLinear wq,ws,wz > w axis={axis}",
             "m": f"DequantizeLinear mq,ws,wz > m axis={1 - axis}",
             "t": f"DequantizeLinear tq,ws,wz > t axis={axis}",
+            "h": f"DequantizeLinear hq,hs > h axis={1 - axis}",
             "units": "DequantizeLinear uq,us > units axis=0",
             "e": "QuantizeLinear x,es,z > eq; DequantizeLinear eq,es,z > e"}.items():
         before += [text] if name in used else []
@@ -332,7 +336,7 @@ def test_layers_between_pairs(without_onnxruntime: None, recorded: Recorded) -> 
     found: dict[str, str] = {}
     for name, middle in MIDDLES.items():
         for changes in CHANGES:
-            if "w" in "".join(changes) and not {"w", "m", "t"} & set(
+            if "w" in "".join(changes) and not {"w", "m", "t", "h"} & set(
                     middle.replace(",", " ").split()):
                 continue
             told = " ".join(f"{key}={value}" for key, value in changes.items())
@@ -362,6 +366,55 @@ def test_parts_for_onnxruntime(recorded: Recorded) -> None:
         for case, proto in itertools.chain(itertools.islice(_node_cases(), 0, None, 5), (
             (f"{name} {changes}", layers(middle, **changes)) for name, middle in MIDDLES.items()
             for changes in CHANGES[8:11]))})
+
+
+DYNAMIC = (
+    "MatMulInteger q,m,z > y", "MatMulInteger q,m > y", "MatMulInteger q,m,k > y",
+    "MatMulInteger q,m,z,kz > y", "MatMulInteger m,t,kz,z > y", "MatMulInteger q,t,z,z > y",
+    "Transpose q > r perm=1,0; MatMulInteger m,r,kz,z > y", "MatMulInteger q,t,z,z2 > y",
+    "MatMulInteger q,t > y", "MatMulInteger q,t,k,k > y", "DequantizeLinear q,s,z > y",
+    "Cast q > y to=1", "Cast q > r to=1; Sub r,f > y", "Identity q > r; MatMulInteger r,m,z > y",
+    "MatMulInteger q,m,z > r; Cast r > r2 to=1; Mul r2,s > y", "MatMulInteger z,m > y",
+    "MatMulInteger q,m,z > r; MatMulInteger r,m > y", "MaxPool q > y kernel_shape=1",
+    "Concat q,q > y axis=1", "Concat q,t0 > y axis=0", "Cast q > y to=6")
+"""Nodes behind two DynamicQuantizeLinear: of the input (q, s, z) and its transpose (t, s2, z2)."""
+
+
+def test_dynamic_quantisation(without_onnxruntime: None, recorded: Recorded) -> None:
+    found: dict[str, str] = {}
+    for middle, depth in itertools.product(DYNAMIC, (4, 600)):
+        nodes = list(_nodes("DynamicQuantizeLinear x > q,s,z; Transpose x > xt perm=1,0; "
+                            f"DynamicQuantizeLinear xt > t,s2,z2; {middle}"))
+        kind = {"y": onnx.TensorProto.INT32}
+        constants = {"m": ints("uint8", depth, 4), "k": np.uint8(3), "kz": np.uint8(1),
+                     "f": F(2), "t0": ints("uint8", 2, depth)}
+        found[f"{middle} of {depth}"] = result(model(
+            nodes, {"x": ["N", depth]}, {"y": None}, constants, types=kind))
+    recorded("quantised_dynamic", found)
+
+
+def test_constants_that_are_learned(recorded: Recorded) -> None:
+    found: dict[str, str] = {}
+    for q, scale, zero, attributes in itertools.product(
+            (ints("int8", 2, 3), ints("uint8", 3), np.int8(4), np.ones((2, 3), np.float32)),
+            (F(0.5), F([0.5]), F([1, 2]), F([1, 2, 3]), F([[1, 2], [3, 4]])),
+            (None, np.int8(1), np.int8([1]), np.int8([1, 2]), np.int8([1, 2, 3])),
+            ({}, {"axis": 0}, {"axis": -1}, {"block_size": 2}, {"block_size": 0, "axis": -2})):
+        integers = Integers(None)  # type: ignore[arg-type]
+        names = ["q", "s", *(["z"] if zero is not None else [])]
+        values = dict(zip(("q", "s", "z"), (np.asarray(q), np.asarray(scale), zero), strict=True))
+        case = " ".join([*map(_told, (q, scale, zero)), str(attributes)]).replace(": ", "=")
+        try:
+            integers.learn_constant(helper.make_node("DequantizeLinear", names, ["y"],
+                                                     **attributes),
+                                    values)
+        except (IndexError, ValueError) as error:
+            found[case] = f"! {type(error).__name__}"
+            continue
+        scaled = integers.scaled.get("y")
+        found[case] = "none" if scaled is None or scaled.array is None else (
+            f"{array_text(scaled.array)} {array_text(scaled.scale)} {scaled.integers.dtype}")
+    recorded("quantised_constants", found)
 
 
 class _Node(SimpleNamespace):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,11 +14,21 @@ import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from gossamer.errors import GossamerError
+from gossamer.model.metadata import ModelMetadata
 from gossamer.model.readers.onnx.branches import known_branch
 from gossamer.model.readers.onnx.constants import external_file, to_array
+from gossamer.model.readers.onnx.metadata import entries as entries_of
 from gossamer.model.readers.onnx.reader import load_onnx
-from gossamer.model.readers.registry import READERS, FurtherFile, Reader, reader_of, stem
+from gossamer.model.readers.registry import (
+    READERS,
+    FurtherFile,
+    Reader,
+    descriptions,
+    reader_of,
+    stem,
+)
 from tests.model.onnx_models import model
+from tests.model.test_metadata import FULL
 from tests.recorded import Recorded, digest
 from tests.recorded.graphs import array_text, error_text, graph_text, outcome
 
@@ -84,7 +95,26 @@ def test_interfaces(without_onnxruntime: None, recorded: Recorded) -> None:
             del proto.opset_import[:]
             proto.opset_import.extend(helper.make_opsetid(*entry) for entry in imports)
             found[f"{op} of {imports}"] = read(proto)
+    whole = relu().SerializeToString()
+    contents: dict[str, Any] = {
+        "bytes": whole, "cut": whole[:-1], "none": b"", "text": b"not a network",
+        "packed": gzip.compress(whole), "packed and cut": gzip.compress(whole)[:-9], "number": 3,
+        "external": _external().SerializeToString(),
+        **{f"broken {name}": whole.replace(*pair) for name, pair in {
+            "node": (b"n0", b"\xff0"), "op": (b"Relu", b"\xffelu"), "graph": (b"test", b"\xffest"),
+            "value": (b"y0", b"\xff0")}.items()}}
+    for name, content in contents.items():
+        text = outcome(lambda content=content: graph_text(load_onnx(content)))
+        found[f"content {name}"] = text.replace("ONNX bytes: ", "")
     recorded("onnx_interfaces", found)
+
+
+def _external() -> onnx.ModelProto:
+    proto = relu()
+    tensor = TensorProto(name="w", dims=[1], data_type=FLOAT, data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    proto.graph.initializer.append(tensor)
+    return proto
 
 
 def _damage(proto: onnx.ModelProto, name: str) -> None:
@@ -179,6 +209,19 @@ def test_forms_of_nodes(without_onnxruntime: None, recorded: Recorded) -> None:
     proto.graph.node[0].attribute.append(helper.make_attribute("alpha", 1.0))
     proto.graph.node[0].attribute[0].i = 3
     found["two values"] = read(proto)
+    for op, attributes in (("ConstantOfShape", {"value": TensorProto(
+            name="v", dims=[3], data_type=FLOAT, raw_data=b"12")}), ("Relu", {"zz": "a"})):
+        proto = relu()
+        proto.graph.node[0].op_type = op
+        proto.graph.node[0].attribute.extend(
+            helper.make_attribute(*each) for each in attributes.items())
+        found[f"{op} with {list(attributes)}"] = read(proto)
+    for taken in ("y0.b", "y0.c", "y0.bias", "v"):
+        proto = model([helper.make_node("Gemm", ["x", "w", "v"], ["y0"], "n", alpha=2.0, beta=0.5)],
+                      {"x": ["N", 3]}, {"y0": 2}, {
+                          "w": np.ones((3, 2), np.float32), "v": np.ones((1, 2), np.float32),
+                          taken: np.ones((1, 2), np.float32)})
+        found[f"constant {taken} is there"] = read(proto, 400)
     recorded("onnx_forms", found)
 
 
@@ -355,6 +398,13 @@ def test_metadata(without_onnxruntime: None, recorded: Recorded) -> None:
         changed = {name: value for name, value in vars(metadata).items()
                    if value != type(metadata)().__dict__[name]}
         found[str(entries).replace(": ", "=")] = str(changed)
+    fields = vars(FULL)
+    for name in fields:
+        texts = entries_of(ModelMetadata(**{name: fields[name]}))
+        found[f"written {name}"] = str(dict(texts))
+    found["written whole"], found["written nothing"] = (
+        str(dict(entries_of(each))) for each in (FULL, ModelMetadata()))
+    found["written without brightness"] = str(dict(entries_of(ModelMetadata(picture=(3, 4)))))
     recorded("onnx_metadata", found)
 
 
@@ -382,6 +432,12 @@ def test_files(tmp_path: Path, recorded: Recorded) -> None:
             text = error_text(error)
         found[f"{name}{' there' * there} beside {beside}, {given} given"] = text.replace(
             f"{folder}/", "")
+    path = tmp_path / "r.onnx"
+    path.write_bytes(relu().SerializeToString())
+    found["read"] = graph_text(READERS[0].read(path, outputs=["y0"]), names=True)
+    assert READERS[0].read_onnx is not None
+    found["read as a model"] = str(READERS[0].read_onnx(path).graph.node[0].op_type)
+    found["descriptions"] = descriptions()
     recorded("reader_files", found)
 
 
