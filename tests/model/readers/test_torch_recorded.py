@@ -81,10 +81,12 @@ def test_tensors(tmp_path: Path, recorded: Recorded) -> None:
         files.add(f"legacy storage of {size}, told {count}, has {bytes_}", torch.legacy_file(
             _named(torch.tensor(torch.storage("0", size), 0, (3,), (1,))),
             {"0": (count, np.arange(bytes_, dtype=np.float32).tobytes())}))
-    whole = torch.tensor(torch.storage("0", 12), 0, (12,), (1,))
-    for copies in (1, 7, 8, 9, 10, 40):
+    # all tensors together may take eight times the bytes of the file
+    many = np.arange(500, dtype=np.float64)
+    of_many = torch.tensor(torch.storage("0", 500, "DoubleStorage"), 0, (500,), (1,))
+    for copies in (1, 7, 8, 9, 10, 11, 40):
         files.add(f"one storage {copies} times", torch.zip_file(
-            torch.mapping({f"w{i}": whole for i in range(copies)}), {"0": DATA.tobytes()}))
+            torch.mapping({f"w{i}": of_many for i in range(copies)}), {"0": many.tobytes()}))
     recorded("torch_tensors", files.found)
 
 
