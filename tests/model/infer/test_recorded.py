@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper
 
 from gossamer.errors import GossamerError
@@ -101,6 +102,7 @@ def _told(step: Step) -> str:
     return f"{op} {given} {' '.join(f'{key}={value}' for key, value in attributes.items())}"
 
 
+@pytest.mark.slow
 def test_images_apart(without_onnxruntime: None, recorded: Recorded) -> None:
     found: dict[str, str] = {}
     for axis, first in enumerate(FIRST):
@@ -120,6 +122,7 @@ def test_images_apart(without_onnxruntime: None, recorded: Recorded) -> None:
     recorded("images_apart", found)
 
 
+@pytest.mark.slow
 def test_facts_of_nodes(without_onnxruntime: None, recorded: Recorded) -> None:
     found: dict[str, str] = {}
     for table in (drawn.LAYERS, drawn.LAYOUT, drawn.RESIZES, drawn.INDEXING, drawn.NORMALISATIONS,

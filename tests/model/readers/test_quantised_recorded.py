@@ -204,6 +204,7 @@ def _node_cases() -> Iterator[tuple[str, onnx.ModelProto]]:
             "DynamicQuantizeLinear", (("float32", *shape),), outputs=3)
 
 
+@pytest.mark.slow
 def test_nodes(without_onnxruntime: None, recorded: Recorded) -> None:
     recorded("quantised_nodes", {case.replace(": ", ":"): result(proto)
                                  for case, proto in _node_cases()})
@@ -332,6 +333,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"w_scale": [0.5], "w_zero": [1]}, {"w_scale": [1, 2, 3, 4], "axis": 1}, {"w_zero": 1})
 
 
+@pytest.mark.slow
 def test_layers_between_pairs(without_onnxruntime: None, recorded: Recorded) -> None:
     found: dict[str, str] = {}
     for name, middle in MIDDLES.items():

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from gossamer.errors import ModelError
 from gossamer.model.graph import Graph
@@ -152,6 +153,7 @@ def _cases() -> Iterator[tuple[str, str]]:
         yield f"{kind} {told}", text_of(before, kind, changed)
 
 
+@pytest.mark.slow
 def test_every_option(tmp_path: Path, recorded: Recorded) -> None:
     recorded("darknet_options", {
         case: outcome(lambda cfg=cfg: network_text(read(tmp_path, cfg)), tmp_path, 110)
