@@ -14,7 +14,9 @@ from gossamer.model.infer.resolve import resolve
 from gossamer.model.readers.onnx.reader import load_onnx
 from tests.model.readers import operator_cases as drawn
 from tests.recorded import Recorded, digest
-from tests.recorded.graphs import brief, error_text, graph_text, static_text
+from tests.recorded.graphs import brief, error_text, graph_text, needs_onnx, static_text
+
+pytestmark = needs_onnx
 
 SHOWN = 110
 """Characters of a case's text."""

@@ -24,7 +24,9 @@ from gossamer.model.readers.onnx.reader import load_onnx
 from tests.model.onnx_models import model, weights
 from tests.onnx_parts import bytes_of, choosing, counting, sampled, sine, texts
 from tests.recorded import Recorded, digest
-from tests.recorded.graphs import brief, error_text, graph_text, outcome, static_text
+from tests.recorded.graphs import brief, error_text, graph_text, needs_onnx, outcome, static_text
+
+pytestmark = needs_onnx
 
 make, FLOAT, INT64 = helper.make_node, TensorProto.FLOAT, TensorProto.INT64
 

@@ -26,9 +26,12 @@ from tests.recorded.graphs import (
     error_text,
     expression_text,
     graph_text,
+    needs_onnx,
     outcome,
     static_text,
 )
+
+pytestmark = needs_onnx
 
 SHOWN = 90
 MICROSOFT = "com.microsoft"

@@ -30,7 +30,9 @@ from gossamer.model.readers.registry import (
 from tests.model.onnx_models import model
 from tests.model.test_metadata import FULL
 from tests.recorded import Recorded, digest
-from tests.recorded.graphs import array_text, error_text, graph_text, outcome
+from tests.recorded.graphs import array_text, error_text, graph_text, needs_onnx, outcome
+
+pytestmark = needs_onnx
 
 FLOAT = TensorProto.FLOAT
 
