@@ -8,19 +8,13 @@ import numpy as np
 
 from gossamer.expression import DISCONTINUOUS, FUNCTIONS, Expression, ExpressionStep, apply
 from gossamer.model.compose import Composer
+from tests.model.graph_text import expression_text
 from tests.recorded import Recorded
 from tests.recorded.varied import outcome
 
 NUMBERS = (-np.inf, -3.0, -1.0, -0.5, 0.0, 0.25, 1.0, 2.5, 7.0, np.inf, np.nan)
 WHOLE = (-7, -2, -1, 0, 1, 2, 7)
 CONSTANTS = ((), (-1.0,), (0.5,), (-1.0, 1.0), (0.5, 2.0), (0.2, 0.5))
-
-
-def text(expression: Expression) -> str:
-    """Returns the steps with their arguments, and the outputs."""
-    steps = " ".join(f"{step.function}({','.join(map(str, (*step.arguments, *step.constants)))})"
-                     for step in expression.steps)
-    return f"{expression.inputs}: {steps} -> {expression.outputs}"
 
 
 def test_functions(recorded: Recorded) -> None:
@@ -50,7 +44,8 @@ def test_functions(recorded: Recorded) -> None:
 
 def made(inputs: int, function: str, arguments: tuple[int, ...], constants: tuple[float, ...],
          outputs: tuple[int, ...]) -> str:
-    return text(Expression(inputs, (ExpressionStep(function, arguments, constants),), outputs))
+    step = ExpressionStep(function, arguments, constants)
+    return expression_text(Expression(inputs, (step,), outputs))
 
 
 def test_expressions_that_are_refused(recorded: Recorded) -> None:
@@ -91,11 +86,11 @@ def test_drawn_expressions(recorded: Recorded) -> None:
     for case in range(120):
         one, other = drawn(rng, case % 3 + 1), drawn(rng, case % 2 + 1)
         order = rng.permutation(one.inputs).tolist()
-        parts = [text(one), text(other), f"{one.flops} {one.is_identity}",
-                 text(one.with_inputs(order)),
+        parts = [expression_text(one), expression_text(other), f"{one.flops} {one.is_identity}",
+                 expression_text(one.with_inputs(order)),
                  str(one.c_statements("abc"[:one.inputs], str, "t"))]
         if len(one.outputs) == 1:
-            parts.append(text(one.then(other)))
+            parts.append(expression_text(one.then(other)))
         values = [np.array([index + 1.0, -2.0 - index]) for index in range(one.inputs)]
         parts.append(str([value.tolist() for value in one.evaluate(*values)]))
         parts.append(_composed(one, other, first=(None, "a", "c")[case % 3]))
@@ -112,4 +107,4 @@ def _composed(one: Expression, other: Expression, first: str | None) -> str:
     array = composer.operand_or_constant("two", np.array([1.0, 2.0]))
     last = composer.inline(other, [results[0], number, array][:other.inputs])
     names, built = composer.build(*last, first=first)
-    return f"{names} {text(built)} {composer.operands}"
+    return f"{names} {expression_text(built)} {composer.operands}"
