@@ -18,7 +18,7 @@ def varied(options: Mapping[str, Sequence[Any]], drawn: int = 0, changes: int = 
     option, one further case has each other value alone, and `drawn` cases have other values in
     `changes` options."""
     first = {name: values[0] for name, values in options.items()}
-    yield "first", first
+    yield "first", dict(first)
     seen = {"first"}
     for name, values in options.items():
         for value in values[1:]:
@@ -36,12 +36,13 @@ def varied(options: Mapping[str, Sequence[Any]], drawn: int = 0, changes: int = 
 
 
 def _text(value: Any) -> str:
-    return str(value).replace(": ", ":").replace(", ", ",") or "none"
+    text = value if isinstance(value, str) and value[:1].isalpha() else repr(value)
+    return text.replace(": ", ":").replace(", ", ",")
 
 
 def outcome(compute: Callable[..., Any], *arguments: Any, **keywords: Any) -> str:
     """Returns what a function returns, as text, or the class and message of its error."""
     try:
         return str(compute(*arguments, **keywords))
-    except (GossamerError, ValueError, TypeError, KeyError) as error:
+    except (GossamerError, ValueError, TypeError, LookupError) as error:
         return f"{type(error).__name__}, {error}"
