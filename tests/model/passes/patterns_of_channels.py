@@ -106,6 +106,17 @@ def dead_channels(build: Pattern, o: Options) -> None:
         build.output(build.then(result, o["then"]) if index == 0 else result)
 
 
+def dead_chain(build: Pattern, o: Options) -> None:
+    """Several layers, one after another, each with filters of zeros."""
+    value, channels = "x", CHANNELS
+    for index in range(o["layers"]):
+        value = build.conv(value, into=channels, out=9, size=1, bias=o["bias"])
+        channels = 9
+        build.graph.constants[build.graph.nodes[-1].inputs[1]][:index + 1] = 0
+        value = build.apply("relu", value)
+    build.output(build.conv(value, into=channels, size=1))
+
+
 def parallel(build: Pattern, o: Options) -> None:
     """Convolutions of one value, or the value itself, whose results are added."""
     x = build.pool("x")
@@ -145,9 +156,9 @@ def parallel(build: Pattern, o: Options) -> None:
             build.output(build.apply("exp", y))
         return y
 
-    total = branch(o["first"], 0)
+    total = first = branch(o["first"], 0)
     for index, kind in enumerate((o["second"], *o["more"]), 1):
-        value = branch(kind, index)
+        value = first if kind == "again" else branch(kind, index)
         factor = {"number": lambda: build.scalar(0.5), "channels": lambda: build.constant(
             CHANNELS, 1, 1), "row": lambda: build.constant(SIZE)}.get(o["factor"])
         if factor is not None:
@@ -185,6 +196,7 @@ FAMILIES = {
         "operand": ("constant", "value"), "depthwise": ((), (0,), (1,), (0, 1)),
         "readers": (1, 2), "groups": (1, 2), "pad": (0, 1), "reader": READERS,
         "then": ("none", "sign", "round", "pool")}, 60),
+    "dead chain": Family(dead_chain, {"layers": (4, 1, 2, 3, 5), "bias": (True, False)}, 4, {}),
     "parallel": Family(parallel, {
         "first": ("3x3", "1x1", "strided", "5x5", "groups", "depthwise", "dilated", "automatic",
                   "infinite", "relu"),
@@ -192,7 +204,8 @@ FAMILIES = {
                    "strided 1x1 padded", "strided", "one more", "integers", "signs", "signs 1x1",
                    "zeros", "infinite", "no bias", "relu", "automatic", "read twice",
                    "other value", "mean", "constant"),
-        "more": ((), ("value",), ("3x3", "1x1"), ("other value",), ("other value", "constant")),
+        "more": ((), ("value",), ("3x3", "1x1"), ("other value",), ("other value", "constant"),
+                 ("again",), ("value", "value"), ("1x1", "again", "again")),
         "factor": ("none", "number", "channels", "row"), "times": ("mul", "div"),
         "norm": (False, True), "sum": ("add", "sub", "mul"), "reader": READERS,
         "then": ("none", "sign", "round", "relu", "conv")}, 70),
