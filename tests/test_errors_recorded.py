@@ -50,9 +50,10 @@ def error_of(y: list[float], expected: list[float], images: int | None) -> str:
 
 def test_errors_of_results(recorded: Recorded) -> None:
     nan, inf = float("nan"), float("inf")
-    results = [[], [0.0, 0.0], [3.0, 4.0], [3.0, 0.0], [6.0, 8.0], [nan, 1.0], [inf, 1.0],
-               [-inf, 1.0], [1.0, inf], [[3.0, 4.0], [0.0, 1.0]], [[3.0, 4.5], [0.0, 0.0]],
-               [[0.0, 0.0], [0.0, 2.0]], [[1.0], [2.0]], [[inf, 0.0], [0.0, nan]]]
+    results = [[], [0.0, 0.0], [3.0, 4.0], [3.0, 0.0], [6.0, 8.0], [0.25, 0.0], [nan, 1.0],
+               [inf, 1.0], [-inf, 1.0], [1.0, inf], [[3.0, 4.0], [0.0, 1.0]],
+               [[3.0, 4.5], [0.0, 0.0]], [[0.0, 0.0], [0.0, 2.0]], [[1.0], [2.0]],
+               [[inf, 0.0], [0.0, nan]]]
     texts = {}
     for one, other in itertools.product(results, results):
         for images in (None, 1, 2):

@@ -110,6 +110,11 @@ def test_facts_of_arrays(recorded: Recorded) -> None:
         if dtype in ("int32", "int64", "float64"):
             numbers += [[-1, 2**24 - 1], [0, 2**24], [0, 2**24 + 1], [-2**24, 0], [-2**24 - 1, 0]]
         texts[dtype] = " ".join(shown(facts.of_array(np.array(each, dtype))) for each in numbers)
+    rng = np.random.default_rng(9)
+    for case in range(80):
+        power = int(rng.integers(-3, 4))
+        array = np.float32(rng.integers(-16, 17, rng.integers(2, 7)) * 2.0**power)
+        texts[f"drawn {case}"] = f"{array.tolist()} {shown(facts.of_array(array))}"
     recorded("facts_of_arrays", texts)
 
 

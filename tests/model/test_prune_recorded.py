@@ -56,7 +56,8 @@ def test_masks(recorded: Recorded) -> None:
 NETWORK: dict[str, Sequence[Any]] = {
     "weights": ("raw", "numbers", "double", "half", "half numbers", "brain numbers", "whole",
                 "damaged"),
-    "stored": ("initializer", "constant", "identity", "transposed", "cycle", "absent"),
+    "stored": ("initializer", "constant", "identity", "transposed", "cycle", "absent",
+               "two values", "no input"),
     "also": ("none", "gather", "output", "second", "branch", "gather of identity", "bias reader"),
     "shape": ((8, 4, 3, 3), (8, 3, 1, 1), (0, 4, 1, 1), (8, 4), (8,)),
     "groups": (1, 8), "bias": ("own", "shared", "wrong", "none"),
@@ -97,7 +98,9 @@ def network(o: Options) -> onnx.ModelProto:
     nodes, read = [], "w1"
     if o["stored"] == "constant":
         nodes.append(helper.make_node("Constant", [], ["w1"], value=tensor))
-    elif o["stored"] not in ("absent", "cycle"):
+    elif o["stored"] == "two values":  # no Constant has a second output
+        nodes.append(helper.make_node("Constant", [], ["w0", "w1"], value=tensor))
+    elif o["stored"] not in ("absent", "cycle", "no input"):
         tensors.append(tensor)
     if o["stored"] in ("identity", "transposed"):
         read = "w1.read"
@@ -106,6 +109,8 @@ def network(o: Options) -> onnx.ModelProto:
     elif o["stored"] == "cycle":
         nodes += [helper.make_node("Identity", ["w1"], ["other"]),
                   helper.make_node("Cast", ["other"], ["w1"], to=1)]
+    elif o["stored"] == "no input":
+        nodes.append(helper.make_node("Identity", [], ["w1"]))
     elif o["stored"] == "absent":
         nodes.append(helper.make_node("Exp", ["x"], ["w1"]))
     bias = {"own": ["b1"], "shared": ["b2"], "wrong": ["b1"], "none": []}[o["bias"]]

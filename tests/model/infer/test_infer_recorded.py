@@ -137,6 +137,76 @@ def sorted_rows(graph: Graph, batch: int) -> str:
     return f"{reason} {sorted(names)} {mixing_node(graph, batch)}"
 
 
+VISITED: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("conv2d", {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "groups": 1,
+                "epilogue": apply("add")}, ["x", "w", "b"]),
+    ("gemm", {"trans_a": False, "trans_b": False, "epilogue": apply("add")}, ["r", "m", "b"]),
+    ("matmul", {}, ["r", "m"]), ("reduce", {"kind": "sum", "keepdims": True}, ["r", "axes"]),
+    ("reshape", {}, ["r", "sizes"]), ("split", {"axis": 1}, ["r", "halves"]),
+    ("expand", {}, ["r", "sizes"]), ("slice", {}, ["r", "axes", "halves", "axes", "axes"]),
+    ("gather", {"axis": 1}, ["r", "axes"]), ("concat", {"axis": 0}, ["r", "r"]),
+    ("layer_norm", {"axes": (1,), "epsilon": 0.0, "centred": True}, ["r", "b", "b"]),
+    ("softmax", {"axis": 1, "log": False}, ["r"]), ("tile", {}, ["r", "sizes"]),
+    ("top_k", {"axis": 1, "largest": True}, ["r", "axes"]), ("unknown", {}, ["r"]),
+    ("transpose", {"permutation": (1, 0)}, ["r"]), ("shape", {"start": 0, "end": None}, ["r"]),
+]
+
+
+def visited(op: str, attributes: dict[str, Any], inputs: list[str], change: str,
+            place: int) -> str:
+    """Returns the static graph of one node of which one input or attribute is changed."""
+    build = GraphBuilder("one", file="one.onnx")
+    build.input("x", (None, 4, 3, 3))
+    build.input("r", (None, 4))
+    build.input("whole", (None, 4), "int32")
+    build.input("sizes of data", (2,), "int64")
+    for name, array in (("w", np.ones((4, 4, 1, 1))), ("m", np.ones((4, 4))), ("b", np.ones(4))):
+        build.constant(name, array)
+    for name, numbers in (("axes", [1]), ("sizes", [1, 4]), ("halves", [2, 2])):
+        build.graph.constants[name] = np.array(numbers)
+    new = {"absent": "", "whole": "whole", "data": "sizes of data", "unmade": "nothing",
+           "constant": "halves"}.get(change)
+    inputs = [new if index == place and new is not None else name
+              for index, name in enumerate(inputs)]
+    kept = dict(attributes)
+    if change == "less" and kept:
+        del kept[sorted(kept)[place % len(kept)]]
+    outputs = ["y", "y.b"] if op in ("split", "top_k") else ["y"]
+    build.add(op, inputs, outputs, **kept)
+    build.output("y", ())
+    return text_at(build.graph, 1)
+
+
+def test_single_nodes(recorded: Recorded) -> None:
+    """Inputs that are absent, of another dtype, decided by data or made by nothing."""
+    texts = {}
+    for op, attributes, inputs in VISITED:
+        for change in ("none", "absent", "whole", "data", "unmade", "constant", "less"):
+            for place in range(max(len(inputs), 2 if change == "less" else 0)):
+                if change != "none" or place == 0:
+                    texts[f"{op} {change} {place}"] = visited(op, attributes, inputs, change, place)
+    recorded("infer_nodes", texts)
+
+
+def test_networks_of_one_image(recorded: Recorded) -> None:
+    """Networks that take one image at a time, with and without a row for it in the outputs."""
+    texts = {}
+    for shapes, size, fixed in itertools.product(
+            ([(1, -1)], [(1, -1), (4, 6)], [(4, 6)], [(-1,)], [(1, 8, 3)], [(2, 12)]), (1, 2),
+            (None, 1)):
+        build = GraphBuilder("alone")
+        build.input("x", (None, 4, 3))
+        both = build.concat(["x", build.constant("c", np.ones((1, 4, 3)))])
+        for shape in shapes:
+            build.output(build.apply("relu", both), ())
+            build.output(build.reshape(both, shape), ())
+        build.graph.fixed_batch = fixed
+        texts[f"{shapes} {size} {fixed}"] = outcome(sorted_rows, build.graph, size)
+        del build.graph.outputs[::2]
+        texts[f"{shapes} {size} {fixed} alone"] = outcome(sorted_rows, build.graph, size)
+    recorded("infer_one_image", texts)
+
+
 def two_inputs(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> Graph:
     build = GraphBuilder("two", file="two.onnx")
     build.input("x", shape, labels=("N", "C", "H", "W")[:len(shape)])

@@ -178,6 +178,40 @@ def scaled_inputs(build: Pattern, o: Options) -> None:
         build.output(result)
 
 
+def two_results(build: Pattern, o: Options) -> None:
+    """An element-wise node of two results, of which a network may need one or both."""
+    value = {"conv": lambda: build.conv("x"), "x": lambda: "x",
+             "concat": lambda: build.add("concat", [build.conv("x", out=2), build.conv(
+                 "x", out=2)], axis=1),
+             "turned": lambda: build.add("transpose", [build.pool("x")],
+                                         permutation=(0, 1, 3, 2)),
+             "pixel": lambda: build.add("reshape", [build.mean("x")], shape=(-1, CHANNELS))}[
+        o["before"]]()
+    steps = {"signs": (ExpressionStep("sign", (0,)), ExpressionStep("mul", (1, 1))),
+             "scaled signs": (ExpressionStep("sign", (0,)), ExpressionStep("constant", (), (0.5,)),
+                              ExpressionStep("mul", (1, 2)), ExpressionStep("neg", (3,))),
+             "sums": (ExpressionStep("add", (0, 0)), ExpressionStep("neg", (1,)))}[o["steps"]]
+    first = build.build.elementwise(
+        Expression(1, steps, (len(steps) - 1, len(steps))), value, **build._names(""))
+    second = f"{first}.b"
+    build.graph.nodes[-1].outputs.append(second)
+    results = {"both": (first, second), "first": (first,), "second": (second,)}[o["read"]]
+    for result in results:
+        if o["by"] == "signs" and o["before"] != "pixel":
+            weight = weights(build, "scaled signs", CHANNELS, CHANNELS, 1, 1)
+            result = build.build.conv2d(result, weight, **build._names(""))
+        elif o["by"] == "product":
+            result = build.add("matmul", [result, build.constant(
+                CHANNELS if o["before"] == "pixel" else SIZE, 3)])
+        elif o["by"] == "pixel" and o["before"] == "pixel":
+            result = build.add("reshape", [result], shape=(0, CHANNELS, 1, 1))
+        elif o["by"] == "sum":
+            result = build.apply("add", result, "x" if o["before"] != "pixel" else result)
+        else:
+            result = build.apply("relu", result)
+        build.output(result)
+
+
 FAMILIES = {
     "scalars": Family(scalars, {
         "first": ("x", (1,), ()), "second": ((1,), (), (1, 1, 1, 1), (1, 1, 1, 1, 1), (2, 1, 1, 1),
@@ -211,6 +245,10 @@ FAMILIES = {
         "weight": ("scaled signs", "signs", "any", "zero row", "zeros", "one is zero", "infinite"),
         "rows": (slice(None), slice(1), slice(1, 2)),
         "off": (2.0**-20, 0.0, 2.0**-18, 2.0**-17, -2.0**-19, 0.5)}, 16),
+    "two results": Family(two_results, {
+        "before": ("conv", "x", "concat", "turned", "pixel"),
+        "steps": ("signs", "scaled signs", "sums"), "read": ("both", "first", "second"),
+        "by": ("relu", "signs", "product", "pixel", "sum")}, 60),
     "scaled inputs": Family(scaled_inputs, {
         "quantiser": ("binary", "ternary", "rounded", "relu"),
         "scale": (0.25, 1.0, -0.5, None, 1e-30, 3e38), "shift": (0.0, 0.25, -0.125, 1.0),
