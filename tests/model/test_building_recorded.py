@@ -44,7 +44,7 @@ LAYER: dict[str, list[Any]] = {
     "op": ["conv2d", "gemm", "batch_norm", "apply", "pool", "reduce", "concat", "reshape",
            "flatten", "resize", "softmax", "slice", "pad", "transpose", "layer_norm",
            "batch_norm_training", "gather"],
-    "bias": ["b", ""], "epilogue": [None, "relu", "identity", "add twice"],
+    "bias": ["b", ""], "epilogue": [None, "relu", "identity", "add twice", "add both"],
     "kind": ["average", "max", "mean", "sum"], "flag": [False, True],
     "dilations": [(1, 1), (2, 1)], "axes": [(2, 3), "spatial", (1,), 1],
     "scales": [(1.0, 1.0, 2.0, 2.0), None], "mode": ["nearest", "linear", "constant", "edge"],
@@ -60,7 +60,8 @@ def built(o: Options) -> GraphBuilder:
     for name, shape in (("w", (4, 4, 1, 1)), ("m", (6, 6)), ("b", (4,))):
         build.constant(name, np.ones(shape))
     epilogue = {None: None, "relu": apply("relu"), "identity": identity(), "add twice": Expression(
-        2, (ExpressionStep("add", (0, 1)), ExpressionStep("add", (2, 1))))}[o["epilogue"]]
+        2, (ExpressionStep("add", (0, 1)), ExpressionStep("add", (2, 1)))), "add both": Expression(
+        3, (ExpressionStep("add", (0, 1)), ExpressionStep("add", (3, 2))))}[o["epilogue"]]
     op, flag, axes = o["op"], o["flag"], o["axes"]
     if op == "conv2d":
         y = build.conv2d(x, "w", o["bias"], dilations=o["dilations"], epilogue=epilogue)
@@ -69,8 +70,8 @@ def built(o: Options) -> GraphBuilder:
     elif op == "batch_norm":
         y = build.batch_norm(x, "b", "b", "b", "b")
     elif op == "apply":
-        y = build.elementwise(epilogue or apply("add"), *(("x", "b") if (
-            epilogue is None or epilogue.inputs == 2) else ("x",)))
+        expression = epilogue or apply("add")
+        y = build.elementwise(expression, *("x", "b", "b")[:expression.inputs])
     elif op == "pool":
         y = build.pool(x, o["kind"], (2, 2), dilations=o["dilations"], ceil_mode=flag,
                        count_include_pad=not flag)
@@ -105,6 +106,8 @@ def built(o: Options) -> GraphBuilder:
                       momentum=0.9)
     else:
         y = build.add(op, [x, "b"], axis=1)
+    if o["epilogue"] == "add both" and op in ("conv2d", "gemm"):
+        build.graph.nodes[-1].inputs.append("b")
     build.output(y, (None, 4, 6, 6))
     return build
 

@@ -118,6 +118,10 @@ def test_input_formats(recorded: Recorded) -> None:
     texts = {}
     for case, options in varied(FORMAT, 60):
         texts[case] = outcome(format_text, options)
+    two = [1.0, (2.0, 0.5)]
+    for scale, mean, std in itertools.product(two, two, two):
+        texts[f"two {scale} {mean} {std}"] = outcome(format_text, {
+            "dtype": "float32", "scale": scale, "mean": mean, "std": std})
     recorded("metadata_input_formats", texts)
 
 
@@ -127,7 +131,7 @@ def format_text(options: dict[str, Any]) -> str:
     dtype = {"bfloat16": "float32"}.get(given.dtype, given.dtype)
     parts = [f"{given} {given.factors} {given.shifts} {given.changes_values:d} "
              f"{given.is_default:d} {given.array_dtype}"]
-    for shape in ((1, 2, 2, 3), (1, 3, 2, 2), (2, 3), (3,)):
+    for shape in ((1, 2, 2, 3), (1, 3, 2, 2), (1, 2, 2, 2), (2, 3), (3,)):
         array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
         parts.append(f"{given.format(len(shape))} {given.ordered(shape)} "
                      f"{outcome(numbers_taken, given, array)} "

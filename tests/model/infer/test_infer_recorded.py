@@ -42,6 +42,10 @@ NODES: list[tuple[str, dict[str, Any], list[Any]]] = [
     ("unsqueeze", {"axes": (0,)}, []), ("unsqueeze", {"axes": (1,)}, []), ("squeeze", {}, []),
     *[("expand", {"shape": shape}, []) for shape in ((4, 1, 1), (1, 4, 4), (2, 4, 4), (3, 1, 4))],
     ("shape", {"start": 0, "end": None}, []), ("shape", {"start": 1, "end": 3}, []),
+    ("shape", {"start": 2, "end": 3}, []),
+    *[(op, {"kind": "sum", "keepdims": True} if op == "reduce" else {}, [np.array(numbers)])
+      for op, numbers in (("reshape", [0, -1]), ("reshape", [2, -1, 4]), ("expand", [1, 4, 4]),
+                          ("reduce", [1]), ("reduce", [0]))],
     ("cast", {"dtype": "int32"}, []), ("cast", {"dtype": "float32"}, []),
     ("split", {"axis": 0, "sizes": (1, 1)}, []), ("split", {"axis": 1, "sizes": None}, []),
     ("add", {}, [np.float32([1.0, 2.0, 3.0, 4.0])]), ("mul", {}, [np.ones((2, 1, 1), np.float32)]),
@@ -129,6 +133,9 @@ def test_drawn_graphs(recorded: Recorded) -> None:
                 text)
         texts[f"{seed} rows"] = sorted_rows(graph, 3)
         texts[f"{seed} shapes"] = digest(shapes_text(graph))
+        for shape in ((None, None, 4), (None, 4, None)):
+            graph.inputs = [ValueInfo("x", shape)]
+            texts[f"{seed} {shape[1:]} shapes"] = digest(shapes_text(graph))
     recorded("infer_graphs", texts)
 
 

@@ -103,9 +103,9 @@ def layer_of(build: Pattern, kind: str, x: str, weight: str = "any", bias: bool 
                          dilations=(1, 1), output_padding=(0, 0), groups=groups)
     if kind.startswith("gemm"):
         rank = 3 if "rank 3" in kind else 2
-        rows, depth = (CHANNELS, SIZE) if rank == 3 else (CHANNELS, CHANNELS * SIZE * SIZE)
-        x = build.add("reshape", [x], shape=(0, CHANNELS * SIZE, SIZE)[:rank] if rank == 3
-                      else (0, -1))
+        depth = SIZE * SIZE if "square" in kind else SIZE if rank == 3 else CHANNELS * SIZE**2
+        rows = CHANNELS
+        x = build.add("reshape", [x], shape=(0, -1, depth) if rank == 3 else (0, -1))
         name = weights(build, weight, rows, depth)
         if "plain" in kind:
             build.graph.constants[name] = np.ascontiguousarray(build.graph.constants[name].T)
@@ -117,7 +117,7 @@ def layer_of(build: Pattern, kind: str, x: str, weight: str = "any", bias: bool 
 
 
 LAYERS = ("conv", "groups", "depthwise", "transpose", "transpose groups", "gemm", "gemm plain",
-          "gemm rank 3", "gemm plain rank 3", "relu", "pool")
+          "gemm rank 3", "gemm plain rank 3", "gemm rank 3 square", "relu", "pool")
 
 
 def graph_of(family: Family, options: Options) -> Pattern:

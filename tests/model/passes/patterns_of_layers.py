@@ -23,7 +23,7 @@ def batch_norm(build: Pattern, o: Options) -> None:
         build.build.input("w", (CHANNELS, CHANNELS, 3, 3))
         build.graph.nodes[-1].inputs[1] = "w"
     build.also_read(value, o["reader"])
-    channels = CHANNELS * SIZE if "rank 3" in o["layer"] else CHANNELS
+    channels = CHANNELS * SIZE if o["layer"].endswith("rank 3") else CHANNELS
     norm = [build.constant(channels + o["more channels"], positive=part == 3)
             for part in range(4)]
     if o["gamma"] != 1:
