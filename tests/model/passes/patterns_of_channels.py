@@ -183,6 +183,11 @@ FAMILIES = {
                  {"starts": (0, 1), "ends": (1, 3)}, {"starts": (-3,), "ends": (9,), "axes": (1,)},
                  {**_SLICE, "starts": (3,), "ends": (0,), "steps": (-1,)},
                  {"starts": (0,), "ends": (1,)}), "ends": ("written", "computed")}, 30),
+    "computed parts of a shuffle": Family(shuffle, {
+        "parted": ((0, 2, 2, SIZE, SIZE),), "permutation": ((0, 2, 1, 3, 4),),
+        "joined": ((0, CHANNELS, SIZE, SIZE),), "end": ("reshape",), "reader": READERS,
+        "part": (_SLICE, (1, (1, 3)), {**_SLICE, "axes": (-3,)}, {**_SLICE, "axes": (2,)},
+                 {**_SLICE, "starts": (-3,), "ends": (9,)}), "ends": ("computed",)}, 4),
     "chosen channels": Family(chosen, {
         "indices": ((2, 0, 3), (1, 3), (2,), (-1, 0), (3, -4, 0), (0, 0, 2), (1, 2, 3, 0, 1),
                     ((0, 1), (2, 3))),
@@ -209,4 +214,9 @@ FAMILIES = {
         "factor": ("none", "number", "channels", "row"), "times": ("mul", "div"),
         "norm": (False, True), "sum": ("add", "sub", "mul"), "reader": READERS,
         "then": ("none", "sign", "round", "relu", "conv")}, 70),
+    "scaled parallel": Family(parallel, {
+        "first": ("3x3", "1x1", "depthwise"), "second": ("1x1", "value", "3x3", "other value"),
+        "more": ((), ("value",), ("again",)), "factor": ("channels", "number", "row"),
+        "times": ("mul", "div"), "norm": (False, True), "sum": ("add", "sub"),
+        "reader": READERS, "then": ("none", "sign")}, 24),
 }

@@ -103,6 +103,8 @@ def pixels(build: Pattern, o: Options) -> None:
                          **({"shape": (-1, CHANNELS)} if o["to"] == "reshape" else {"axis": 1}))
     elif o["mean"] == "pool":
         mean = build.add("reshape", [build.pool("x")], shape=(-1, CHANNELS))
+    elif o["mean"] == "input":
+        mean = build.build.input("r", (None, CHANNELS))
     elif o["mean"] == "rank 3":
         mean = build.add("reduce", [build.add("reshape", ["x"], shape=(0, CHANNELS, -1))],
                          kind="mean", axes=(2,), keepdims=False)
@@ -142,17 +144,22 @@ def pixels(build: Pattern, o: Options) -> None:
     build.output(build.apply("mul", "x", value) if o["back"] != "turned" else value)
 
 
+_LAYER = {"op": ("neg",), "turn": (LAST, FIRST, (0, 2, 1, 3), None, (0, 1, 2, 3)),
+          "back": (FIRST, None, LAST), "weight": (None,), "axes": ((3,),), "axis": (3,),
+          "keep": (True,), "twice": (False,), "shape": ((CHANNELS,),), "reader": READERS}
+_AXES = ((3,), (-1,), 3, -1, (1, 2), 2, (2,), (1,), (1, 2, 3), (0,), "spatial", None, (4,), 4, -5)
+_LAYERS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "neg": {}, "product": {"weight": (None, (1, CHANNELS, 3), (CHANNELS,))},
+    "norm": {"axes": _AXES}, "reduce": {"axes": _AXES, "keep": (True, False)},
+    "softmax": {"axis": (3, 1, 2, -1, 0, -4)}, "flat softmax": {"axis": (3, 1, -1)},
+    "split": {"axis": (3, 1, 2), "twice": (False, True)},
+    "constant": {"shape": ((CHANNELS,), (), (1,), (1, 1, 1, 1), (SIZE + 1, 1), (SIZE, 1, CHANNELS),
+                           (1, SIZE, SIZE + 1, CHANNELS), (2, 1, 1, 1, 1), (1, 1, 1, 1, 1))},
+    "own input": {}}
+"""The options of a channels-last layer, and those that only some ops have."""
 FAMILIES = {
-    "channels last": Family(channels_last, {
-        "op": ("neg", "product", "norm", "reduce", "softmax", "flat softmax", "split", "constant",
-               "own input"),
-        "turn": (LAST, FIRST, (0, 2, 1, 3), None, (0, 1, 2, 3)), "back": (FIRST, None, LAST),
-        "weight": (None, (1, CHANNELS, 3), (CHANNELS,)), "axes": ((3,), (-1,), 3, -1, (1, 2), 2,
-                                                                 (2,), (1,), (1, 2, 3)),
-        "axis": (3, 1, 2, -1), "keep": (True, False), "twice": (False, True),
-        "shape": ((CHANNELS,), (), (1,), (1, 1, 1, 1), (SIZE + 1, 1), (SIZE, 1, CHANNELS),
-                  (1, SIZE, SIZE + 1, CHANNELS), (2, 1, 1, 1, 1)), "reader": READERS}, 0,
-        {"channels_first": True}),
+    **{f"channels last {op}": Family(channels_last, {**_LAYER, "op": (op,), **own}, 8, flags={
+        "channels_first": True}) for op, own in _LAYERS.items()},
     "tokens": Family(tokens, {
         "width": (SIZE, SIZE + 1), "to": ("reshape", "flatten", "neg"),
         "columns": (None, (0, CHANNELS, -1), (0, SIZE, -1), (0, 2, -1), (-1, CHANNELS, SIZE)),
@@ -166,7 +173,8 @@ FAMILIES = {
         "swapped": (False, True), "function": ("mul", "add"), "reader": READERS,
         "by": ("matmul", "left", "exp")}, 16),
     "pixels": Family(pixels, {
-        "mean": ((2, 3), (3, 2), (-1, -2), "spatial", "kept", (1, 2), (2,), "pool", "rank 3"),
+        "mean": ((2, 3), (3, 2), (-1, -2), "spatial", "kept", (1, 2), (2,), "pool", "rank 3",
+                 "input"),
         "to": ("reshape", "flatten"), "products": (2, 1, 0, 3),
         "transposed": (True, False), "function": ("relu", "none", "softmax", "add value"),
         "weight": ("constant", "value", "input"),

@@ -212,6 +212,12 @@ def two_results(build: Pattern, o: Options) -> None:
         build.output(result)
 
 
+_SCALED = {
+    "quantiser": ("binary", "ternary", "rounded", "relu"),
+    "scale": (0.25, 1.0, -0.5, None, 1e-30, 3e38), "shift": (0.0, 0.25, -0.125, 1.0),
+    "between": ("none", "pad", "pool", "average", "turned", "shape"), "pad": (0.0,),
+    "weight": ("scaled signs", "signs", "any", "one differs", "tiny signs"),
+    "by": ("one", "two", "two signs", "exp"), "reader": READERS}
 FAMILIES = {
     "scalars": Family(scalars, {
         "first": ("x", (1,), ()), "second": ((1,), (), (1, 1, 1, 1), (1, 1, 1, 1, 1), (2, 1, 1, 1),
@@ -249,11 +255,8 @@ FAMILIES = {
         "before": ("conv", "x", "concat", "turned", "pixel"),
         "steps": ("signs", "scaled signs", "sums"), "read": ("both", "first", "second"),
         "by": ("relu", "signs", "product", "pixel", "sum")}, 60),
-    "scaled inputs": Family(scaled_inputs, {
-        "quantiser": ("binary", "ternary", "rounded", "relu"),
-        "scale": (0.25, 1.0, -0.5, None, 1e-30, 3e38), "shift": (0.0, 0.25, -0.125, 1.0),
-        "between": ("none", "pad", "pool", "average", "turned", "shape"),
-        "pad": (0.0, 0.25, -0.25, 1.0, None),
-        "weight": ("scaled signs", "signs", "any", "one differs", "tiny signs"),
-        "by": ("one", "two", "two signs", "exp"), "reader": READERS}, 50),
+    "scaled inputs": Family(scaled_inputs, _SCALED, 40),
+    "padded scaled inputs": Family(scaled_inputs, {
+        **_SCALED, "between": ("pad",), "scale": (0.25, -0.5, 1.0), "shift": (0.0, 0.25),
+        "weight": ("scaled signs",), "pad": (0.0, 0.25, -0.25, 1.0, None, 0.5)}, 24),
 }
