@@ -68,8 +68,8 @@ def fields_of(metadata: ModelMetadata) -> dict[str, Any]:
 
 
 def metadata_of(fields: Mapping[str, Any]) -> ModelMetadata:
-    """Returns the metadata that fields_of() turned into JSON values. Raises KeyError for an absent
-    field, and TypeError or ValueError for a field with a wrong type or value."""
+    """Returns the metadata that fields_of() turned into JSON values. Raises LookupError for an
+    absent field or number, and TypeError or ValueError for a field with a wrong type or value."""
     picture, preprocessing = fields["picture"], fields["preprocessing"]
     anchors, detector = anchors_of(fields["anchors"]), fields["detector"]
     return ModelMetadata(

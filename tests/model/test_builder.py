@@ -94,3 +94,10 @@ def test_absent_inputs_and_outputs_have_no_name() -> None:
     build.add("split", ["x"], ["", "z"], axis=1, sizes=(1, 2))
     build.output("y", ())
     assert [type(node) for node in build.finish().nodes] == [Node, Node]
+
+
+def test_filters_that_do_not_divide_into_groups_are_refused() -> None:
+    build = started()
+    build.output(build.conv2d("x", build.constant("w", np.ones((4, 1, 1, 1))), groups=3), ())
+    with pytest.raises(ModelError, match="4 filters do not divide into 3 groups"):
+        resolve(build.finish(), 1)

@@ -44,6 +44,8 @@ def _conv2d_shape(state: InferenceState, node: Node) -> None:
     if c != per_group * groups:
         raise state.error(node, f"input has {c} channels, expected {per_group * groups} (weight "
                                 f"{[m, per_group, r, s]}, {groups} groups)")
+    if m % groups:
+        raise state.error(node, f"{m} filters do not divide into {groups} groups")
     pads, size = window(state, node, (r, s))
     shape = (n, m, *size)
     attributes = node.attributes

@@ -21,6 +21,7 @@ from gossamer.errors import first_line, quoted
 from gossamer.io.limits import check_unpacked, most_value_bytes
 from gossamer.model.graph import Graph
 from gossamer.model.opset.onnx_reference import FOLDED, computed, most_bytes
+from gossamer.tensor import of_bfloat16_bits
 
 _MOST_RANK = 32
 """The most dimensions of a constant: the limit of NumPy 1."""
@@ -39,6 +40,9 @@ def to_array(tensor: onnx.TensorProto) -> np.ndarray:
         raise ValueError(first_line(error)) from None
     if array.shape != tuple(dims):
         raise ValueError(f"it has {array.size} values, its shape is {quoted(dims)}")
+    if tensor.data_type == TensorProto.BFLOAT16 and array.dtype.kind == "u":
+        # onnx before 1.19 gives the bits
+        return of_bfloat16_bits(array)
     return array
 
 
