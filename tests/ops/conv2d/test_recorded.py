@@ -1,0 +1,38 @@
+"""Records what the algorithms of convolutions offer for drawn layers, and what they prepare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from gossamer.ops.algorithm import Algorithm, Problem
+from tests.ops.candidates import own_algorithms
+from tests.ops.candidates import recorded as offers
+from tests.ops.conv2d import drawn
+from tests.recorded import Recorded
+
+
+def _layers(layers: Iterable[drawn.Drawn]
+            ) -> Iterator[tuple[Problem, Mapping[str, np.ndarray] | None]]:
+    return ((layer.problem, layer.arrays) for layer in layers)
+
+
+def _of(*folders: str) -> Sequence[Algorithm]:
+    """Returns the algorithms of convolutions whose modules lie in some folders."""
+    return [algorithm for algorithm in own_algorithms(next(drawn.dense(1, 0)).problem)
+            if any(f"conv2d.{folder}" in type(algorithm).__module__ for folder in folders)]
+
+
+def test_dense(recorded: Recorded) -> None:
+    recorded("conv2d_dense", offers(_layers(drawn.dense(84, 1))))
+
+
+def test_sparse(recorded: Recorded) -> None:
+    algorithms = _of("sparse", "shifted.shifted_sparse")
+    recorded("conv2d_sparse", offers(_layers(drawn.sparse(50, 2)), lambda problem: algorithms))
+
+
+def test_binary(recorded: Recorded) -> None:
+    algorithms = _of("binary")
+    recorded("conv2d_binary", offers(_layers(drawn.binary(56, 3)), lambda problem: algorithms))
