@@ -284,7 +284,7 @@ _MESSAGES = (
     "Plan at index 3: workspace violation. Requires 9000",
     "Plan at index 3: Deselecting execution plan\nPlan at index 5: Deselecting execution plan",
     "Plan at index 3: Deselecting execution plan\nPlan at index 5: it is too old",
-    "Plan at index 3: it is too old\nPlan at index 5: it is too new")
+    "Plan at index 3: it is too old\nPlan at index 5: it is too new", "\n")
 
 
 def test_answers(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
