@@ -4,11 +4,13 @@ problems, and what they prepare."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from gossamer.device.registry import find
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, integers
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
@@ -17,8 +19,10 @@ from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import default_spec
 from tests.ops.candidates import recorded as offers
+from tests.ops.candidates import stated
 from tests.ops.conv2d.binary import signs
 from tests.ops.conv2d.drawn import EPILOGUES, numbers
+from tests.ops.harness import check
 from tests.recorded import Recorded
 
 Layers = Iterator[tuple[Problem, Mapping[str, np.ndarray] | None]]
@@ -107,3 +111,46 @@ def test_matmul(recorded: Recorded) -> None:
 
 def test_conv_transpose2d(recorded: Recorded) -> None:
     recorded("conv_transpose2d", offers(_transposed_convolutions(40, 3)))
+
+
+@pytest.mark.parametrize("layers", [_gemms, _matmuls, _transposed_convolutions])
+def test_the_host(layers: Callable[[int, int], Layers]) -> None:
+    for number, (problem, arrays) in enumerate(layers(60, 4)):
+        if isinstance(problem, GemmProblem):
+            # what is drawn about results and weights need not hold, and a result that is clipped
+            # must not hide large sums
+            problem = replace(
+                problem, result=REAL, weights_info=replace(problem.weights_info, facts=REAL),
+                facts=problem.facts if problem.weights_info.scaled_signs else ())
+            arrays = {**arrays, "weight": arrays["weight"] / np.float32(8)}
+        if isinstance(problem, MatmulProblem) and problem.matrix_a[-1] > 130:
+            # sums of so many numbers, one after another, are less accurate
+            continue
+        check(problem, find("host"), weights=arrays, seed=number)
+
+
+def test_refused(recorded: Recorded) -> None:
+    """Records which problems are none, and why."""
+    texts = {}
+    for number in range(60):
+        rng = random.Random(number)
+        sizes = tuple(rng.choice((0, 1, 2, 4)) for _ in range(rng.choice((3, 4, 4, 4))))
+        kernel, stride, before, after, dilation, extra = (
+            (rng.choice(few), rng.choice(few)) for few in (
+                (1, 2, 3), (1, 1, 1, 2), (0, 0, 1, 2), (0, 0, 1, 2), (1, 1, 1, 0), (0, 1)))
+        texts[f"transposed convolution {number}"] = _made(
+            ConvTranspose2dProblem, default_spec(sizes), rng.choice((1, 2, 3, 4)), kernel, stride,
+            before + after, dilation, extra, rng.choice((1, 1, 2, 3)), True)
+        a, b = (default_spec(tuple(rng.choice((1, 2, 3)) for _ in range(
+            rng.choice((0, 1, 2, 2, 3, 4))))) for _ in range(2))
+        texts[f"product {number}"] = _made(MatmulProblem, a, b, (), rng.choice(
+            ((), (), (0,), (1,), (0, 1))))
+    recorded("refused_products", texts)
+
+
+def _made(kind: Callable[..., Problem], *arguments: object) -> str:
+    """Returns a text of a problem, or of the error why there is none."""
+    try:
+        return stated(kind(*arguments))
+    except ValueError as error:
+        return str(error)

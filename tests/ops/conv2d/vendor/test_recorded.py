@@ -214,6 +214,9 @@ def test_products(recorded: Recorded, monkeypatch: pytest.MonkeyPatch, name: str
         return SimpleNamespace(handle=5, device=device, calling=calling)
 
     monkeypatch.setattr(im2col_cusparse, "library_on", library_on)
+    for address, number in enumerate(("ZERO", "ONE")):
+        monkeypatch.setattr(im2col_cusparse, number,
+                            SimpleNamespace(ctypes=SimpleNamespace(data=address)))
     monkeypatch.setattr(im2col_cusparse.weakref, "finalize",
                         lambda *arguments: SimpleNamespace(atexit=True))
     set_bytes = functools.partial(monkeypatch.setattr, im2col, "_MATRIX_BYTES")
