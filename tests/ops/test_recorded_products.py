@@ -19,7 +19,7 @@ from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.weights import WeightsInfo
 from gossamer.tensor import default_spec
 from tests.ops.candidates import recorded as offers
-from tests.ops.candidates import stated
+from tests.ops.candidates import stated, supported
 from tests.ops.conv2d.binary import signs
 from tests.ops.conv2d.drawn import EPILOGUES, numbers
 from tests.ops.harness import check
@@ -36,6 +36,8 @@ def _gemms(count: int, seed: int) -> Layers:
         rows, columns, depth = rng.choice(_ROWS), rng.choice(_SIZES), rng.choice(_SIZES)
         if number % 8 == 7:
             rows, columns = rng.choice((127, 128, 256)), rng.choice((124, 128, 132, 256))
+        elif number % 16 == 9:
+            rows, columns = 1, 1
         problem = GemmProblem(rows, columns, depth, rng.choice(EPILOGUES))
         arrays = {name: numbers(shape, number + index)
                   for index, (name, shape) in enumerate(problem.weight_shapes.items())}
@@ -64,6 +66,8 @@ def _matmuls(count: int, seed: int) -> Layers:
         rng = random.Random(f"{seed} {number}")
         sizes = _SIZES if number % 3 else (0, *range(1, 10))
         rows, inner, columns = (rng.choice(sizes) for _ in range(3))
+        if number % 11 == 10:
+            rows, columns = 1, 1
         batch = tuple(rng.choice((1, 2, 3, 5)) for _ in range(rng.choice((0, 0, 1, 2, 3, 4))))
         batches = [tuple(1 if rng.random() < 0.3 else size for size in batch)[skipped:]
                    for skipped in rng.choices((0, 0, 1), k=2)]
@@ -102,15 +106,36 @@ def _transposed_convolutions(count: int, seed: int) -> Layers:
 
 
 def test_gemm(recorded: Recorded) -> None:
-    recorded("gemm", offers(_gemms(64, 1)))
+    recorded("gemm", offers(_gemms(50, 1)))
 
 
 def test_matmul(recorded: Recorded) -> None:
-    recorded("matmul", offers(_matmuls(90, 2), most=6))
+    recorded("matmul", offers(_matmuls(90, 2), most=4))
 
 
 def test_conv_transpose2d(recorded: Recorded) -> None:
     recorded("conv_transpose2d", offers(_transposed_convolutions(40, 3)))
+
+
+def test_products_at_limits(recorded: Recorded) -> None:
+    """Records which products of few or many numbers are supported."""
+    problems: list[Problem] = [
+        GemmProblem(rows, columns, depth, weights_info=weights)
+        for weights in (WeightsInfo(), WeightsInfo(0.1, "mask"), signs.SCALED)
+        for rows, columns, depth in (
+            *((rows, 2**15 + more, 2**16) for rows in (1, 128) for more in (-4, 0, 4)),
+            *((rows, 128, 128) for rows in (*range(10), 127, 128, 129)),
+            (128, 124, 128), (128, 128, 0), (128, 130, 128), (128, 128, 130), (1, 0, 5),
+            *((2**21 + more, columns, 2**10) for columns in (1, 2**10) for more in (-1, 0, 1)),
+            *((64 * 65535 + more, 4, 4) for more in (0, 1)), (1, 2**31 - 1, 1), (1, 2**31, 1),
+            (1, 4, 2**16), (1, 4, 2**16 + 1), (8, 4, 4), (9, 4, 4))]
+    problems = [replace(problem, facts=(TERNARY,)) if isinstance(problem, GemmProblem) and (
+        problem.weights_info.scaled_signs) else problem for problem in problems]
+    problems += [MatmulProblem(default_spec((2**15 + a, 2**16)), default_spec((2**16, 2**15 + b)))
+                 for a in (-1, 0) for b in (-1, 0)]
+    problems += [MatmulProblem(default_spec((2**16, 2)), default_spec((2, 2**15 + more)))
+                 for more in (-1, 0, 1)]
+    recorded("product_limits", supported(problems, ("h200", "small", "processors", "host")))
 
 
 @pytest.mark.parametrize("layers", [_gemms, _matmuls, _transposed_convolutions])

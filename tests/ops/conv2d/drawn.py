@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -108,6 +109,13 @@ def geometry(rng: random.Random, *, short: bool, kernel: tuple[int, int] | None 
             return problem
 
 
+def one_number(problem: Conv2dProblem, channels: int) -> Conv2dProblem:
+    """Returns a layer with the window of another one, whose output is one number."""
+    height, width = problem.kernel
+    return replace(problem, batch=1, channels=channels, groups=1, out_channels=1, height=height,
+                   width=width, stride=(1, 1), pads=(0,) * 4, dilation=(1, 1))
+
+
 def dense(count: int, seed: int) -> Iterator[Drawn]:
     """Yields layers with all kinds of windows: pointwise ones, 3 x 3 ones without stride, first
     layers with few channels, depthwise ones, and any other."""
@@ -131,6 +139,8 @@ def dense(count: int, seed: int) -> Iterator[Drawn]:
             problem = replace(problem, facts=(integers(0, 255),) * len(problem.inputs),
                               weights_info=WeightsInfo(facts=integers(-127, 127)),
                               result=rng.choice((REAL, integers(0, 255))))
+        if number % 13 == 12:
+            problem = one_number(problem, rng.choice((1, 3, 8)))
         yield with_arrays(problem, number)
 
 
@@ -158,6 +168,8 @@ def sparse(count: int, seed: int) -> Iterator[Drawn]:
                 drawn = np.sort(drawn.reshape(-1)).reshape(weight.shape)
             return np.where(drawn < density, weight, 0)
 
+        if number % 13 == 12:
+            problem = one_number(problem, rng.choice((1, 3, 8)))
         yield with_arrays(problem, number, pruned)
 
 
@@ -178,7 +190,88 @@ def binary(count: int, seed: int) -> Iterator[Drawn]:
             facts=(known, *[rng.choice((REAL, integers(-4, 4), integers(-4000, 4000)))]
                    * epilogue.tensor_count),
             result=rng.choice((REAL, REAL, PLUS_MINUS_ONE, TERNARY)))
+        if number % 13 == 12:
+            problem = one_number(problem, rng.choice((1, 32, 65)))
         if np.prod(problem.weight_shapes["weight"]) > _MOST_WEIGHTS:
             yield Drawn(problem, None)
         else:
             yield Drawn(problem, signs.weights_of(problem, np.random.default_rng(number)))
+
+
+def at_limits() -> Iterator[Conv2dProblem]:
+    """Yields layers at and beyond the largest sizes that algorithms take; many are too large to
+    be prepared."""
+    plain = Conv2dProblem(1, 64, 8, 8, 64, (3, 3), pads=(1, 1, 1, 1))
+    pointwise = replace(plain, kernel=(1, 1), pads=(0,) * 4)
+    pruned = WeightsInfo(0.1, "mask", crowded=0.0)
+    bits: dict[str, Any] = {"weights_info": signs.SCALED, "facts": (PLUS_MINUS_ONE,)}
+    problems = [replace(plain, batch=0), replace(pointwise, batch=0, weights_info=pruned),
+                replace(plain, batch=0, groups=64), replace(plain, batch=0, **bits),
+                replace(plain, batch=0, channels=3)]
+    for more in (-1, 0, 1):
+        # 2^31 elements: of the input, of the padded input, of the weights
+        problems += [replace(pointwise, batch=2**19 + more), replace(plain, batch=2**19 + more),
+                     replace(plain, batch=2**19 + more, pads=(0, 0, 1, 2)),
+                     replace(plain, batch=2**19 + more, **bits),
+                     replace(plain, batch=2**19 + more, groups=64),
+                     replace(pointwise, batch=2**19 + more, out_channels=128, groups=32),
+                     replace(plain, batch=328965 + more, groups=2),
+                     replace(plain, batch=(2**31 // (36 * 64 * 4)) + more),
+                     replace(plain, batch=(2**31 // (16 * 64 * 16)) + more)]
+        weights = replace(pointwise, height=1, width=1, channels=2**16, out_channels=2**15 + more)
+        problems += [weights, replace(weights, weights_info=pruned),
+                     replace(pointwise, channels=2**24 + more, height=1, width=1, **bits)]
+        # windows and images of many rows or columns
+        for distance in (2**15, 2**14, 65535):
+            problems += [
+                replace(plain, height=distance + 9, kernel=(distance + 1 + more, 1)),
+                replace(plain, width=distance + 9, kernel=(1, 2), dilation=(1, distance + more)),
+                replace(plain, height=distance - 2 + more, width=1, kernel=(3, 1)),
+                replace(plain, height=distance - 3 + more, width=3, **bits),
+                replace(pointwise, height=distance + more, width=2),
+                replace(plain, batch=distance + more, height=1, width=1, channels=3),
+                replace(plain, batch=1, height=distance + more, width=3, channels=3)]
+        problems += [replace(plain, batch=1, groups=65535 + more, channels=65535 + more,
+                             out_channels=65535 + more, height=2, width=2),
+                     replace(pointwise, batch=2**22 + 64 * more, height=1, width=1,
+                             channels=4, out_channels=4)]
+    problems.append(replace(plain, channels=4096, out_channels=4096,
+                            weights_info=WeightsInfo(0.5, "mask")))
+    return iter(problems)
+
+
+def windows() -> Iterator[Drawn]:
+    """Yields layers whose windows reach the sizes for which registers and shared memory have no
+    room; they are not prepared."""
+    plain = Conv2dProblem(1, 64, 8, 8, 64, (3, 3), pads=(1, 1, 1, 1))
+    pruned = WeightsInfo(0.1, "mask", crowded=0.0)
+    bits: dict[str, Any] = {"weights_info": signs.SCALED, "facts": (PLUS_MINUS_ONE,)}
+    problems: list[Conv2dProblem] = []
+    for size in (*range(1, 13), 15, 17, 31, 33, 64, 100):
+        # windows and distances for which registers and shared memory have no room
+        wide = replace(plain, height=size + 5, width=2 * size + 9)
+        problems += [
+            replace(wide, kernel=(size, 1), groups=64), replace(wide, kernel=(1, size), groups=64),
+            replace(wide, kernel=(size, size), groups=64, out_channels=64 * (1 + size % 2)),
+            replace(wide, kernel=(3, size), groups=63, channels=63, out_channels=63),
+            replace(wide, kernel=(size, size), channels=1 + size % 5),
+            replace(wide, kernel=(2, 2), dilation=(size, 2 * size)),
+            replace(wide, kernel=(2, 3), dilation=(size, size), **bits),
+            replace(wide, kernel=(size, size), **bits)]
+        problems += [replace(plain, kernel=(2, 2), dilation=(size, size), batch=batch,
+                             height=size + 5, width=size + 7, weights_info=pruned)
+                     for batch in (1, 8)]
+    return (Drawn(problem, None) for problem in problems)
+
+
+def pruned_networks() -> Iterator[Drawn]:
+    """Yields layers of the sizes of pruned networks, which are too large to be prepared."""
+    sizes = ((64, 56, 64, 3), (128, 28, 128, 3), (256, 14, 256, 3), (512, 7, 512, 3),
+             (256, 14, 1024, 1), (96, 27, 256, 5), (512, 7, 2048, 1), (32, 112, 16, 1))
+    for number, (channels, image, out_channels, window) in enumerate(sizes):
+        for batch, density in ((1, 0.02), (16, 0.1), (64, 0.3), (15, 0.5), (32, 0.05)):
+            if (number + batch) % 5 == 1:
+                yield Drawn(Conv2dProblem(
+                    batch, channels, image, image, out_channels, (window, window),
+                    (1 + number % 2,) * 2, (window // 2,) * 4, epilogue=EPILOGUES[number],
+                    weights_info=WeightsInfo(density, "mask", crowded=density)), None)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from gossamer.ops.algorithm import Algorithm, Problem
-from tests.ops.candidates import own_algorithms
+from tests.ops.candidates import own_algorithms, supported
 from tests.ops.candidates import recorded as offers
 from tests.ops.conv2d import drawn
 from tests.recorded import Recorded
@@ -25,14 +25,30 @@ def _of(*folders: str) -> Sequence[Algorithm]:
 
 
 def test_dense(recorded: Recorded) -> None:
-    recorded("conv2d_dense", offers(_layers(drawn.dense(84, 1))))
+    recorded("conv2d_dense", offers(_layers(drawn.dense(78, 1))))
 
 
 def test_sparse(recorded: Recorded) -> None:
     algorithms = _of("sparse", "shifted.shifted_sparse")
-    recorded("conv2d_sparse", offers(_layers(drawn.sparse(50, 2)), lambda problem: algorithms))
+    recorded("conv2d_sparse", offers(_layers(drawn.sparse(44, 2)), lambda problem: algorithms))
 
 
 def test_binary(recorded: Recorded) -> None:
     algorithms = _of("binary")
-    recorded("conv2d_binary", offers(_layers(drawn.binary(56, 3)), lambda problem: algorithms))
+    recorded("conv2d_binary", offers(_layers(drawn.binary(50, 3)), lambda problem: algorithms))
+
+
+def test_at_limits(recorded: Recorded) -> None:
+    recorded("conv2d_limits", supported(drawn.at_limits(), ("h200", "opencl", "processors")))
+
+
+def test_windows(recorded: Recorded) -> None:
+    algorithms = _of("dense.depthwise", "dense.mma.few", "shifted", "binary", "sparse")
+    recorded("conv2d_windows", offers(_layers(drawn.windows()), lambda problem: [
+        algorithm for algorithm in algorithms
+        if problem.weights_info.density < 1 or "sparse" not in algorithm.name], others=1))
+
+
+def test_pruned_networks(recorded: Recorded) -> None:
+    algorithms = _of("sparse", "shifted.shifted_sparse")
+    recorded("conv2d_pruned", offers(_layers(drawn.pruned_networks()), lambda problem: algorithms))
