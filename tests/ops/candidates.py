@@ -85,6 +85,9 @@ class _Host(HostDevice):
 _SM_80 = Hardware("cuda", "a simulated A100 (sm_80)", replace(
     H200.limits, compute_units=108, shared_bytes_opt_in=163 * 1024, wgmma=False, cluster=1),
     "sm_80")
+_SM_89 = Hardware("cuda", "a simulated L4 (sm_89)", replace(
+    H200.limits, compute_units=58, memory_bytes=2**34, shared_bytes_opt_in=99 * 1024, wgmma=False,
+    cluster=1), "sm_89")
 _SMALL = Hardware("opencl", "a small GPU through OpenCL", Limits(
     compute_units=4, memory_bytes=2**30, shared_bytes=16 * 1024, shared_bytes_opt_in=16 * 1024,
     work_group_size=128, subgroup_size=1, sure_work_group_size=64))
@@ -93,8 +96,8 @@ _PROCESSORS = Hardware("opencl", "processors through OpenCL", Limits(
     work_group_size=4096, subgroup_size=1, sure_work_group_size=4096))
 DEVICES: Mapping[str, Callable[[], Device]] = {
     "h200": lambda: NamingDevice(H200), "sm_80": lambda: NamingDevice(_SM_80),
-    "sm_75": lambda: NamingDevice(SM_75), "opencl": lambda: NamingDevice(OPENCL),
-    "small": lambda: NamingDevice(_SMALL),
+    "sm_75": lambda: NamingDevice(SM_75), "sm_89": lambda: NamingDevice(_SM_89),
+    "opencl": lambda: NamingDevice(OPENCL), "small": lambda: NamingDevice(_SMALL),
     "processors": lambda: NamingDevice(_PROCESSORS, on_processors=True), "host": _Host}
 """Functions that return a device of each kind."""
 
