@@ -231,16 +231,18 @@ def _prepared(algorithm: Algorithm, weights: Weights, problem: Problem, variant:
 
 def recorded(layers: Iterable[tuple[Problem, Mapping[str, np.ndarray] | None]],
              algorithms: Callable[[Problem], Sequence[Algorithm]] = own_algorithms,
-             most: int = 4, others: int = 2) -> dict[str, str]:
+             names: Sequence[str] = tuple(DEVICES), most: int = 4, others: int = 2
+             ) -> dict[str, str]:
     """Returns what algorithms offer for layers, as texts for a record. Each layer is listed for the
-    first device of DEVICES and for some of the others in turn.
+    first device and for some of the others in turn.
 
     layers: problems with their constants, or with None where nothing is prepared.
+    names: the devices, of DEVICES.
     most: the most variants of an algorithm that are prepared; twice as many on the first device.
     others: the number of other devices, 1 or 2.
     """
-    first, *further = DEVICES
-    devices = {name: of_kind() for name, of_kind in DEVICES.items()}
+    first, *further = names
+    devices = {name: DEVICES[name]() for name in names}
     reasons: dict[str, str] = {}
     texts: dict[str, str] = {}
     for number, (problem, arrays) in enumerate(layers):

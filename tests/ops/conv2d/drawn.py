@@ -62,11 +62,12 @@ def numbers(shape: Sequence[int], seed: int) -> np.ndarray:
 
 
 def with_arrays(problem: Conv2dProblem, seed: int,
-                change: Callable[[np.ndarray], np.ndarray] = lambda weight: weight) -> Drawn:
+                change: Callable[[np.ndarray], np.ndarray] = lambda weight: weight,
+                most: int = _MOST_WEIGHTS) -> Drawn:
     """Returns the problem with constants, and with the facts about them. change: changes the
-    weights."""
+    weights. most: the most weights with which the layer is prepared."""
     shapes = problem.weight_shapes
-    if np.prod(shapes["weight"]) > _MOST_WEIGHTS:
+    if np.prod(shapes["weight"]) > most:
         return Drawn(problem, None)
     arrays = {name: numbers(shape, seed + index)
               for index, (name, shape) in enumerate(shapes.items())}
@@ -159,11 +160,7 @@ def sparse(count: int, seed: int) -> Iterator[Drawn]:
                    seed: int = number) -> np.ndarray:
             drawn = np.random.default_rng(seed).random(weight.shape)
             if kind == 0:
-                fours = np.arange(weight.shape[1]) // 4
-                smaller = [np.count_nonzero(np.moveaxis(
-                    drawn < drawn[:, channel:channel + 1], 1, -1) & (fours == four), axis=-1)
-                           for channel, four in enumerate(fours)]
-                return np.where((np.stack(smaller, axis=1) < 2) & (drawn < 0.9), weight, 0)
+                return np.where((_ranks_in_fours(drawn) < 2) & (drawn < 0.9), weight, 0)
             if kind == 1:
                 drawn = np.sort(drawn.reshape(-1)).reshape(weight.shape)
             return np.where(drawn < density, weight, 0)
@@ -171,6 +168,57 @@ def sparse(count: int, seed: int) -> Iterator[Drawn]:
         if number % 13 == 12:
             problem = one_number(problem, rng.choice((1, 3, 8)))
         yield with_arrays(problem, number, pruned)
+
+
+def _ranks_in_fours(drawn: np.ndarray) -> np.ndarray:
+    """Returns for each number how many of the numbers in its four of input channels are less."""
+    fours = np.arange(drawn.shape[1]) // 4
+    return np.stack([np.count_nonzero(np.moveaxis(drawn < drawn[:, channel:channel + 1], 1, -1)
+                                      & (fours == four), axis=-1)
+                     for channel, four in enumerate(fours)], axis=1)
+
+
+def suited(count: int, seed: int) -> Iterator[Drawn]:
+    """Yields layers that suit the kernels for tensor cores which take few kinds of layers: shifted
+    pixels, dense and 2:4 sparse, with few fours that are crowded; few input channels; depthwise
+    ones; and pruned layers of few and of many images."""
+    for number in range(count):
+        rng = random.Random(f"{seed} {number}")
+        kind = (0, 1, 2, 3, 4, 1)[number % 6]
+        problem = replace(geometry(rng, short=True, groups=1), batch=rng.choice((1, 1, 2, 3, 5)))
+        density = 1.0
+        crowded = rng.choice((0.0, 0.0, 0.003, 0.01, 0.1))
+        eights = [8 * rng.choice((1, 2, 3, 4, 5, 8, 9, 12, 16)) for _ in range(2)]
+        if kind < 2:
+            window = rng.choice(((3, 3), (3, 3), (2, 2), (1, 3), (3, 1), (5, 5), (2, 3)))
+            problem = replace(
+                problem, channels=eights[0], out_channels=eights[1], kernel=window,
+                height=problem.height + 8, width=problem.width + 8)
+        elif kind == 2:
+            problem = replace(problem, channels=rng.choice((1, 2, 3, 3, 4)), dilation=(1, 1),
+                              out_channels=eights[0], height=problem.height + 8,
+                              width=problem.width + 8)
+        elif kind == 3:
+            channels = 2 * rng.choice((1, 2, 3, 4, 8, 12, 16, 33, 48))
+            problem = replace(problem, channels=channels, groups=channels, out_channels=channels,
+                              height=problem.height + 8, width=problem.width + 8)
+        else:
+            groups, density = rng.choice((1, 1, 2)), rng.choice((0.03, 0.1, 0.2, 0.29))
+            problem = replace(
+                problem, groups=groups, channels=groups * rng.choice((3, 8, 16, 17, 40)),
+                out_channels=groups * rng.choice((1, 15, 16, 17, 33, 64)),
+                batch=rng.choice((1, 2, 3, 4, 5, 7, 8, 12, 16, 32)),
+                height=problem.height + 8, width=problem.width + 8)
+
+        def pruned(weight: np.ndarray, kind: int = kind, density: float = density,
+                   crowded: float = crowded, seed: int = number) -> np.ndarray:
+            drawn = np.random.default_rng(seed).random(weight.shape)
+            if kind == 1:
+                kept = (_ranks_in_fours(drawn) < 2) & (drawn < 0.9)
+                return np.where(kept | (drawn > 1 - crowded), weight, 0)
+            return np.where(drawn < density, weight, 0)
+
+        yield with_arrays(problem, number, pruned, 150_000)
 
 
 def binary(count: int, seed: int) -> Iterator[Drawn]:
