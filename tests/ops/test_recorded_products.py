@@ -111,6 +111,7 @@ def test_gemm(recorded: Recorded) -> None:
     recorded("gemm", offers(_gemms(50, 1)))
 
 
+@pytest.mark.slow
 def test_matmul(recorded: Recorded) -> None:
     recorded("matmul", offers(_matmuls(90, 2), most=4))
 
@@ -140,6 +141,7 @@ def test_products_at_limits(recorded: Recorded) -> None:
     recorded("product_limits", supported(problems, ("h200", "small", "processors", "host")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [_gemms, _matmuls, _transposed_convolutions])
 def test_the_host(layers: Callable[[int, int], Layers]) -> None:
     for number, (problem, arrays) in enumerate(layers(60, 4)):

@@ -195,6 +195,7 @@ def _gemms(count: int) -> Iterator[tuple[GemmProblem, Mapping[str, np.ndarray]]]
                         for name, shape in problem.weight_shapes.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cublas", "cusparse"])
 def test_products(recorded: Recorded, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     notes: list[str] = []
@@ -319,6 +320,7 @@ def test_answers(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded("cudnn_answers", texts)
 
 
+@pytest.mark.slow
 def test_plans(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records which of cuDNN's plans are offered, and how constants are packed for them."""
     device = _Device()
