@@ -255,7 +255,7 @@ class _Graph(_Calls):
         self.plans = [SimpleNamespace(cpp_index=index + 3, engine_id=index) for index in (0, 2, 5)]
 
     def get_engine_count(self) -> int:
-        return 9
+        return 14
 
     def get_plan_name_at_index(self, index: int) -> str:
         return f"eng{self.plans[index].engine_id}"
@@ -288,7 +288,9 @@ _MESSAGES = (
     "Plan at index 3: workspace violation. Requires 9000",
     "Plan at index 3: Deselecting execution plan\nPlan at index 5: Deselecting execution plan",
     "Plan at index 3: Deselecting execution plan\nPlan at index 5: it is too old",
-    "Plan at index 3: it is too old\nPlan at index 5: it is too new", "\n")
+    "Plan at index 3: it is too old\nPlan at index 5: it is too new", "\n",
+    "\n".join(f"Plan at index {index}: workspace violation. Requires {index * 27}"
+              for index in (3, 5, *range(20, 34))))
 
 
 def test_answers(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
