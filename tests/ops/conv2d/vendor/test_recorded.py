@@ -126,11 +126,11 @@ class _Multiplication:
 
 
 def _offers(product: Product, device: Device) -> tuple[SimpleNamespace, ...]:
-    """Returns up to three algorithms for a product, as its text decides."""
+    """Returns up to six algorithms for a product, as its text decides."""
     drawn_number = zlib.crc32(as_text(product).encode())
     least = 0 if product.bias or product.relu or product.residual else 1
     return tuple(SimpleNamespace(workspace=(drawn_number >> 4) % 1000 * rank)
-                 for rank in range(least + drawn_number % 3))
+                 for rank in range(least + (0, 1, 2, 5)[drawn_number % 4]))
 
 
 def _texts(algorithm: Algorithm, problems: Iterable[tuple[Problem, Mapping[str, np.ndarray]]],
