@@ -85,6 +85,9 @@ class _Host(HostDevice):
 _SM_80 = Hardware("cuda", "a simulated A100 (sm_80)", replace(
     H200.limits, compute_units=108, shared_bytes_opt_in=163 * 1024, wgmma=False, cluster=1),
     "sm_80")
+_SM_89 = Hardware("cuda", "a simulated L4 (sm_89)", replace(
+    H200.limits, compute_units=58, memory_bytes=2**34, shared_bytes_opt_in=99 * 1024, wgmma=False,
+    cluster=1), "sm_89")
 _SMALL = Hardware("opencl", "a small GPU through OpenCL", Limits(
     compute_units=4, memory_bytes=2**30, shared_bytes=16 * 1024, shared_bytes_opt_in=16 * 1024,
     work_group_size=128, subgroup_size=1, sure_work_group_size=64))
@@ -93,8 +96,8 @@ _PROCESSORS = Hardware("opencl", "processors through OpenCL", Limits(
     work_group_size=4096, subgroup_size=1, sure_work_group_size=4096))
 DEVICES: Mapping[str, Callable[[], Device]] = {
     "h200": lambda: NamingDevice(H200), "sm_80": lambda: NamingDevice(_SM_80),
-    "sm_75": lambda: NamingDevice(SM_75), "opencl": lambda: NamingDevice(OPENCL),
-    "small": lambda: NamingDevice(_SMALL),
+    "sm_75": lambda: NamingDevice(SM_75), "sm_89": lambda: NamingDevice(_SM_89),
+    "opencl": lambda: NamingDevice(OPENCL), "small": lambda: NamingDevice(_SMALL),
     "processors": lambda: NamingDevice(_PROCESSORS, on_processors=True), "host": _Host}
 """Functions that return a device of each kind."""
 
@@ -154,25 +157,28 @@ def _source_text(source: KernelSource) -> str:
 def listed(algorithm: Algorithm, problem: Problem, variant: Variant, device: Device) -> str:
     """Returns a text of a variant: its config, formats, precision, memory and expected time."""
     specs = (" ".join(map(str, specs)) for specs in (variant.inputs, variant.outputs))
-    us = algorithm.expected_us(problem, variant, device)
+    # nobody asks for the time of what is empty
+    us = algorithm.expected_us(problem, variant, device) if variant.outputs[0].size else None
     return (f"{variant.config_text} {' -> '.join(specs)} {variant.precision} {variant.workspace} "
             f"{variant.build_seconds:.4g} {'' if us is None else format(us, '.4g')} "
             f"{algorithm.launch_count(variant)} {algorithm.stated_precision(variant)}")
 
 
 def one_of_each_form(turn: int, most: int) -> Choose:
-    """Returns a function that selects up to `most` variants, one of each combination of formats and
-    precision. turn: decides which variants are selected."""
+    """Returns a function that selects up to `most` variants, with each combination of formats and
+    precision in turn; two of variants that take long to build. turn: decides which variants are
+    selected."""
     def choose(variants: list[Variant]) -> list[Variant]:
+        count = 2 if any(variant.build_seconds for variant in variants) else most
         forms: dict[tuple[object, ...], list[Variant]] = {}
         for variant in variants:
             form = (variant.precision, *(spec.format for spec in
                                          (*variant.inputs[:1], *variant.outputs)))
             forms.setdefault(form, []).append(variant)
-        chosen = [group[(turn + 3 * index) % len(group)]
-                  for index, group in enumerate(forms.values())]
-        first = turn % len(chosen) if chosen else 0
-        return [*chosen[first:], *chosen[:first]][:most]
+        groups = list(forms.values())
+        chosen = (groups[(turn + place) % len(groups)] for place in range(count) if groups)
+        return list(dict.fromkeys(group[(turn + 5 * place) % len(group)]
+                                  for place, group in enumerate(chosen)))
 
     return choose
 
@@ -232,24 +238,44 @@ def _prepared(algorithm: Algorithm, weights: Weights, problem: Problem, variant:
 
 def recorded(layers: Iterable[tuple[Problem, Mapping[str, np.ndarray] | None]],
              algorithms: Callable[[Problem], Sequence[Algorithm]] = own_algorithms,
-             most: int = 4) -> dict[str, str]:
+             names: Sequence[str] = tuple(DEVICES), most: int = 4, others: int = 2
+             ) -> dict[str, str]:
     """Returns what algorithms offer for layers, as texts for a record. Each layer is listed for the
-    first device of DEVICES and for two of the others in turn.
+    first device and for some of the others in turn.
 
     layers: problems with their constants, or with None where nothing is prepared.
-    most: the most variants of an algorithm that are prepared.
+    names: the devices, of DEVICES.
+    most: the most variants of an algorithm that are prepared; twice as many on the first device.
+    others: the number of other devices, 1 or 2.
     """
-    first, *others = DEVICES
-    devices = {name: of_kind() for name, of_kind in DEVICES.items()}
+    first, *further = names
+    devices = {name: DEVICES[name]() for name in names}
     reasons: dict[str, str] = {}
     texts: dict[str, str] = {}
     for number, (problem, arrays) in enumerate(layers):
         texts[f"{number}"] = stated(problem)
-        for name in (first, others[number % len(others)], others[(2 * number + 1) % len(others)]):
+        in_turn = (further[number % len(further)], further[(2 * number + 1) % len(further)])
+        for name in (first, *in_turn[:others]):
             texts[f"{number} {name}"] = candidates(
-                problem, arrays, devices[name], one_of_each_form(number, most), reasons,
+                problem, arrays, devices[name],
+                one_of_each_form(number, 2 * most if name == first else most), reasons,
                 algorithms(problem))
     return {**texts, **{f"reason {key}": reason for key, reason in sorted(reasons.items())}}
+
+
+def supported(problems: Iterable[Problem], names: Sequence[str]) -> dict[str, str]:
+    """Returns which algorithms support problems on some of DEVICES, as texts for a record. A text
+    has the names of these algorithms, and a digest of the reasons of all others."""
+    devices = {name: DEVICES[name]() for name in names}
+    texts: dict[str, str] = {}
+    for number, problem in enumerate(problems):
+        texts[f"{number}"] = stated(problem)
+        for name, device in devices.items():
+            reasons = {algorithm.name: algorithm.supports(problem, device)
+                       for algorithm in own_algorithms(problem)}
+            able = [name for name, reason in reasons.items() if reason is None]
+            texts[f"{number} {name}"] = f"{digest(reasons)} {', '.join(able)}"
+    return texts
 
 
 def stated(problem: Problem) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -61,11 +62,12 @@ def numbers(shape: Sequence[int], seed: int) -> np.ndarray:
 
 
 def with_arrays(problem: Conv2dProblem, seed: int,
-                change: Callable[[np.ndarray], np.ndarray] = lambda weight: weight) -> Drawn:
+                change: Callable[[np.ndarray], np.ndarray] = lambda weight: weight,
+                most: int = _MOST_WEIGHTS) -> Drawn:
     """Returns the problem with constants, and with the facts about them. change: changes the
-    weights."""
+    weights. most: the most weights with which the layer is prepared."""
     shapes = problem.weight_shapes
-    if np.prod(shapes["weight"]) > _MOST_WEIGHTS:
+    if np.prod(shapes["weight"]) > most:
         return Drawn(problem, None)
     arrays = {name: numbers(shape, seed + index)
               for index, (name, shape) in enumerate(shapes.items())}
@@ -108,6 +110,13 @@ def geometry(rng: random.Random, *, short: bool, kernel: tuple[int, int] | None 
             return problem
 
 
+def one_number(problem: Conv2dProblem, channels: int) -> Conv2dProblem:
+    """Returns a layer with the window of another one, whose output is one number."""
+    height, width = problem.kernel
+    return replace(problem, batch=1, channels=channels, groups=1, out_channels=1, height=height,
+                   width=width, stride=(1, 1), pads=(0,) * 4, dilation=(1, 1))
+
+
 def dense(count: int, seed: int) -> Iterator[Drawn]:
     """Yields layers with all kinds of windows: pointwise ones, 3 x 3 ones without stride, first
     layers with few channels, depthwise ones, and any other."""
@@ -131,6 +140,8 @@ def dense(count: int, seed: int) -> Iterator[Drawn]:
             problem = replace(problem, facts=(integers(0, 255),) * len(problem.inputs),
                               weights_info=WeightsInfo(facts=integers(-127, 127)),
                               result=rng.choice((REAL, integers(0, 255))))
+        if number % 13 == 12:
+            problem = one_number(problem, rng.choice((1, 3, 8)))
         yield with_arrays(problem, number)
 
 
@@ -149,16 +160,65 @@ def sparse(count: int, seed: int) -> Iterator[Drawn]:
                    seed: int = number) -> np.ndarray:
             drawn = np.random.default_rng(seed).random(weight.shape)
             if kind == 0:
-                fours = np.arange(weight.shape[1]) // 4
-                smaller = [np.count_nonzero(np.moveaxis(
-                    drawn < drawn[:, channel:channel + 1], 1, -1) & (fours == four), axis=-1)
-                           for channel, four in enumerate(fours)]
-                return np.where((np.stack(smaller, axis=1) < 2) & (drawn < 0.9), weight, 0)
+                return np.where((_ranks_in_fours(drawn) < 2) & (drawn < 0.9), weight, 0)
             if kind == 1:
                 drawn = np.sort(drawn.reshape(-1)).reshape(weight.shape)
             return np.where(drawn < density, weight, 0)
 
+        if number % 13 == 12:
+            problem = one_number(problem, rng.choice((1, 3, 8)))
         yield with_arrays(problem, number, pruned)
+
+
+def _ranks_in_fours(drawn: np.ndarray) -> np.ndarray:
+    """Returns for each number how many of the numbers in its four of input channels are less."""
+    fours = np.arange(drawn.shape[1]) // 4
+    return np.stack([np.count_nonzero(np.moveaxis(drawn < drawn[:, channel:channel + 1], 1, -1)
+                                      & (fours == four), axis=-1)
+                     for channel, four in enumerate(fours)], axis=1)
+
+
+def suited(count: int, seed: int) -> Iterator[Drawn]:
+    """Yields layers that suit the kernels for tensor cores which take few kinds of layers: shifted
+    pixels, dense and 2:4 sparse, with few fours that are crowded; few input channels; depthwise
+    ones; and pruned layers of few and of many images."""
+    for number in range(count):
+        rng = random.Random(f"{seed} {number}")
+        kind = (0, 1, 2, 3, 4, 1)[number % 6]
+        problem = replace(geometry(rng, short=True, groups=1), batch=rng.choice((1, 1, 2, 3, 5)))
+        density = 1.0
+        crowded = rng.choice((0.0, 0.0, 0.003, 0.01, 0.1))
+        eights = [8 * rng.choice((1, 2, 3, 4, 5, 8, 9, 12, 16)) for _ in range(2)]
+        if kind < 2:
+            window = rng.choice(((3, 3), (3, 3), (2, 2), (1, 3), (3, 1), (5, 5), (2, 3)))
+            problem = replace(
+                problem, channels=eights[0], out_channels=eights[1], kernel=window,
+                height=problem.height + 8, width=problem.width + 8)
+        elif kind == 2:
+            problem = replace(problem, channels=rng.choice((1, 2, 3, 3, 4)), dilation=(1, 1),
+                              out_channels=eights[0], height=problem.height + 8,
+                              width=problem.width + 8)
+        elif kind == 3:
+            channels = 2 * rng.choice((1, 2, 3, 4, 8, 12, 16, 33, 48))
+            problem = replace(problem, channels=channels, groups=channels, out_channels=channels,
+                              height=problem.height + 8, width=problem.width + 8)
+        else:
+            groups, density = rng.choice((1, 1, 2)), rng.choice((0.03, 0.1, 0.2, 0.29))
+            problem = replace(
+                problem, groups=groups, channels=groups * rng.choice((3, 8, 16, 17, 40)),
+                out_channels=groups * rng.choice((1, 15, 16, 17, 33, 64)),
+                batch=rng.choice((1, 2, 3, 4, 5, 7, 8, 12, 16, 32)),
+                height=problem.height + 8, width=problem.width + 8)
+
+        def pruned(weight: np.ndarray, kind: int = kind, density: float = density,
+                   crowded: float = crowded, seed: int = number) -> np.ndarray:
+            drawn = np.random.default_rng(seed).random(weight.shape)
+            if kind == 1:
+                kept = (_ranks_in_fours(drawn) < 2) & (drawn < 0.9)
+                return np.where(kept | (drawn > 1 - crowded), weight, 0)
+            return np.where(drawn < density, weight, 0)
+
+        yield with_arrays(problem, number, pruned, 150_000)
 
 
 def binary(count: int, seed: int) -> Iterator[Drawn]:
@@ -178,7 +238,88 @@ def binary(count: int, seed: int) -> Iterator[Drawn]:
             facts=(known, *[rng.choice((REAL, integers(-4, 4), integers(-4000, 4000)))]
                    * epilogue.tensor_count),
             result=rng.choice((REAL, REAL, PLUS_MINUS_ONE, TERNARY)))
+        if number % 13 == 12:
+            problem = one_number(problem, rng.choice((1, 32, 65)))
         if np.prod(problem.weight_shapes["weight"]) > _MOST_WEIGHTS:
             yield Drawn(problem, None)
         else:
             yield Drawn(problem, signs.weights_of(problem, np.random.default_rng(number)))
+
+
+def at_limits() -> Iterator[Conv2dProblem]:
+    """Yields layers at and beyond the largest sizes that algorithms take; many are too large to
+    be prepared."""
+    plain = Conv2dProblem(1, 64, 8, 8, 64, (3, 3), pads=(1, 1, 1, 1))
+    pointwise = replace(plain, kernel=(1, 1), pads=(0,) * 4)
+    pruned = WeightsInfo(0.1, "mask", crowded=0.0)
+    bits: dict[str, Any] = {"weights_info": signs.SCALED, "facts": (PLUS_MINUS_ONE,)}
+    problems = [replace(plain, batch=0), replace(pointwise, batch=0, weights_info=pruned),
+                replace(plain, batch=0, groups=64), replace(plain, batch=0, **bits),
+                replace(plain, batch=0, channels=3)]
+    for more in (-1, 0, 1):
+        # 2^31 elements: of the input, of the padded input, of the weights
+        problems += [replace(pointwise, batch=2**19 + more), replace(plain, batch=2**19 + more),
+                     replace(plain, batch=2**19 + more, pads=(0, 0, 1, 2)),
+                     replace(plain, batch=2**19 + more, **bits),
+                     replace(plain, batch=2**19 + more, groups=64),
+                     replace(pointwise, batch=2**19 + more, out_channels=128, groups=32),
+                     replace(plain, batch=328965 + more, groups=2),
+                     replace(plain, batch=(2**31 // (36 * 64 * 4)) + more),
+                     replace(plain, batch=(2**31 // (16 * 64 * 16)) + more)]
+        weights = replace(pointwise, height=1, width=1, channels=2**16, out_channels=2**15 + more)
+        problems += [weights, replace(weights, weights_info=pruned),
+                     replace(pointwise, channels=2**24 + more, height=1, width=1, **bits)]
+        # windows and images of many rows or columns
+        for distance in (2**15, 2**14, 65535):
+            problems += [
+                replace(plain, height=distance + 9, kernel=(distance + 1 + more, 1)),
+                replace(plain, width=distance + 9, kernel=(1, 2), dilation=(1, distance + more)),
+                replace(plain, height=distance - 2 + more, width=1, kernel=(3, 1)),
+                replace(plain, height=distance - 3 + more, width=3, **bits),
+                replace(pointwise, height=distance + more, width=2),
+                replace(plain, batch=distance + more, height=1, width=1, channels=3),
+                replace(plain, batch=1, height=distance + more, width=3, channels=3)]
+        problems += [replace(plain, batch=1, groups=65535 + more, channels=65535 + more,
+                             out_channels=65535 + more, height=2, width=2),
+                     replace(pointwise, batch=2**22 + 64 * more, height=1, width=1,
+                             channels=4, out_channels=4)]
+    problems.append(replace(plain, channels=4096, out_channels=4096,
+                            weights_info=WeightsInfo(0.5, "mask")))
+    return iter(problems)
+
+
+def windows() -> Iterator[Drawn]:
+    """Yields layers whose windows reach the sizes for which registers and shared memory have no
+    room; they are not prepared."""
+    plain = Conv2dProblem(1, 64, 8, 8, 64, (3, 3), pads=(1, 1, 1, 1))
+    pruned = WeightsInfo(0.1, "mask", crowded=0.0)
+    bits: dict[str, Any] = {"weights_info": signs.SCALED, "facts": (PLUS_MINUS_ONE,)}
+    problems: list[Conv2dProblem] = []
+    for size in (*range(1, 13), 15, 17, 31, 33, 64, 100):
+        # windows and distances for which registers and shared memory have no room
+        wide = replace(plain, height=size + 5, width=2 * size + 9)
+        problems += [
+            replace(wide, kernel=(size, 1), groups=64), replace(wide, kernel=(1, size), groups=64),
+            replace(wide, kernel=(size, size), groups=64, out_channels=64 * (1 + size % 2)),
+            replace(wide, kernel=(3, size), groups=63, channels=63, out_channels=63),
+            replace(wide, kernel=(size, size), channels=1 + size % 5),
+            replace(wide, kernel=(2, 2), dilation=(size, 2 * size)),
+            replace(wide, kernel=(2, 3), dilation=(size, size), **bits),
+            replace(wide, kernel=(size, size), **bits)]
+        problems += [replace(plain, kernel=(2, 2), dilation=(size, size), batch=batch,
+                             height=size + 5, width=size + 7, weights_info=pruned)
+                     for batch in (1, 8)]
+    return (Drawn(problem, None) for problem in problems)
+
+
+def pruned_networks() -> Iterator[Drawn]:
+    """Yields layers of the sizes of pruned networks, which are too large to be prepared."""
+    sizes = ((64, 56, 64, 3), (128, 28, 128, 3), (256, 14, 256, 3), (512, 7, 512, 3),
+             (256, 14, 1024, 1), (96, 27, 256, 5), (512, 7, 2048, 1), (32, 112, 16, 1))
+    for number, (channels, image, out_channels, window) in enumerate(sizes):
+        for batch, density in ((1, 0.02), (16, 0.1), (64, 0.3), (15, 0.5), (32, 0.05)):
+            if (number + batch) % 5 == 1:
+                yield Drawn(Conv2dProblem(
+                    batch, channels, image, image, out_channels, (window, window),
+                    (1 + number % 2,) * 2, (window // 2,) * 4, epilogue=EPILOGUES[number],
+                    weights_info=WeightsInfo(density, "mask", crowded=density)), None)

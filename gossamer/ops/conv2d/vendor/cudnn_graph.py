@@ -181,7 +181,7 @@ def _answer(library: CudnnLibrary, problem: Conv2dProblem, form: CudnnForm,
             graph.check_support()
             message = "cuDNN does not tell what workspace its engines need"
         except library.failures as error:
-            message = str(error) or type(error).__name__
+            message = str(error).strip() or type(error).__name__
         needs = workspaces(message)
         usable = [(index, needs[entry.cpp_index]) for index, entry in enumerate(graph.plans)
                   if needs.get(entry.cpp_index, most + 1) <= most]
