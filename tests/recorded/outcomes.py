@@ -1,28 +1,36 @@
-"""What a call gives, as a text: its result, or the class and message of its error."""
+"""What a call gives, as a text: its warnings and its result, or the class and message of its
+error."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from gossamer.errors import GossamerWarning
 from tests.recorded import as_text
 
 
 def outcome(call: Callable[..., Any], *arguments: Any, text: Callable[[Any], str] = as_text,
             hidden: Any = None, **options: Any) -> str:
-    """Returns the text of a call's result, or the class and the message of the error that it
-    raises.
+    """Returns the text of a call's result, after gossamer's warnings during the call; or the class
+    and the message of the error that it raises.
 
     text: makes the text of the result. hidden: a folder whose name is left out of the text, as it
     differs from run to run.
     """
-    try:
-        result = text(call(*arguments, **options))
-    except Exception as error:
-        result = f"{type(error).__name__}: {error}"
-    return result.replace(str(hidden), "FOLDER") if hidden is not None else result
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            found = text(call(*arguments, **options))
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+    told = [f"[{warning.message}] " for warning in caught
+            if issubclass(warning.category, GossamerWarning)]
+    whole = "".join([*told, found])
+    return whole if hidden is None else whole.replace(str(hidden), "FOLDER")
 
 
 def rounded(value: Any) -> Any:

@@ -17,8 +17,8 @@ from gossamer.train import MLP, ManyResult, sweep
 from gossamer.train.data.samples import Samples
 from gossamer.train.estimator import _OF_SCIKIT_LEARN, shared_with_scikit_learn
 from gossamer.train.network import TrainedNetwork, determination
-from tests.outcomes import outcome
 from tests.recorded import Recorded, as_text, digest
+from tests.recorded.outcomes import outcome
 from tests.train.frames import Frame
 from tests.train.small import X, Y, numbers_text, small_mlp
 
@@ -39,15 +39,15 @@ def test_predictors(recorded: Recorded) -> None:
     for (name, mlp), (given, x) in itertools.product(networks.items(), inputs.items()):
         for method in ("predict", "predict_proba", "predict_log_proba"):
             found[f"{name} {method} {given}"] = outcome(
-                lambda mlp=mlp, method=method, x=x: getattr(mlp, method)(x), None,
-                lambda y: f"{y.dtype}{list(y.shape)} " + (
+                lambda mlp=mlp, method=method, x=x: getattr(mlp, method)(x),
+                text=lambda y: f"{y.dtype}{list(y.shape)} " + (
                     numbers_text(y, 2) if y.dtype.kind == "f" else as_text(y.tolist())))
         for wanted, weights in (([0, 1, 0], None), ([0, 1, 0], [1, 2, 0]), ([[0], [1], [2]], None),
                                 ([*"aba"], None), ([0.5, 1, 2], [1, 1, 2]), ([0, 1], None),
                                 ([], None), (np.eye(3)[:, :2], None)):
             found[f"{name} score {given} {as_text(np.asarray(wanted).tolist())} {weights}"] = (
                 outcome(lambda mlp=mlp, x=x, wanted=wanted, weights=weights: mlp.score(
-                    x, wanted, weights), None, lambda score: f"{score:.3g}"))
+                    x, wanted, weights), text=lambda score: f"{score:.3g}"))
         found[f"{name} facts"] = f"{mlp._learns_numbers} {mlp.__sklearn_is_fitted__()} {mlp!r}"
     outputs = np.array([[1, -1, 3.0], [0, 0, 0], [-1, -2, -3], [2, 0, 2]], np.float32)
     mlp = networks["labels squared"]

@@ -17,8 +17,8 @@ import pytest
 
 from gossamer.train import many_on_ray, sweep, train_many
 from gossamer.train.loop import train_loop
-from tests.outcomes import outcome
 from tests.recorded import Recorded
+from tests.recorded.outcomes import outcome
 from tests.train.frames import Frame
 from tests.train.small import X, Y, numbers_text, small_mlp, trained_text
 
@@ -51,7 +51,7 @@ def test_trainings(tmp_path: Path, recorded: Recorded) -> None:
             mlp = small_mlp(**values)
             found[f"{index} {kind} {validation} {weights is None}"] = outcome(
                 lambda mlp=mlp, x=x, kind=kind, pair=pair, weights=weights: mlp.fit(
-                    x, Y[kind], weights, validation=pair), tmp_path, trained_text) + (
+                    x, Y[kind], weights, validation=pair), hidden=tmp_path, text=trained_text) + (
                 f" then {mlp.n_iter_} epochs" if hasattr(mlp, "n_iter_") and index > 19 else "")
     recorded("trainings", found)
 
@@ -72,11 +72,11 @@ def test_progress_and_checkpoints(tmp_path: Path, recorded: Recorded) -> None:
 
         pair = (X + 0.25, Y[kind]) if validates else None
         first = outcome(partial(small_mlp(keep=keep).fit, X, Y[kind], validation=pair,
-                                on_epoch=told, checkpoint=file), tmp_path, trained_text)
+                                on_epoch=told, checkpoint=file), hidden=tmp_path, text=trained_text)
         resumed = outcome(partial(small_mlp(keep=keep, epochs=5).fit, X, Y[kind], validation=pair,
-                                  checkpoint=file, resume=True), tmp_path, trained_text)
+                                  checkpoint=file, resume=True), hidden=tmp_path, text=trained_text)
         other = outcome(partial(small_mlp(keep=keep).fit, X, Y[kind], validation=(X, Y[kind]),
-                                checkpoint=file, resume=True), tmp_path, trained_text)
+                                checkpoint=file, resume=True), hidden=tmp_path, text=trained_text)
         found[f"{keep} {validates} {stop} {kind}"] = " / ".join([*lines, first, resumed, other])
     found["no file"] = outcome(lambda: small_mlp().fit(X, Y["labels"], resume=True))
     recorded("trainings_resumed", found)
@@ -99,12 +99,12 @@ def test_partial_trainings(recorded: Recorded) -> None:
     for turn, (first, second) in enumerate(itertools.product(calls, repeat=2)):
         for name, later in (("", ""), (list(settings)[turn % 7], list(settings)[turn // 2 % 7])):
             mlp = small_mlp(**settings[name])
-            texts = [outcome(lambda mlp=mlp, first=first: mlp.partial_fit(*calls[first]), None,
-                             lambda mlp: "fine")]
+            texts = [outcome(lambda mlp=mlp, first=first: mlp.partial_fit(*calls[first]),
+                             text=lambda mlp: "fine")]
             mlp.set_params(**settings[later])
             texts.append(outcome(
-                lambda mlp=mlp, second=second: mlp.partial_fit(*calls[second]), None,
-                lambda mlp, second=second: trained_text(mlp, calls[second][0])))
+                lambda mlp=mlp, second=second: mlp.partial_fit(*calls[second]),
+                text=lambda mlp, second=second: trained_text(mlp, calls[second][0])))
             found[f"{first}, {second}, {name}, {later}"] = "; ".join(texts)
     recorded("trainings_in_parts", found)
 
@@ -133,7 +133,7 @@ def test_many_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         "diverging": [small_mlp(learning_rate=1e30, optimiser="sgd"), small_mlp(target_error=9.0)],
         "all diverge": sweep(small_mlp(optimiser="sgd"), {"learning_rate": [1e30, 1e31]}),
         "none": [], "number": [3], "unknown": [{"layers": 3}],
-        "wrong": [base, small_mlp(momentum=3.0)], "sized": [small_mlp(sizes=(3, 2), hidden=None)]}
+        "wrong": [base, small_mlp(momentum=3.0)], "sized": [small_mlp(sizes=(3, 2))]}
     found = {}
     for (name, many), kind, folds in itertools.product(
             configs.items(), ("labels", "numbers"), (None, 1, 2, 3, 12, 13, 2.5)):
@@ -141,17 +141,18 @@ def test_many_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
             continue
         found[f"{name}, {kind}, {folds} folds"] = outcome(
             lambda many=many, kind=kind, folds=folds: train_many(many, X, Y[kind], folds=folds),
-            None, _rows)
+            text=_rows)
         if folds is None:
             found[f"{name}, {kind}, validated"] = outcome(
                 lambda many=many, kind=kind: train_many(
                     many, X, Y[kind], validation=(X + 0.5, Y[kind]), sample_weight=[1, 2] * 6),
-                None, _rows)
+                text=_rows)
     for index, values in enumerate(({"resume": True}, {"folds": 2, "validation": (X, Y["labels"])},
                                     {"resume": True, "checkpoint": tmp_path / "none"},
                                     {"checkpoint": tmp_path / "no" / "folder"})):
         found[f"wrong {index}"] = outcome(
-            lambda values=values: train_many([base], X, Y["labels"], **values), tmp_path, _rows)
+            lambda values=values: train_many([base], X, Y["labels"], **values),
+            hidden=tmp_path, text=_rows)
     step = train_loop.TrainLoop.step
     for stop, folds in itertools.product((1, 2, 3, 4, 5), (None, 2)):
         folder, begun = tmp_path / f"{stop}{folds}", SimpleNamespace(epochs=0)
@@ -169,8 +170,9 @@ def test_many_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         monkeypatch.setattr(train_loop.TrainLoop, "step", step)
         names = sorted(path.name for path in folder.iterdir())
         resumed = outcome(lambda folds=folds, folder=folder, many=many: train_many(
-            many, X, Y["labels"], folds=folds, checkpoint=folder, resume=True), tmp_path, _rows)
-        notes = " ".join(caught.value.__notes__).replace(str(folder), "DIR")
+            many, X, Y["labels"], folds=folds, checkpoint=folder, resume=True),
+            hidden=tmp_path, text=_rows)
+        notes = " ".join(caught.value.__notes__).replace(str(folder), "FOLDER")
         result: Any = vars(caught.value)["result"]
         found[f"stopped {stop} {folds}"] = f"{_rows(result)} | {names} {notes} | {resumed}"
     recorded("trainings_of_many", found)
@@ -201,7 +203,7 @@ def test_shares_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
             (place / "share-00001" / "0.checkpoint").touch()  # type: ignore[operator]
         text = outcome(partial(
             many_on_ray.rows_and_networks, list(range(count)), address, place, resume, trained,
-            {"folds": 2}), tmp_path,
-            lambda pair: f"{[row['config'] for row in pair[0]]} {' '.join(pair[1])}")
+            {"folds": 2}), hidden=tmp_path,
+            text=lambda pair: f"{[row['config'] for row in pair[0]]} {' '.join(pair[1])}")
         found[f"{count} {address} {folder} {resume}"] = f"{text} from {' | '.join(calls)}"
     recorded("cluster_shares", found)

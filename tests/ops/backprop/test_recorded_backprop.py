@@ -25,8 +25,8 @@ from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES, OUTPUTS, Backprop
 from gossamer.ops.backprop.reference import reference
 from gossamer.ops.weights import Weights
 from tests.ops.candidates import DEVICES, NamingDevice, described, stated
-from tests.outcomes import outcome
 from tests.recorded import Recorded, digest
+from tests.recorded.outcomes import outcome
 from tests.simulated.device import H200, OPENCL
 
 INPUTS = (1, 2, 4, 7, 8, 9, 31, 32, 33, 127, 128, 129, 500, 784, 1024, 4000)
@@ -146,7 +146,7 @@ def test_problems_and_their_errors(recorded: Recorded) -> None:
                     {"samples": -1}, {"networks": -1}, {"rows": 0, "samples": 0, "networks": 0},
                     {"density": 0.0}, {"density": 1.0}, {"density": 1.01}, {"density": 1e-9}):
         found[str(changed).replace(": ", " ")] = outcome(lambda changed=changed: BackpropProblem(
-            **{"sizes": (3, 2), "rows": 1, "samples": 1, **changed}), None, stated)
+            **{"sizes": (3, 2), "rows": 1, "samples": 1, **changed}), text=stated)
     rng = np.random.default_rng(0)
     problem = BackpropProblem((5, 3, 2), 6, 4)
     for rows, share, kind in itertools.product((0, 1, 999, 1000, 1001, 2000, 2500),

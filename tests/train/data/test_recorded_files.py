@@ -15,8 +15,8 @@ from PIL import Image
 
 from gossamer.train.data import idx_files, image_folders, npz_files, sources
 from gossamer.train.data.columns import CellRules
-from tests.outcomes import outcome
 from tests.recorded import Recorded
+from tests.recorded.outcomes import outcome
 from tests.train.dataset_texts import both_text, dataset_text
 
 
@@ -47,7 +47,7 @@ def test_idx_files(tmp_path: Path, recorded: Recorded) -> None:
             for name in whole if what == "whole" else ("images-idx3",):
                 found[f"{what}, {name}, limit {limit}"] = outcome(
                     lambda name=name, limit=limit: idx_files.read(
-                        tmp_path / f"a-{name}-ubyte", limit), tmp_path, dataset_text)
+                        tmp_path / f"a-{name}-ubyte", limit), hidden=tmp_path, text=dataset_text)
     recorded("idx_files", found)
 
 
@@ -68,8 +68,8 @@ def test_names_of_idx_files(tmp_path: Path, recorded: Recorded) -> None:
             (folder / partner).write_bytes(_idx((2,) if is_image else (2, 2, 1)))
         found[f"{name} with {partner}"] = " ".join([
             str(idx_files.is_named_so(name)), str(idx_files.holds_images(name)),
-            outcome(lambda folder=folder, name=name: sources.load(folder / name), folder,
-                    both_text)])
+            outcome(lambda folder=folder, name=name: sources.load(folder / name), hidden=folder,
+                    text=both_text)])
     recorded("idx_names", found)
 
 
@@ -118,13 +118,13 @@ def test_npz_files(tmp_path: Path, recorded: Recorded) -> None:
         for limit, numbers in itertools.product((None, 3), (False, True)):
             found[f"{name}, limit {limit}{', numbers' * numbers}"] = outcome(
                 lambda limit=limit, numbers=numbers: npz_files.read(path, limit, numbers),
-                tmp_path, both_text)
+                hidden=tmp_path, text=both_text)
     np.savez(path, x=np.zeros((4, 3)), y=np.zeros(4))
     content = path.read_bytes()
     for end in (0, 1, 100, len(content) - 1):
         path.write_bytes(content[:end])
         # zipfile's words may differ between versions of Python
-        text = outcome(lambda: npz_files.read(path, None), tmp_path, both_text)
+        text = outcome(lambda: npz_files.read(path, None), hidden=tmp_path, text=both_text)
         found[f"cut to {end}"] = text.partition(" (")[0]
     recorded("npz_files", found)
 
@@ -153,12 +153,12 @@ def test_folders_of_pictures(tmp_path: Path, recorded: Recorded) -> None:
                 (folder / name / "note.txt").write_text("")
             for limit in (None, 1, 2, 3, 4) if counts == (1, 2, 3) else (None,):
                 found[f"{','.join(classes)} {counts} limit {limit}"] = outcome(
-                    lambda folder=folder, limit=limit: image_folders.read(folder, limit), folder,
-                    dataset_text)
+                    lambda folder=folder, limit=limit: image_folders.read(folder, limit),
+                    hidden=folder, text=dataset_text)
     _picture(tmp_path / "colour" / "1", "a.png", (1, 2, 3), 9)
     _picture(tmp_path / "colour" / "1", "b.png", (1, 2), 9)
-    found["colour"] = outcome(lambda: image_folders.read(tmp_path / "colour", None), tmp_path,
-                              dataset_text)
+    found["colour"] = outcome(lambda: image_folders.read(tmp_path / "colour", None),
+                              hidden=tmp_path, text=dataset_text)
     recorded("picture_folders", found)
 
 
@@ -177,7 +177,7 @@ def test_parts_of_folders(tmp_path: Path, recorded: Recorded) -> None:
             (folder / name).mkdir() if name.endswith("/") else (folder / name).touch()
         found[" ".join([str(case), *taken])] = outcome(
             lambda folder=folder: [None if path is None else str(path)
-                                   for path in sources.parts(folder)], folder).replace(
+                                   for path in sources.parts(folder)], hidden=folder).replace(
             f"'{folder}'", "itself")
     recorded("folder_parts", found)
 
@@ -210,5 +210,5 @@ def test_what_is_loaded(tmp_path: Path, recorded: Recorded) -> None:
         found[f"{name} {label}{' numbers' * of_numbers} {rule}"] = outcome(
             lambda name=name, label=label, of_numbers=of_numbers, cells=cells: sources.load(
                 tmp_path / name, label=label, limit=2 if name == "n.csv" else None,
-                numbers=of_numbers, cells=cells), tmp_path, both_text)
+                numbers=of_numbers, cells=cells), hidden=tmp_path, text=both_text)
     recorded("loaded", found)

@@ -21,8 +21,8 @@ from gossamer.train.data.preparation import Preparation
 from gossamer.train.data.samples import Samples, found_classes, samples, validation_samples
 from gossamer.train.data.scaling import Scaling
 from gossamer.train.data.weights import checked_weights, with_classes
-from tests.outcomes import outcome
 from tests.recorded import Recorded, as_text, digest
+from tests.recorded.outcomes import outcome
 from tests.train.dataset_texts import array_text, dataset_text
 from tests.train.frames import Frame
 
@@ -72,7 +72,7 @@ def test_labels_and_targets(recorded: Recorded) -> None:
             found[f"{name}, {'-'.join(map(str, sizes))}, {task}, {class_name}"] = outcome(
                 lambda y=y, sizes=sizes, task=task, classes=classes: samples(
                     X, y, sizes, classes, "validation " * (classes is not None), task),
-                None, samples_text)
+                text=samples_text)
     for count in (9, 10, 11, 12):
         for outputs in (None, count - 1, count, count + 1):
             for first in (0, 1, -1):
@@ -106,12 +106,12 @@ def test_matrices(recorded: Recorded) -> None:
             MATRICES.items(), (None, 3, 4), ("x", "validation y")):
         found[f"{name}, {columns}, {what}"] = outcome(
             lambda values=values, columns=columns, what=what: matrix(values, columns, what),
-            None, lambda array: f"{array_text(array)} {array.flags.c_contiguous}")
+            text=lambda array: f"{array_text(array)} {array.flags.c_contiguous}")
     for name, values in MATRICES.items():
         for sizes in ((), (3, 2), (2, 2)):
             found[f"samples of {name}, {sizes}"] = outcome(
-                lambda values=values, sizes=sizes: samples(values, [0, 1, 0, 1], sizes), None,
-                samples_text)
+                lambda values=values, sizes=sizes: samples(values, [0, 1, 0, 1], sizes),
+                text=samples_text)
     large = np.zeros((65538, 1))
     for row in (65534, 65535, 65536, 65537):
         large[row] = NAN
@@ -138,14 +138,14 @@ def test_weights(recorded: Recorded) -> None:
             [1, 1, INF, 1], [1, 2, 3], [[1, 2, 3, 4]], 2.0, [True, False, True, True],
             ["1", "2", "3", "4"], [1j, 1, 1, 1], [1e-30, 1e30, 0, 0], [0, 0, 0, 1e-9])):
         found[f"sample {index} {weights}".replace(": ", " ")] = outcome(
-            lambda weights=weights: checked_weights(weights, 4), None, array_text)
+            lambda weights=weights: checked_weights(weights, 4), text=array_text)
     for given in (None, np.array([1, 3, 0, 0], np.float32)):
         for by_class in ("balanced", "equal", None, {}, {3: 2}, {7: 0}, {3: 0, 7: 0}, {9: 5},
                          {8: 1}, {3: -1}, {3: INF}, {3: NAN}, {3: "2"}, {3: np.float32(2)},
                          {3: True, 7: 3}, {"3": 1}, 2, {3: 0.5, 7: 2, 9: 0}):
             found[f"class {by_class} {given is None}".replace(": ", "=")] = outcome(
                 lambda given=given, by_class=by_class: with_classes(
-                    given, by_class, labels, classes), None, array_text)
+                    given, by_class, labels, classes), text=array_text)
     for name, y in (("labels", [3, 7, 7, 3]), ("numbers", [0.5, 1, 2, 3])):
         data = samples(X, y, (), sample_weight=[1, 0, 2, 1])
         for loss in ("cross_entropy", "squared_error"):
@@ -195,10 +195,10 @@ def test_validation_samples(recorded: Recorded) -> None:
         for x_name, x in (("array", X), ("frame", Frame([*"abc"], X)), ("narrow", X[:, :2])):
             found[f"{kind}, {name}, {task}, {x_name}"] = outcome(
                 lambda x=x, y=y, data=data, task=task: validation_samples(
-                    (x, y), (3, data.shape.outputs), data, task), None, samples_text)
+                    (x, y), (3, data.shape.outputs), data, task), text=samples_text)
     for index, pair in enumerate((X, (X,), (X, 1, 2), [X, [0, 1, 2, 0]], None, "xy")):
         found[f"pair {index}"] = outcome(lambda pair=pair: validation_samples(
-            pair, (3, 3), trained["labels"]), None, samples_text)
+            pair, (3, 3), trained["labels"]), text=samples_text)
     recorded("validation_samples", found)
 
 
@@ -210,8 +210,8 @@ def test_parts_of_data(recorded: Recorded) -> None:
                        np.arange(count) % 3 if count % 2 else np.arange(count) / 2, None, False,
                        "FILE")
         found[f"split {count} {fraction} {seed}"] = outcome(
-            lambda data=data, fraction=fraction, seed=seed: split(data, fraction, seed), None,
-            lambda parts: f"{array_text(parts[0].x[:, 0])} {array_text(parts[1].y)} "
+            lambda data=data, fraction=fraction, seed=seed: split(data, fraction, seed),
+            text=lambda parts: f"{array_text(parts[0].x[:, 0])} {array_text(parts[1].y)} "
                           f"{parts[1].source} {parts[0].labelled} {parts[0].names}")
     for features in (0, 1, 4, 49, 63, 64, 65, 80, 81, 784, 785):
         found[f"features {features}"] = str(picture_shape(features))
@@ -238,13 +238,13 @@ def test_preparations(recorded: Recorded) -> None:
         preparation = Preparation(scale, threshold, pad, shape)
         x = np.array([x_values] * 2 if x_values else np.zeros((0, 4)), np.float32)
         found[f"{x_values} {scale} {threshold} {pad} {shape}"] = outcome(
-            lambda x=x, preparation=preparation: preparation(x, "FILE"), None, array_text)
+            lambda x=x, preparation=preparation: preparation(x, "FILE"), text=array_text)
     data = Dataset(np.full((2, 4), 255, np.float32), np.arange(2), (2, 2), True, "FILE")
     for scale, pad, shape in itertools.product((False, True), (None, (3, 3)), ((2, 2), None)):
         steps = Preparation(scale, None, pad, (1, 4))
         given = Dataset(data.x, data.y, shape, True, "FILE")
         found[f"prepared {scale} {pad} {shape}"] = outcome(
-            lambda given=given, steps=steps: prepared(given, steps), None, dataset_text)
+            lambda given=given, steps=steps: prepared(given, steps), text=dataset_text)
     shown = {name: as_text(vars(Preparation())[name]) for name in vars(Preparation())}
     found["default"] = str(shown).replace(": ", "=")
     recorded("preparations", found)

@@ -14,8 +14,8 @@ from gossamer.model.metadata import Column
 from gossamer.train.data import csv_files
 from gossamer.train.data.columns import CellRules, encoded, learnt
 from gossamer.train.data.dataset import Dataset
-from tests.outcomes import outcome
 from tests.recorded import Recorded, digest
+from tests.recorded.outcomes import outcome
 from tests.train.dataset_texts import array_text, columns_text, dataset_text
 
 HEADINGS: dict[str, list[str]] = {
@@ -47,7 +47,8 @@ def test_headings_and_labels(tmp_path: Path, recorded: Recorded) -> None:
             rows = [names, *_rows(count)] if names else _rows(count)
             path.write_text(_lines(rows, delimiter))
             found[f"{heading}, label {label}, {count} rows"] = outcome(
-                lambda label=label: csv_files.read(path, label, None), tmp_path, dataset_text)
+                lambda label=label: csv_files.read(path, label, None),
+                hidden=tmp_path, text=dataset_text)
     recorded("csv_headings", found)
 
 
@@ -69,7 +70,7 @@ def test_cells_that_are_no_numbers(tmp_path: Path, recorded: Recorded) -> None:
             found[f"{name}, {rule}, label {label}, {'numbers' if numbers else 'classes'}, "
                   f"{heading} headings"] = outcome(
                 lambda label=label, numbers=numbers, rule=rule: csv_files.read(
-                    path, label, None, numbers, RULES[rule]), tmp_path, dataset_text)
+                    path, label, None, numbers, RULES[rule]), hidden=tmp_path, text=dataset_text)
     recorded("csv_cells", found)
 
 
@@ -94,8 +95,8 @@ def test_drawn_tables(tmp_path: Path, recorded: Recorded) -> None:
         limit = [None, 1, max(1, count - 1), count, count + 1][rng.integers(5)]
         numbers = bool(rng.random() < 0.3)
         found[f"{case} {text!r} {label} {limit} {rule}{' numbers' * numbers}"] = outcome(
-            partial(csv_files.read, path, label, limit, numbers, RULES[rule]), tmp_path,
-            dataset_text)
+            partial(csv_files.read, path, label, limit, numbers, RULES[rule]), hidden=tmp_path,
+            text=dataset_text)
     recorded("csv_drawn", found)
 
 
@@ -108,21 +109,22 @@ def test_tables_as_wide_as_pictures(tmp_path: Path, recorded: Recorded) -> None:
                                 ["3", *["7"] * (width - 1)]]).replace("4,2", f"4,{cell}"))
         if most in ("127", "128") or (rule == "zero" and width == 65):
             found[f"{width} wide, {cell!r}, {most}, {rule}"] = outcome(
-                lambda cells=cells: csv_files.read(path, "first", None, cells=cells), tmp_path,
-                dataset_text)
+                lambda cells=cells: csv_files.read(path, "first", None, cells=cells),
+                hidden=tmp_path, text=dataset_text)
     for count in (62, 63, 64, 65, 90):
         for label in ("first", "last"):
             path.write_text(_lines([["a" * count, "5", "b"], ["c", "6", "d" * count]]))
             found[f"labels of {count}, {label}"] = outcome(lambda label=label: csv_files.read(
-                path, label, None, cells=CellRules(one_hot=True)), tmp_path, dataset_text)
+                path, label, None, cells=CellRules(one_hot=True)),
+                hidden=tmp_path, text=dataset_text)
     for count in (999, 1000, 1001):
         path.write_text(_lines([["1", f"t{index}"] for index in range(count)]))
         found[f"{count} texts"] = outcome(lambda: csv_files.read(
-            path, "first", None, cells=CellRules(one_hot=True)), tmp_path,
-            lambda data: f"{array_text(data.x)} {digest(data.columns)}")
+            path, "first", None, cells=CellRules(one_hot=True)), hidden=tmp_path,
+            text=lambda data: f"{array_text(data.x)} {digest(data.columns)}")
     for count in (19, 20, 21, 80):
         path.write_text(_lines([[f"n{index}" for index in range(count)]]))
-        found[f"{count} names"] = outcome(lambda: csv_files.read(path, "z", None), tmp_path)
+        found[f"{count} names"] = outcome(lambda: csv_files.read(path, "z", None), hidden=tmp_path)
     recorded("csv_wide", found)
 
 
@@ -141,8 +143,8 @@ def test_inputs_of_a_network(tmp_path: Path, recorded: Recorded) -> None:
             case = f"{width} wide, {heading} headings, label {label}, {numbers} {name}, {cell!r}"
             found[case] = outcome(
                 lambda label=label, numbers=numbers, name=name: csv_files.read_inputs(
-                    path, numbers, label, known[name]), tmp_path,
-                lambda pair: f"{array_text(pair[0])} {pair[1]}")
+                    path, numbers, label, known[name]), hidden=tmp_path,
+                text=lambda pair: f"{array_text(pair[0])} {pair[1]}")
     recorded("csv_inputs", found)
 
 
@@ -168,5 +170,5 @@ def test_columns_are_learnt_and_encoded(recorded: Recorded) -> None:
                 return "; ".join([columns_text(columns), *(dataset_text(encoded(each, columns))
                                                            for each in (data, later, unnamed))])
             if case % 4 == 0 or impute == ("mean", "median", "zero")[case % 3]:
-                found[f"{case} {impute}"] = outcome(text, None, str)
+                found[f"{case} {impute}"] = outcome(text, text=str)
     recorded("columns_encoded", found)

@@ -14,8 +14,8 @@ import pytest
 from gossamer.model.metadata import Column
 from gossamer.train import MLP, Preparation
 from gossamer.train.export import curve, onnx_file, preparation_nodes
-from tests.outcomes import outcome
 from tests.recorded import Recorded, as_text, digest
+from tests.recorded.outcomes import outcome
 from tests.train.frames import Frame
 
 
@@ -60,7 +60,7 @@ def test_models(recorded: Recorded) -> None:
             preparation_nodes.put_before(model, preparation)
             return model
 
-        found[f"{index} {last} {name}"] = outcome(made, None, _model_text)
+        found[f"{index} {last} {name}"] = outcome(made, text=_model_text)
     for count in (1, 3):
         layers = [(np.ones((6, 6), np.float32), np.zeros(6, np.float32))] * count
         found[f"{count} layers"] = _model_text(onnx_file.model(
@@ -86,12 +86,12 @@ def test_saved_networks(tmp_path: Path, recorded: Recorded) -> None:
             mlp.save_onnx(tmp_path / "n.onnx", preparation)
             return onnx.load(tmp_path / "n.onnx")
 
-        found[f"{name} {index}"] = outcome(saved, tmp_path, _model_text)
+        found[f"{name} {index}"] = outcome(saved, hidden=tmp_path, text=_model_text)
         if preparation is None:
             found[f"{name} graph"] = as_text(mlp.to_graph().metadata)
             for wrong in ("n.txt", "no/n.onnx", "n.ONNX"):
                 found[f"{name} {wrong}"] = outcome(
-                    lambda mlp=mlp, wrong=wrong: mlp.save_onnx(tmp_path / wrong), tmp_path)
+                    lambda mlp=mlp, wrong=wrong: mlp.save_onnx(tmp_path / wrong), hidden=tmp_path)
     recorded("saved_networks", found)
 
 

@@ -24,8 +24,8 @@ from gossamer.train.loop import algorithm_choice
 from gossamer.train.loop.algorithm_choice import AlgorithmChoice, choose
 from gossamer.train.loop.trainer import Trainer
 from tests.ops.candidates import DEVICES, NamingDevice
-from tests.outcomes import outcome
 from tests.recorded import Recorded, as_text, digest
+from tests.recorded.outcomes import outcome
 from tests.simulated.device import OPENCL
 
 PROBLEMS: list[dict[str, Any]] = [
@@ -65,10 +65,10 @@ def test_what_is_chosen(recorded: Recorded) -> None:
         problem = BackpropProblem(**{"sizes": (20, 5, 3), "rows": 9, "samples": samples, **values})
         found[f"{index} {name} {samples} {algorithm}"] = outcome(
             lambda problem=problem, device=device, algorithm=algorithm: choose(
-                problem, device, None, algorithm), None, _text)
+                problem, device, None, algorithm), text=_text)
     for index, effort in enumerate(("quickly", "", 3)):
         found[f"effort {index}"] = outcome(
-            lambda effort=effort: choose(problem, devices["host"], effort, None), None, _text)
+            lambda effort=effort: choose(problem, devices["host"], effort, None), text=_text)
     recorded("algorithm_choices", found)
 
 
@@ -110,7 +110,7 @@ def test_what_is_measured(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -
             problem = BackpropProblem(**{"sizes": (20, 5, 3), "rows": 9, "samples": 60_000,
                                          **values})
             text = outcome(lambda problem=problem, device=device: choose(
-                problem, device, "quick", None), None, _text)
+                problem, device, "quick", None), text=_text)
             if turn % 4 == 0 or name == "h200":
                 found[f"{factors} {name} {values}".replace(": ", "=")] = f"{text}; {seen}"
     recorded("algorithms_measured", found)

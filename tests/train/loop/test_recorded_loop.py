@@ -24,8 +24,8 @@ from gossamer.train.loop.checkpoint import Checkpointer
 from gossamer.train.loop.settings import Settings
 from gossamer.train.loop.train_loop import TrainLoop
 from gossamer.train.loop.train_state import Best, TrainState, Validation
-from tests.outcomes import outcome
 from tests.recorded import Recorded, as_text, digest
+from tests.recorded.outcomes import outcome
 
 
 class _Trainer:
@@ -219,7 +219,8 @@ def test_checkpoints(tmp_path: Path, recorded: Recorded) -> None:
     settings = _state().settings
 
     def loaded(settings: Settings = settings) -> str:
-        return outcome(lambda: checkpoint.load(path, settings, "digest"), tmp_path, _state_text)
+        return outcome(lambda: checkpoint.load(path, settings, "digest"),
+                       hidden=tmp_path, text=_state_text)
 
     for key, values in HEADERS.items():
         for value in values:
@@ -246,17 +247,17 @@ def test_checkpoints(tmp_path: Path, recorded: Recorded) -> None:
                 len(checkpoint._MAGIC), len(checkpoint._MAGIC) + 31, len(content) - 1):
         path.write_bytes(content[:end])
         found[f"cut to {end - len(content) if end > 100 else end}"] = (
-            f"{loaded()}; {outcome(lambda: bool(Checkpointer(path, '')), tmp_path)}")
+            f"{loaded()}; {outcome(lambda: bool(Checkpointer(path, '')), hidden=tmp_path)}")
     for start in (b"gossamer checkpoint 2\n", b"gossamer checkpoint", b"gossamer checkpoinT 3\n",
                   b"other"):
         path.write_bytes(start)
         found[f"begins {start.decode().strip()}"] = (
-            f"{loaded()}; {outcome(lambda: bool(Checkpointer(path, '')), tmp_path)}")
+            f"{loaded()}; {outcome(lambda: bool(Checkpointer(path, '')), hidden=tmp_path)}")
     for place in (tmp_path, tmp_path / "no" / "c", tmp_path / "new"):
         found[f"at {place.name if place != tmp_path else 'DIR'} {place.parent.name == 'no'}"] = (
-            outcome(lambda place=place: bool(Checkpointer(place, "")), tmp_path))
+            outcome(lambda place=place: bool(Checkpointer(place, "")), hidden=tmp_path))
         found[f"from {place.name if place != tmp_path else 'DIR'} {place.parent.name == 'no'}"] = (
-            outcome(lambda place=place: checkpoint.load(place, settings, ""), tmp_path))
+            outcome(lambda place=place: checkpoint.load(place, settings, ""), hidden=tmp_path))
     recorded("checkpoints", found)
 
 
@@ -280,7 +281,7 @@ def test_when_checkpoints_are_written(tmp_path: Path, monkeypatch: pytest.Monkey
             state = _state(False)
             state.epochs_done = epoch
             lines.append(outcome(lambda checkpointer=checkpointer, state=state: checkpointer.write(
-                state), folder).replace("None", "."))
+                state), hidden=folder).replace("None", "."))
         found[f"{fails}"] = f"{now.written} {' '.join(lines)}"
     recorded("checkpoints_written", found)
 

@@ -17,8 +17,8 @@ from gossamer.train.loop import memory
 from gossamer.train.loop.schedule import factor, name
 from gossamer.train.loop.settings import Settings, given_sizes, units
 from gossamer.train.loop.train_state import TrainState, Validation
-from tests.outcomes import outcome
 from tests.recorded import Recorded, as_text, digest
+from tests.recorded.outcomes import outcome
 
 
 def _halved(epochs: int) -> float:
@@ -97,7 +97,7 @@ def test_settings(recorded: Recorded) -> None:
     for number, values in enumerate(_choices()):
         shape = shapes[number % 3]
         found[f"{number} {_case(values)}"] = outcome(
-            lambda values=values, shape=shape: _of(values, shape), None, _settings_text)
+            lambda values=values, shape=shape: _of(values, shape), text=_settings_text)
     for sizes, hidden in itertools.product(VALUES["sizes"], VALUES["hidden"]):
         mlp = MLP(sizes, hidden=hidden)
         found[f"units {_case({'sizes': sizes, 'hidden': hidden})}"] = (
