@@ -58,7 +58,9 @@ class HostIm2col(Algorithm):
             return
         plane = problem.out_height * problem.out_width
         product = y.reshape(problem.batch, problem.groups, -1, plane)
-        if problem.is_pointwise:
+        if problem.depth == 0:
+            product[...] = 0
+        elif problem.is_pointwise:
             with threads_of(state.variant):
                 np.matmul(matrix, x.reshape(problem.batch, problem.groups, -1, plane), out=product)
         else:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
+from gossamer.device.host import HostDevice
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d import OP
@@ -199,3 +200,11 @@ def test_the_reference_counts_its_work() -> None:
     assert problem.least_bytes == 4 * (2 * 4 * 36 + 8 * 4 * 9 + 8 + 2 * 8 * 16)
     assert problem.describe() == "3x3 4x6x6 -> 8x4x4"
     assert isinstance(Variant((), problem.inputs, problem.outputs).config_text, str)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_no_input_channels_on_the_host(kernel: int) -> None:
+    """Results are those of the epilogue for zeros."""
+    problem = Conv2dProblem(2, 0, 6, 5, 4, (kernel, kernel), (1, 1), (0, 1, 0, 1), (1, 1), 1,
+                            BIAS_CLIP)
+    check_some(problem, HostDevice(), (0,))
