@@ -284,6 +284,13 @@ def test_wrong_options(options: dict[str, Any], message: str, tmp_path: Path) ->
         Batcher(plan, **options)
 
 
+@pytest.mark.parametrize(("most", "sizes"), [
+    (1, [1]), (2, [1, 2]), (3, [1, 2]), (4, [1, 2, 4]), (7, [1, 2, 4]), (8, [1, 2, 4, 8])])
+def test_batch_sizes_up_to_the_largest(most: int, sizes: list[int], tmp_path: Path) -> None:
+    with Batcher(compiled(small(), find("host"), tmp_path), most=most, latency=10) as batcher:
+        assert list(batcher.times) == sizes
+
+
 def test_a_closed_plan_makes_no_batcher(tmp_path: Path) -> None:
     plan = compiled(small(), find("host"), tmp_path)
     plan.close()
