@@ -172,6 +172,15 @@ def test_table(tiny, photo):
     assert sum(row["share"] for row in report["rows"]) == pytest.approx(1)
 
 
+def test_a_network_without_classes(tmp_path, photo):
+    nodes = [onnx.helper.make_node("Conv", ["x", "w"], ["y"], name="first", pads=[1, 1, 1, 1])]
+    path = save_network(tmp_path / "net.onnx", nodes=nodes, outputs=(("y", ["N", 4, 8, 8]),))
+    common = ("run", path, "--device", "host", "--preprocess", "unit", "--image", photo)
+    document = json.loads(succeeds(*common, "--json").stdout)
+    assert document["results"] == [] and set(document["outputs"]) == {"y"}
+    assert "%" not in (text := succeeds(*common).stdout) and "y" in text
+
+
 def test_open_shapes_are_given_on_the_command_line(tmp_path, photo):
     path = save_network(tmp_path / "open.onnx", inputs=("N", 3, "H", "W"))
     words = ("run", path, "--device", "host", "--preprocess", "unit", "--image", photo)

@@ -1,4 +1,4 @@
-"""Epilogues and packed weights of inverted_residual_mma."""
+"""Epilogues, packed weights and sizes of inverted_residual_mma."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from gossamer.ops.fused.inverted_residual.block import block_of
 from gossamer.ops.fused.inverted_residual.macros import block_macros, without_bias
 from gossamer.ops.fused.inverted_residual.packing import pack_chunks
 from gossamer.ops.fused.inverted_residual.sizes import BlockTile
+from gossamer.ops.fused.inverted_residual.tiles import fits
 from gossamer.ops.fused.inverted_residual.tiling import BlockTiling
 from tests.ops.fused.blocks import BIAS, BIAS_HARD_SWISH, BIAS_RELU, BIAS_RELU6, block
 from tests.ops.harness import random_weights
+from tests.simulated.device import H200, SM_75
 
 VALUE = np.array([-1.5, 0.25, 7.0], np.float32)
 OPERAND = np.array([0.5, -2.0, 1.0], np.float32)
@@ -97,3 +99,13 @@ def test_tiles_of_16_pixels_hold_the_windows_with_less_than_a_unit_left_over(
         assert windows <= 16 * divided.row_tiles < windows + unit
         at_once.add(divided.expand_tiles)
     assert max(at_once) > 1
+
+
+@pytest.mark.parametrize(("channels", "h200", "sm_75"), [
+    (16, True, True), (128, True, True), (512, True, False), (2048, False, False)])
+def test_blocks_whose_weights_are_too_large_do_not_fit(channels: int, h200: bool,
+                                                       sm_75: bool) -> None:
+    large = block_of(block(1, channels, 2 * channels, channels, (8, 8)), True)
+    assert large is not None
+    assert fits(large, "fp16", H200.limits) == h200
+    assert fits(large, "fp16", SM_75.limits) == sm_75
