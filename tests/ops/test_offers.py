@@ -1,4 +1,4 @@
-"""What the algorithms of the simple ops offer for drawn problems, and the problems' results."""
+"""Offers of the simple ops' algorithms, and results, are recorded for drawn problems."""
 
 from __future__ import annotations
 

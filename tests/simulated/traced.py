@@ -1,5 +1,5 @@
-"""What planning does on its way to a program, and what it leaves behind, as texts that are the same
-in every run."""
+"""Plans, the searches on the way to them, and all that they leave behind become texts that are the
+same in every run."""
 
 from __future__ import annotations
 

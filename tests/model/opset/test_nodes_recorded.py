@@ -1,5 +1,6 @@
-"""What becomes of nodes that no file of ONNX has, or whose inputs follow from shapes: each op with
-each input known and unknown, and how nodes with several inputs mix the images of a batch."""
+"""Records show what becomes of nodes that no file of ONNX has, or whose inputs follow from shapes:
+each op with each input known and unknown, and how nodes with several inputs mix the images of a
+batch."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.model.graph_builder import CHANNELS, SIZE, Builder
 from tests.recorded.varied import Options
 
 READERS = ("alone", "output", "second")
-"""What else reads a value: no node, the network's caller, or another node."""
+"""A value is also read by no other node, by the network's caller, or by another node."""
 
 
 class Pattern(Builder):

@@ -1,4 +1,4 @@
-"""What becomes of a node of every ONNX operator, with attributes and inputs at their bounds."""
+"""Nodes of every ONNX operator are recorded with attributes and inputs at their bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of operators on quantised values, with scales and zero points of every form."""
+"""Operators on quantised values are recorded with scales and zero points of every form."""
 
 from __future__ import annotations
 

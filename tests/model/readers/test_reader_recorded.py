@@ -1,4 +1,4 @@
-"""What the reader of ONNX files gives for interfaces, attributes and constants of every form."""
+"""The reader of ONNX files is recorded for interfaces, attributes and constants of every form."""
 
 from __future__ import annotations
 

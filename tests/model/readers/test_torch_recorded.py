@@ -1,4 +1,4 @@
-"""What the reader of torch's files gives for tensors, pickles and containers at their bounds."""
+"""The reader of torch's files is recorded for tensors, pickles and containers at their bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What algorithms offer for drawn fusions, and for the same fusions with one change."""
+"""Offers of algorithms are recorded for drawn fusions, and for fusions with one change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reader of Darknet's networks gives for every option at and beyond its bounds."""
+"""The reader of Darknet's networks is recorded for every option at and beyond its bounds."""
 
 from __future__ import annotations
 
