@@ -9,7 +9,7 @@ import numpy as np
 from gossamer import errors
 from gossamer.accuracy import normalised_error
 from tests.recorded import Recorded, digest
-from tests.recorded.varied import outcome
+from tests.recorded.outcomes import outcome
 
 
 def shown(text: str) -> str:
@@ -57,5 +57,5 @@ def test_errors_of_results(recorded: Recorded) -> None:
     texts = {}
     for one, other in itertools.product(results, results):
         for images in (None, 1, 2):
-            texts[f"{one} {other} {images}"] = outcome(error_of, one, other, images)
+            texts[f"{one} {other} {images}"] = outcome(error_of, one, other, images, text=str)
     recorded("errors_of_results", texts)

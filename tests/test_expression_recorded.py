@@ -10,7 +10,7 @@ from gossamer.expression import DISCONTINUOUS, FUNCTIONS, Expression, Expression
 from gossamer.model.compose import Composer
 from tests.model.graph_text import expression_text
 from tests.recorded import Recorded
-from tests.recorded.varied import outcome
+from tests.recorded.outcomes import outcome
 
 NUMBERS = (-np.inf, -3.0, -1.0, -0.5, 0.0, 0.25, 1.0, 2.5, 7.0, np.inf, np.nan)
 WHOLE = (-7, -2, -1, 0, 1, 2, 7)
@@ -54,7 +54,7 @@ def test_expressions_that_are_refused(recorded: Recorded) -> None:
             (0, 1, 2), ((), (0,), (1,), (2,), (-1,), (0, 1), (0.0,)),
             ((), (0.5,), (0.0, 1.0), ("a",)), ((), (1,), (2,), (3,), (-1,))):
         texts[f"{inputs} {arguments} {constants} {outputs}"] = " / ".join(
-            outcome(made, inputs, name, arguments, constants, outputs)
+            outcome(made, inputs, name, arguments, constants, outputs, text=str)
             for name in ("relu", "add", "leaky_relu", "clip", "constant"))
     # most cases have one of a few texts, so that a number stands for each text
     number: dict[str, int] = {}

@@ -11,7 +11,7 @@ import numpy as np
 from gossamer import facts
 from gossamer.facts import NONNEGATIVE, PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts, integers, point
 from tests.recorded import Recorded, as_text
-from tests.recorded.varied import outcome
+from tests.recorded.outcomes import outcome
 
 INF = math.inf
 GRID = [
@@ -67,7 +67,7 @@ def test_facts_that_are_refused(recorded: Recorded) -> None:
     steps = (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0, 2.0**-126, 2.0**-127, INF)
     recorded("facts_refused", {
         f"{low:g} {high:g}": " / ".join(
-            outcome(made, low, high, step) for step in steps)
+            outcome(made, low, high, step, text=str) for step in steps)
         for low, high in itertools.product(numbers, numbers)})
 
 
@@ -125,5 +125,5 @@ def drawn(known: ValueFacts) -> list[list[float]]:
 
 def test_draws_are_of_the_facts(recorded: Recorded) -> None:
     recorded("facts_drawn", {
-        shown(known): outcome(drawn, known)
+        shown(known): outcome(drawn, known, text=str)
         for known in GRID})

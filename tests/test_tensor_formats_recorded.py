@@ -10,7 +10,7 @@ import numpy as np
 from gossamer import tensor
 from gossamer.tensor import AXES, Format, TensorSpec, memory_format, pack, unpack
 from tests.recorded import Recorded, as_text
-from tests.recorded.varied import outcome
+from tests.recorded.outcomes import outcome
 
 SHAPES = [(2, 3, 4, 5), (1, 1, 1, 1), (1, 8, 3, 3), (2, 1, 1, 4), (3, 31, 1, 2), (1, 32, 2, 1),
           (2, 33, 1, 1), (1, 64, 1, 2), (1, 65, 2, 2), (0, 3, 2, 2), (2, 0, 2, 2), (5, 7), (1, 64),
@@ -57,7 +57,7 @@ def test_places_in_memory(recorded: Recorded) -> None:
             assert stored.nbytes == spec.nbytes
             assert np.array_equal(unpack(stored, spec), array)
             parts.append(f"{','.join(map(str, spec.stored_shape))} {spec.nbytes} "
-                         f"{outcome(places, spec)[:40]} "
+                         f"{outcome(places, spec, text=str)[:40]} "
                          f"{spec.is_default:d} {memory_format(spec)} "
                          f"{as_text(stored).split()[-1][:4]}")
         texts[str(format_)] = "; ".join(dict.fromkeys(parts))
@@ -85,24 +85,24 @@ def test_formats_that_are_refused(recorded: Recorded) -> None:
     texts = {}
     for layout, dtype in itertools.product(("row", "NCHW", "NHWC", "packed32", "rows"),
                                            ("float32", "bfloat16", "bits", "trits", "floats")):
-        texts[f"{layout} {dtype}"] = outcome(Format, layout, dtype)
+        texts[f"{layout} {dtype}"] = outcome(Format, layout, dtype, text=str)
     for layout, multiple, border, others in itertools.product(
             ("row", "NHWC", "NCHW"), (0, 1, 2),
             ((0, 0, 0, 0), (0, 0, 0, 1), (-1, 0, 0, 0), (1, 0, 0, -1)),
             ((0, 0), (1, 0), (0, 1), (-1, 0), (2, -1))):
         texts[f"{layout} {multiple} {border} {others}"] = outcome(
-            Format, layout, "float32", multiple, border, others)
+            Format, layout, "float32", multiple, border, others, text=str)
     for shape, layout in itertools.product(
             ((), (1,), (2, 3), (2, 3, 4), (2, 3, 4, 5), (1, 2, 3, 4, 5), (-1,), (1, -1, 2, 2),
              (0, 2), (0,)), ("row", "NCHW", "NHWC", "packed32")):
         format_ = Format(layout, "bits" if layout == "packed32" else "float32")
-        texts[f"{shape} {layout}"] = outcome(first_images, shape, format_)
+        texts[f"{shape} {layout}"] = outcome(first_images, shape, format_, text=str)
     for dtype, value in itertools.product(("bits", "trits"), (-1.0, 0.0, 1.0, 2.0)):
         spec = TensorSpec((1, 2), Format("packed32", dtype))
         array = np.array([[1.0, value]])
         texts[f"{dtype} {value}"] = " ".join((
-            outcome(pack, array, spec), str(pack(array, spec, check=False).tolist()),
-            outcome(tensor.logical_view, pack(array, spec, check=False), spec)))
+            outcome(pack, array, spec, text=str), str(pack(array, spec, check=False).tolist()),
+            outcome(tensor.logical_view, pack(array, spec, check=False), spec, text=str)))
     recorded("tensor_refused", texts)
 
 

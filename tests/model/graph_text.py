@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,10 @@ import numpy as np
 from gossamer.expression import Expression
 from gossamer.model.graph import Graph, Node, StaticGraph
 from tests.recorded import as_text, digest
+from tests.recorded.graphs import array_text
 
 _MOST_STEPS = 40
 """The most steps of an expression that are shown."""
-_SHOWN = 4
-"""The most numbers of a constant that are shown; more numbers are shown as a digest."""
 
 
 def expression_text(expression: Expression) -> str:
@@ -43,18 +41,6 @@ def node_text(node: Node, constants: dict[str, np.ndarray]) -> str:
     attributes = " ".join(f"{name}={_text(value)}" for name, value in node.attributes.items())
     name = f"{node.name} " if [node.name] != node.outputs else ""
     return f"{name}{node.op}({inputs}) -> {','.join(node.outputs)} {attributes}".strip()
-
-
-def array_text(array: np.ndarray) -> str:
-    """Returns the dtype, the shape and the numbers, or a digest of these. Numbers have six digits,
-    so that it does not matter in which order a processor adds."""
-    numbers = [f"{number + 0.0:.6g}" for number in array.reshape(-1).tolist()]
-    shape = "x".join(map(str, array.shape))
-    if len(numbers) > _SHOWN:
-        values = hashlib.blake2b(" ".join(numbers).encode(), digest_size=3).hexdigest()
-    else:
-        values = " ".join(numbers)
-    return f"{array.dtype.str[1:]}[{shape}]{{{values}}}"
 
 
 def _text(value: Any) -> str:

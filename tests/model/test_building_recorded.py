@@ -18,9 +18,11 @@ from gossamer.model.choose_outputs import chosen, with_outputs
 from gossamer.model.graph import Graph, Tail, UniqueNames, ValueInfo, new_name
 from gossamer.model.load import expected_models, load
 from gossamer.model.onnx_writer import to_onnx
-from tests.model.graph_text import array_text, graph_text
+from tests.model.graph_text import graph_text
 from tests.recorded import Recorded, digest
-from tests.recorded.varied import Options, outcome, varied
+from tests.recorded.graphs import array_text
+from tests.recorded.outcomes import outcome
+from tests.recorded.varied import Options, varied
 
 
 def test_names(recorded: Recorded) -> None:
@@ -36,7 +38,8 @@ def test_names(recorded: Recorded) -> None:
         for _ in range(count):
             build.output(build.apply("relu", "x"), (None, 3))
         build.constant("c", np.ones((40, 50), np.float64))
-        texts[f"{count} nodes {len(inputs)} inputs"] = f"{build.graph!r} {outcome(build.finish)}"
+        texts[f"{count} nodes {len(inputs)} inputs"] = (
+            f"{build.graph!r} {outcome(build.finish, text=str)}")
     recorded("building_names", texts)
 
 
@@ -133,7 +136,7 @@ def test_layers(recorded: Recorded) -> None:
     for op in LAYER["op"]:
         for case, options in varied({**LAYER, "op": [op]}, 6, 3):
             build = built(options)
-            text = f"{graph_text(build.graph)} / {outcome(written, build.graph)}"
+            text = f"{graph_text(build.graph)} / {outcome(written, build.graph, text=str)}"
             if text not in texts.values():
                 texts[f"{op} {case}"] = text
     for name, function in FUNCTIONS.items():
@@ -141,14 +144,14 @@ def test_layers(recorded: Recorded) -> None:
         values = [build.input(each, (None, 4)) for each in "xyz"[:function.arity]]
         middle = build.apply(name, *values, constants=(0.25, 0.75)[:function.constants])
         build.output(middle, (None, 4))
-        texts[f"function {name}"] = outcome(written, build.graph)
+        texts[f"function {name}"] = outcome(written, build.graph, text=str)
         step = ExpressionStep(name, tuple(range(function.arity)), (0.25, 0.75)[:function.constants])
         for outputs in ((), (function.arity,)):
             build = GraphBuilder("net")
             values = [build.input(each, (None, 4)) for each in "xyz"[:function.arity]]
             build.output(build.elementwise(Expression(function.arity, (
                 step, ExpressionStep("neg", (function.arity,))), outputs), *values), (None, 4))
-            texts[f"function {name} and neg {outputs}"] = outcome(written, build.graph)
+            texts[f"function {name} and neg {outputs}"] = outcome(written, build.graph, text=str)
     recorded("building_layers", texts)
 
 
@@ -163,10 +166,10 @@ def test_outputs_that_are_chosen(recorded: Recorded) -> None:
     graph, texts = build.finish(), {}
     for names in (None, [], "a", ["a"], ["b", "a"], ["d"], ["c"], ["a", "a"], ["e"], ["a", "e"],
                   ["b", "d", "b"], "abc", ("d", "c", "b", "a")):
-        texts[str(names)] = (f"{outcome(chosen_names, names)} "
-                             f"{outcome(text_with_outputs, graph, names)}")
+        texts[str(names)] = (f"{outcome(chosen_names, names, text=str)} "
+                             f"{outcome(text_with_outputs, graph, names, text=str)}")
     graph.tail = Tail(np.zeros(1, np.uint8), {}, (), [], [])
-    texts["with a tail"] = outcome(text_with_outputs, graph, ["a"])
+    texts["with a tail"] = outcome(text_with_outputs, graph, ["a"], text=str)
     recorded("building_outputs", texts)
 
 
@@ -194,7 +197,7 @@ def test_models_that_are_refused(recorded: Recorded, tmp_path: Path,
             ("net", "net.onnx", "none.onnx", "net.cfg", "none.cfg", "net.weights", "net.plan",
              "net.PLAN", "text.txt", "a/b", "yolov9", "net.names", "", "net.onnx.gz", ".onnx"),
             ((), ("net.weights",), ("net.weights", "text.txt", "more")), (None, "net.weights")):
-        text = outcome(load, model, *more, weights=weights)
+        text = outcome(load, model, *more, weights=weights, text=str)
         # the kinds of models are in the middle
         texts[f"{model} {len(more)} {weights}"] = (
             f"{text[:80]}...{text[-100:]}" if len(text) > 250 else text)
@@ -203,15 +206,16 @@ def test_models_that_are_refused(recorded: Recorded, tmp_path: Path,
     for index, value in enumerate((3, None, b"", io.StringIO("a"), io.BytesIO(b"abc"), [], 0.5,
                                    bytearray(b"a"), *(kind() for kind in outside))):
         for more in ((), ("file",)):
-            texts[f"value {index} {more}"] = outcome(load, value, *more)[:300]
+            texts[f"value {index} {more}"] = outcome(load, value, *more, text=str)[:300]
     closed = io.BytesIO(b"abc")
     closed.close()
-    texts["closed"] = outcome(load, closed)
+    texts["closed"] = outcome(load, closed, text=str)
     recorded("building_refused", texts)
 
 
 def test_the_zoo(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = {"unknown": outcome(zoo.build, "resnet"), "seed": outcome(zoo.build, "yolov4-tiny", 1)}
+    texts = {"unknown": outcome(zoo.build, "resnet", text=str),
+             "seed": outcome(zoo.build, "yolov4-tiny", 1, text=str)}
     graph = zoo.build("mobilenet_v2", seed=5)
     for node in graph.nodes:
         texts[node.name] = f"{node.op} {node.inputs} {node.outputs} {node.source} " + (
@@ -221,7 +225,7 @@ def test_the_zoo(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
                                for name, array in graph.constants.items()])
     monkeypatch.setattr(zoo.importlib.util, "find_spec", lambda name: None)
     for name in zoo.MODELS:
-        texts[f"absent {name}"] = outcome(zoo.build, name)
+        texts[f"absent {name}"] = outcome(zoo.build, name, text=str)
     recorded("building_zoo", texts)
 
 
@@ -235,9 +239,10 @@ def test_damaged_files_of_the_zoo(recorded: Recorded, tmp_path: Path,
         tensors = {name: array for name, array in (good | change).items() if array is not None}
         build = GraphBuilder("net", file="net.pth")
         build.input("x", (None, 3))
-        texts[case] = outcome(zoo._ZooBuilder(build, tensors, None).linear, "x", "a", 3, 2)
+        texts[case] = outcome(zoo._ZooBuilder(build, tensors, None).linear, "x", "a", 3, 2,
+                              text=str)
     for stem in ("net-e3b0c442", "net-e3b0c441"):
         path = tmp_path / f"{stem}.pth"
         path.write_bytes(b"")
-        texts[stem] = outcome(zoo._verified, path).replace(str(tmp_path), "")
+        texts[stem] = outcome(zoo._verified, path, text=str).replace(str(tmp_path), "")
     recorded("building_zoo_files", texts)

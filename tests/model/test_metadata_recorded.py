@@ -20,7 +20,8 @@ from gossamer.model.input_format import InputFormat
 from gossamer.model.metadata import Column, ModelMetadata, fields_of, metadata_of
 from gossamer.model.photos import as_taken, batch_as_taken, taking_photos
 from tests.recorded import Recorded, as_text
-from tests.recorded.varied import outcome, varied
+from tests.recorded.outcomes import outcome
+from tests.recorded.varied import varied
 
 INF, NAN, HUGE = float("inf"), float("nan"), 10**400
 
@@ -44,10 +45,10 @@ def test_detectors(recorded: Recorded) -> None:
     for case, found in varied(options, 20):
         if found["more"] is None:
             del found["more"]
-        texts[case] = outcome(detector_text, found, 3)
+        texts[case] = outcome(detector_text, found, 3, text=str)
     for value in (None, [], {}, {"heads": [{"kind": "yolo"}]}, {"classes": 2},
                   {"heads": [{"kind": "yolo"}], "classes": 1}):
-        texts[f"value {value}".replace(": ", ":")] = outcome(detector_text, value, 0)
+        texts[f"value {value}".replace(": ", ":")] = outcome(detector_text, value, 0, text=str)
     recorded("metadata_detectors", texts)
 
 
@@ -61,13 +62,13 @@ def test_fields(recorded: Recorded) -> None:
         texts[f"number {str(number)[:9]}"] = str(metadata.is_number(number))
     for value in (None, [], [[1, 2]], ((1, 2.5), [3, 4]), [[1]], [[1, 2, 3]], [["1", 2]], [1],
                   [[1, NAN]], {1: 2}, [[True, 1]]):
-        texts[f"anchors {value}".replace(": ", ":")] = outcome(metadata.anchors_of, value)
+        texts[f"anchors {value}".replace(": ", ":")] = outcome(metadata.anchors_of, value, text=str)
     for value in (None, [], [{"name": "a"}], [{"name": "a", "fill": 0.5}], [{"fill": 1}],
                   [{"name": "a", "fill": NAN}], [{"name": "a", "values": ["b", "c"]}],
                   [{"name": "a", "values": ("b",), "fill": None}], [{"name": "a", "values": "b"}],
                   [{"name": "a", "values": [1]}], [{"name": 1}], ["a"], [{"name": "a", "x": 1}],
                   {"name": "a"}, [{"name": "a", "values": []}]):
-        texts[f"columns {value}".replace(": ", ":")] = outcome(columns_text, value)
+        texts[f"columns {value}".replace(": ", ":")] = outcome(columns_text, value, text=str)
     options: dict[str, list[Any]] = {
         "size": [[4, 6], None, [4], [4, 6, 1], [4.0, 6], [0, 6], "46", [NAN, 1]],
         "resize": [8, None, 8.0, 5, True, 0], "channels": ["rgb", "bgr", "grey", "cmyk", 3],
@@ -77,9 +78,10 @@ def test_fields(recorded: Recorded) -> None:
     for case, found in varied(options, 20):
         if found["more"] is None:
             del found["more"]
-        texts[f"preprocessing {case}"] = outcome(preprocessing_text, found)
+        texts[f"preprocessing {case}"] = outcome(preprocessing_text, found, text=str)
     for value in (None, [], {}, {"scale": 2}):
-        texts[f"preprocessing {value}".replace(": ", ":")] = outcome(preprocessing_text, value)
+        texts[f"preprocessing {value}".replace(": ", ":")] = outcome(
+            preprocessing_text, value, text=str)
     whole = ModelMetadata(("a", "b"), True, (3, 4), 0.5, Preprocessing((4, 6), 8),
                           ((1.0, 2.0),), DetectorMetadata((DetectionHead("yolo", (0,)),), 2),
                           (Column("c", 1.0), Column("d", None, ("e", "f"))))
@@ -88,7 +90,7 @@ def test_fields(recorded: Recorded) -> None:
         fields = {**fields_of(whole), name: value}
         if value == "absent":
             del fields[name]
-        texts[f"{name} {value}"] = outcome(metadata_text, fields)
+        texts[f"{name} {value}"] = outcome(metadata_text, fields, text=str)
     recorded("metadata_fields", texts)
 
 
@@ -117,11 +119,11 @@ FORMAT: dict[str, list[Any]] = {
 def test_input_formats(recorded: Recorded) -> None:
     texts = {}
     for case, options in varied(FORMAT, 60):
-        texts[case] = outcome(format_text, options)
+        texts[case] = outcome(format_text, options, text=str)
     two = [1.0, (2.0, 0.5)]
     for scale, mean, std in itertools.product(two, two, two):
         texts[f"two {scale} {mean} {std}"] = outcome(format_text, {
-            "dtype": "float32", "scale": scale, "mean": mean, "std": std})
+            "dtype": "float32", "scale": scale, "mean": mean, "std": std}, text=str)
     recorded("metadata_input_formats", texts)
 
 
@@ -134,12 +136,12 @@ def format_text(options: dict[str, Any]) -> str:
     for shape in ((1, 2, 2, 3), (1, 3, 2, 2), (1, 2, 2, 2), (2, 3), (3,)):
         array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
         parts.append(f"{given.format(len(shape))} {given.ordered(shape)} "
-                     f"{outcome(numbers_taken, given, array)} "
+                     f"{outcome(numbers_taken, given, array, text=str)} "
                      f"{as_text(given.arranged(array.astype(np.float32)))}")
     for sizes, kind in itertools.product(
             ((None, 3, 4, 4), (None, 1, 4, 4), (None, 3), (None, 4, None, 2), (3,)),
             ("float32", "int64")):
-        parts.append(outcome(given.check, "x", sizes, kind))
+        parts.append(outcome(given.check, "x", sizes, kind, text=str))
     return "; ".join(dict.fromkeys(parts))
 
 
@@ -157,9 +159,9 @@ def test_formats_of_metadata(recorded: Recorded) -> None:
         "no mean": {"std": 1}, "no std": {"mean": 1}, "none": None}
     texts = {}
     for name, source in sources.items():
-        texts[name] = outcome(InputFormat.from_metadata, source)
+        texts[name] = outcome(InputFormat.from_metadata, source, text=str)
         texts[f"{name} floats"] = outcome(InputFormat.from_metadata, source, dtype="float16",
-                                          layout="NCHW")
+                                          layout="NCHW", text=str)
     recorded("metadata_formats_of_metadata", texts)
 
 
@@ -192,7 +194,8 @@ def test_graphs_with_formats(recorded: Recorded) -> None:
     for (name, graph), (index, given), dtype in itertools.product(
             graphs.items(), enumerate(formats), (None, "float32", "float16", "int64", "float64")):
         if dtype is None or index < 2:
-            texts[f"{name} {index} {dtype}"] = outcome(graph_with_formats, graph, given, dtype)
+            texts[f"{name} {index} {dtype}"] = outcome(
+                graph_with_formats, graph, given, dtype, text=str)
     for (name, graph), (index, prepare) in itertools.product(graphs.items(), enumerate((
             Preprocessing(), Preprocessing((4, 6), scale=0.5, mean=(1.0,)),
             Preprocessing((8, 6), rounding="signed8")))):
@@ -221,9 +224,9 @@ def test_photos(recorded: Recorded) -> None:
             ValueInfo("x", (None, 3, 4, 4), given=InputFormat("float16", "NHWC")),
             ValueInfo("x", (None, 3, 4, 4), given=InputFormat("bfloat16", mean=1.0)),
             ValueInfo("x", (None, 48), given=InputFormat("uint8"))))):
-        texts[f"{index} {place}"] = outcome(taken, prepare, info, photos)
+        texts[f"{index} {place}"] = outcome(taken, prepare, info, photos, text=str)
     texts["sizes"] = outcome(taken, Preprocessing(), ValueInfo("x", (None, 3, 4, 4)), [
-        photos[0], photos[1][:2]])
+        photos[0], photos[1][:2]], text=str)
     texts["picture"] = as_text(as_taken(Preprocessing(), ValueInfo("x", (None, 3, 4, 4)),
                                         Image.fromarray(photos[1])))
     recorded("metadata_photos", texts)

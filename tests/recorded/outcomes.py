@@ -1,4 +1,4 @@
-"""What a call gives, as a text: its warnings and its result, or the class and message of its
+"""Calls are turned into texts: the warnings and the result, or the class and message of the
 error."""
 
 from __future__ import annotations

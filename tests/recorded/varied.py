@@ -4,10 +4,8 @@ every option: so that each condition of the code under test is met and is not me
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-from gossamer.errors import GossamerError
 
 Options = dict[str, Any]
 
@@ -38,11 +36,3 @@ def varied(options: Mapping[str, Sequence[Any]], drawn: int = 0, changes: int = 
 def _text(value: Any) -> str:
     text = value if isinstance(value, str) and value[:1].isalpha() else repr(value)
     return text.replace(": ", ":").replace(", ", ",")
-
-
-def outcome(compute: Callable[..., Any], *arguments: Any, **keywords: Any) -> str:
-    """Returns what a function returns, as text, or the class and message of its error."""
-    try:
-        return str(compute(*arguments, **keywords))
-    except (GossamerError, ValueError, TypeError, LookupError) as error:
-        return f"{type(error).__name__}, {error}"

@@ -15,9 +15,11 @@ from gossamer.model.facts import derive
 from gossamer.model.graph import Graph, StaticGraph, ValueInfo
 from gossamer.model.infer.resolve import check_open_dimensions, is_open, resolve, with_shapes
 from gossamer.model.infer.shapes_by_batch import ShapesByBatch, shapes_by_batch
-from tests.model.graph_text import array_text, graph_text
+from tests.model.graph_text import graph_text
 from tests.recorded import Recorded, digest
-from tests.recorded.varied import outcome, varied
+from tests.recorded.graphs import array_text
+from tests.recorded.outcomes import outcome
+from tests.recorded.varied import varied
 
 BATCHES = (-1, 0, 1, 2, 3, 4)
 NODES: list[tuple[str, dict[str, Any], list[Any]]] = [
@@ -208,9 +210,9 @@ def test_networks_of_one_image(recorded: Recorded) -> None:
             build.output(build.apply("relu", both), ())
             build.output(build.reshape(both, shape), ())
         build.graph.fixed_batch = fixed
-        texts[f"{shapes} {size} {fixed}"] = outcome(sorted_rows, build.graph, size)
+        texts[f"{shapes} {size} {fixed}"] = outcome(sorted_rows, build.graph, size, text=str)
         del build.graph.outputs[::2]
-        texts[f"{shapes} {size} {fixed} alone"] = outcome(sorted_rows, build.graph, size)
+        texts[f"{shapes} {size} {fixed} alone"] = outcome(sorted_rows, build.graph, size, text=str)
     recorded("infer_one_image", texts)
 
 
@@ -232,8 +234,9 @@ def test_open_dimensions(recorded: Recorded) -> None:
         {"x": (3, 5, 6)}, {"z": (1,)}, {"y": (1,)}, {"x": ()}, {"x": (-1,)}]
     for shape, given in itertools.product(shapes, overrides):
         graph = two_inputs(shape, (None, 1))
-        found = [f"{is_open(graph):d}", outcome(opened, graph), outcome(overridden, graph, given),
-                 outcome(shapes_at, graph, given)]
+        found = [f"{is_open(graph):d}", outcome(opened, graph, text=str),
+                 outcome(overridden, graph, given, text=str),
+                 outcome(shapes_at, graph, given, text=str)]
         texts[f"{shape} {given}".replace(": ", ":")] = "; ".join(found)
     recorded("infer_open_dimensions", texts)
 
