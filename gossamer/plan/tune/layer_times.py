@@ -43,7 +43,7 @@ class LayerTimes:
         precise candidate saves no conversions; see Space.inner().
     keeps_precisions: whether a candidate is measured even where a less precise candidate is faster.
     groups: the groups of the layer's candidates.
-    begun: the number of candidates that were begun.
+    begun_us: the least time that was expected of a candidate when it was begun.
     best: the fastest candidate of each combination of formats and precision.
     best_us: the time of the fastest candidate in microseconds.
     bounds: the results of bound() that still hold.
@@ -57,7 +57,7 @@ class LayerTimes:
     is_inner: bool = False
     keeps_precisions: bool = False
     groups: list[CandidateGroup] = field(default_factory=list)
-    begun: int = 0
+    begun_us: float = math.inf
     best: dict[_Kind, Attempt] = field(default_factory=dict)
     bounds: dict[_Kind, float] = field(default_factory=dict)
     best_us: float = math.inf

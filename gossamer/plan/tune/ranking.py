@@ -107,8 +107,9 @@ class Ranking:
                 skip = self._not_worth_it(attempt, score)
             self._left_of[attempt.group] -= 1
             if skip is None:
+                expected_us = self._expected_us(attempt)
                 for layer in attempt.group.layers:
-                    layer.begun += 1
+                    layer.begun_us = min(layer.begun_us, expected_us)
                 self._begun.update(attempt.kernels)
             return attempt, skip
         return None
@@ -198,14 +199,12 @@ class Ranking:
         for layer in attempt.group.layers:
             bound = layer.bound(attempt, self._estimates)
             if bound == math.inf:
-                expected = max(self._expected_us(attempt), 1e-3)
-                if not layer.begun:
-                    # layers without any time come first, with the candidate expected to be fastest
-                    return 1e12 / (expected * seconds)
-                # candidates of the layer that were begun before are expected to be faster
-                saved += _LIKELY * expected
-            else:
-                saved += self._saving_us(attempt, bound * layer.useful_share)
+                # until a time is known, a candidate is compared with the candidates that were begun
+                bound = layer.begun_us
+            if bound == math.inf:
+                # layers without any time come first, with the candidate expected to be fastest
+                return 1e12 / (max(self._expected_us(attempt), 1e-3) * seconds)
+            saved += self._saving_us(attempt, bound * layer.useful_share)
         return saved / seconds
 
     def _expected_us(self, attempt: Attempt) -> float:
