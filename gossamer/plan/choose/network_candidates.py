@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Sequence
+from concurrent.futures import wait
 
 import numpy as np
 
@@ -98,9 +99,13 @@ class NetworkCandidates:
             requests = self._requests(layers, self._refusal_of_own) if is_free else []
             requests += [MeasurementRequest(fusion, allowed, self._device) for fusion in fusions
                          if not tuner.is_over and (allowed := self._fusion_eligibility(fusion)[0])]
-        tuner.measure_network(
-            requests, lambda: self._requests(layers, tuner.space.refusal_reason),
-            json.dumps([problems, policy.only, policy.sparse_threshold, dict(policy.force)]))
+
+        def others() -> list[MeasurementRequest]:
+            wait(tuner.space.answers)
+            return self._requests(layers, tuner.space.refusal_reason)
+
+        tuner.measure_network(requests, others, json.dumps(
+            [problems, policy.only, policy.sparse_threshold, dict(policy.force)]))
 
     def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[MeasurementRequest]:
         """Returns the requests to measure the algorithms that may compute each layer on the device.

@@ -174,6 +174,11 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     return PlanAssignment(indices, conversions, cost)
 
 
+def load_solver() -> None:
+    """Imports the modules of SciPy that minimise() uses, so that its first call need not."""
+    from scipy import optimize, sparse  # noqa: F401
+
+
 def _states(node: AssignmentNode, slack: float) -> list[tuple[int, float]]:
     """Returns the states of a node: for each combination of formats the index of the option that is
     taken, and the cost with which the option counts."""

@@ -113,11 +113,14 @@ class _Plans:
         # on processors, bits and floats take nearly the same time, so that the sums of layers'
         # times do not tell which plan is faster
         always = always or (restriction is FLOATS and self._device.on_processors)
+        reason = "" if always else self._reason_of_little_use(restriction)
         try:
-            assigned = self._assigner.assigned(restriction)
-            # the time of a part that is the whole network may be far from the time of the plan
-            always = always or len(assigned.taken) == 1
-            if not always and (reason := self._reason_not_tried(restriction, assigned)):
+            if not reason:
+                assigned = self._assigner.assigned(restriction)
+                # the time of a part that is the whole network may be far from the time of the plan
+                if not always and len(assigned.taken) > 1:
+                    reason = self._reason_slower(assigned)
+            if reason:
                 self._failures[plan] = EndToEnd(failure=f"not tried: {reason}")
                 return
             program = self._accurate(self._assigner.program(restriction, first=assigned))
@@ -128,15 +131,19 @@ class _Plans:
             return
         self.programs[plan], self._keys[plan] = program, program_key(program, self._device)
 
-    def _reason_not_tried(self, restriction: Restriction, assigned: Assigned) -> str:
+    def _reason_slower(self, assigned: Assigned) -> str:
         """Returns why an assignment cannot be faster as a whole; "" where it may be faster."""
-        chosen = self.programs[MEASURED]
-        chosen_us = chosen.cost_us or 0.0
-        if assigned.cost_us >= self._most_us:
-            return (f"its layers take at least {assigned.cost_us:.1f} us alone, those of the "
-                    f"measured choice {chosen_us:.1f} us")
+        if assigned.cost_us < self._most_us:
+            return ""
+        return (f"its layers take at least {assigned.cost_us:.1f} us alone, those of the measured "
+                f"choice {self.programs[MEASURED].cost_us or 0.0:.1f} us")
+
+    def _reason_of_little_use(self, restriction: Restriction) -> str:
+        """Returns why the assignment within a restriction cannot save much; "" where it may."""
         if restriction.only is None or self._tuner.limits.everything:
             return ""
+        chosen = self.programs[MEASURED]
+        chosen_us = chosen.cost_us or 0.0
         names = {name for node in chosen.measured for name in node.layer.computes
                  if any(each.is_usable and restriction.admits(node, each)
                         for each in node.candidates)}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from gossamer.device import blas
 from gossamer.device.base import Device
@@ -31,6 +31,7 @@ _REFERENCES = 2
 Python's interpreter, so that with more threads all references together take longer, and the thread
 that times candidates has to wait for the interpreter."""
 
+_Result = TypeVar("_Result")
 
 BuiltCandidate = tuple[State, BuildCost, BuiltCheck]
 """A candidate that is ready to run, the cost of building it, and its check."""
@@ -63,6 +64,8 @@ class CandidateBuilds:
             yield
             return
         self._pool = ThreadPoolExecutor(math.ceil(_AT_ONCE * processors()))
+        # the first candidate that is built needs the checks
+        self._pool.submit(self._memory.compile_checks)
         try:
             # references are computed side by side, each by one thread of BLAS
             with blas.limited(1):
@@ -88,15 +91,19 @@ class CandidateBuilds:
     def begin(self, attempt: Attempt) -> None:
         """Begins to build a candidate, or builds it now where the device does not build side by
         side."""
+        self._building[self.call(self.build, attempt)] = attempt
+
+    def call(self, function: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
+        """Returns the future of a call by another thread; the call is made now where the device
+        does not build side by side."""
         if self._pool is not None:
-            self._building[self._pool.submit(self.build, attempt)] = attempt
-            return
-        future: Future[BuiltCandidate] = Future()
-        self._building[future] = attempt
+            return self._pool.submit(function, *arguments)
+        future: Future[_Result] = Future()
         try:
-            future.set_result(self.build(attempt))
+            future.set_result(function(*arguments))
         except Exception as error:  # a candidate may fail in any way; its failure is reported
             future.set_exception(error)
+        return future
 
     def give_up_optional(self) -> list[Attempt]:
         """Gives up the builds that a plan can do without, and returns their attempts."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.measure import Timing
@@ -112,19 +113,17 @@ class Search:
         """Measures the requested candidates. The results are stored, also where an interrupt ends
         the search.
 
-        others: called for further requests when the libraries of vendors have answered.
+        others: called for further requests while candidates are measured, by another thread where
+        the device builds side by side.
         """
         # within current(), no call needs to ask the driver which context is current
         current = (self._device.current() if self._device.runs_cuda_libraries else nullcontext())
         try:
             with responsive(), current, self._builds.started():
                 self._add(requests)
-                while self._space.is_asking:
-                    if not self._step():
-                        self._builds.wait(self._space.answers)
-                with self._profile.stage(LISTING):
-                    requests = others()
-                self._add(requests)
+                listed = self._builds.call(others)
+                self._measure_until(listed)
+                self._add(listed.result())
                 self._measure()
                 self._rank(self._later)
                 self._measure()
@@ -133,6 +132,12 @@ class Search:
                     self._measure()
         finally:
             self._store()
+
+    def _measure_until(self, listed: Future[Any]) -> None:
+        """Measures candidates until a future is done."""
+        while not listed.done():
+            if not self._step():
+                self._builds.wait([listed])
 
     def _measure(self) -> None:
         """Measures the candidates that are left in the ranking."""

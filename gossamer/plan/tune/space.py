@@ -78,11 +78,6 @@ class Space:
                     self.answers.append(processes.do(
                         work, f"the list of {algorithm.name} for {problem.describe()}"))
 
-    @property
-    def is_asking(self) -> bool:
-        """Whether some vendor's library is still being asked."""
-        return not all(answer.done() for answer in self.answers)
-
     def _note_narrow(self, layers: Sequence[Layer], device: Device) -> None:
         """Notes the problems for which the libraries of vendors are asked for float16 candidates
         only. The layers of these problems stand between layers that compute in float16, where a

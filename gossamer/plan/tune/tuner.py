@@ -165,10 +165,12 @@ class Tuner:
         """Measures the candidates of a network's layers and fusions on the device together.
 
         requests: the requests that are known at the start.
-        others: called for further requests when the libraries of vendors have answered.
+        others: called for further requests while candidates are measured.
         scope: text that identifies the requests.
         """
         self._search(self.device, requests, scope, others)
+        # the processes take some time to end, in which the plan is assigned
+        self._workers.end()
 
     def _search(self, device: Device, requests: Sequence[MeasurementRequest], scope: str,
                 others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:

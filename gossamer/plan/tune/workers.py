@@ -109,6 +109,12 @@ class WorkerPools:
             if count:
                 self.pools[is_vendor] = BuildWorkers(device, count, on_device=is_vendor)
 
+    def end(self) -> None:
+        """Ends the processes; returns before they have ended. From now on this process builds all
+        candidates."""
+        for workers in self.pools.values():
+            workers.end()
+
     def close(self) -> None:
         """Ends the processes, and waits until they have ended."""
         for workers in self.pools.values():

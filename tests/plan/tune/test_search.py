@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,10 +10,15 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Buffer
+from gossamer.errors import DeviceError
 from gossamer.ops.algorithm import State
 from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer
+from gossamer.plan.tune.cost import Estimates
+from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 from gossamer.plan.tune.measures import MeasurementRequest
+from gossamer.plan.tune.ranking import Ranking
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 
@@ -63,6 +69,60 @@ def test_all_is_requested_before_more_is_measured(
     tuner.measure_network([request(4)], others, "a network")
     assert built == [0] and tuner.measured == 6
     tuner.release()
+
+
+def test_candidates_are_measured_while_further_requests_are_made(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
+    is_measured = threading.Event()
+
+    class Telling(Paced):
+        def launch(self, *arguments: Any, **options: Any) -> None:
+            is_measured.set()
+            super().launch(*arguments, **options)
+
+    first, second = Telling("first", 100.0), Paced("second", 90.0)
+    known(first, second)
+
+    def others() -> list[MeasurementRequest]:
+        assert is_measured.wait(20.0)
+        return [MeasurementRequest(layer(), [second], paced_device)]
+
+    tuner = paced_tuner()
+    tuner.measure_network([MeasurementRequest(layer(), [first], paced_device)], others, "a network")
+    assert tuner.measured == 2
+    tuner.release()
+
+
+def test_an_error_of_further_requests_ends_the_search(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None]) -> None:
+    def others() -> list[MeasurementRequest]:
+        raise DeviceError("the library has failed")
+
+    algorithm = Paced("paced", 100.0)
+    known(algorithm)
+    with pytest.raises(DeviceError, match="the library has failed"):
+        paced_tuner().measure_network(
+            [MeasurementRequest(layer(), [algorithm], paced_device)], others, "a network")
+
+
+def test_a_layer_without_a_time_is_tried_by_what_is_expected(paced_device: PacedDevice) -> None:
+    conv = layer()
+    assert isinstance(conv.problem, Conv2dProblem)
+    group = CandidateGroup(conv.problem, conv)
+    group.join(LayerTimes("conv"))
+    attempts = []
+    for name, model_us in (("slowest", 300.0), ("slower", 200.0), ("fastest", 100.0)):
+        algorithm = Paced(name, 100.0, model_us=model_us)
+        (variant,) = algorithm.variants(conv.problem, paced_device)
+        attempts.append(Attempt(group, algorithm, variant, model_us))
+        group.add(attempts[-1])
+    ranking = Ranking(Estimates(paced_device), EFFORTS["quick"], required_first=False)
+    ranking.extend(attempts)
+    taken = [ranking.pop() for _ in attempts]
+    assert [each and each[0].algorithm.name for each in taken] == ["fastest", "slower", "slowest"]
 
 
 class Mixed(Paced):

@@ -109,7 +109,7 @@ def ask(pools: Pools) -> None:
     """Lists the candidates of two layers."""
     listed = new_space()
     listed.ask(LAYERS, find("host"), pools)  # type: ignore[arg-type]
-    assert not listed.is_asking
+    assert all(answer.done() for answer in listed.answers)
     for algorithm in reversed(OPS["conv2d"].algorithms):
         for layer in LAYERS:
             assert layer.problem is not None

@@ -23,7 +23,8 @@ from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.prepare import BuiltElsewhere, build
 from gossamer.plan.tune import build_tasks
-from gossamer.plan.tune.workers import BuildWorkers
+from gossamer.plan.tune import workers as workers_module
+from gossamer.plan.tune.workers import BuildWorkers, WorkerPools
 from tests.ops.conv2d.sparse.sparse_weights import BIAS_RESIDUAL_CLIP, H200, sparse, with_density
 from tests.plan.tune.build_algorithms import (
     AbsentDevice,
@@ -138,6 +139,22 @@ def test_a_process_that_ends_is_told_with_its_candidate(host: Device) -> None:
         assert submitted(workers, host, variant()).result(SECONDS).forms
     with pytest.raises(NoProcessError, match="were closed"):
         submitted(workers, host, variant()).result(SECONDS)
+
+
+def test_pools_that_were_ended_build_nothing_and_are_closed(
+        host: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sparse(Scripted):
+        dense = False
+
+    monkeypatch.setattr(workers_module, "processors", lambda: 2)
+    pools = WorkerPools()
+    pools.start(host, [Sparse()])
+    (workers,) = pools.pools.values()
+    pools.end()
+    with pytest.raises(NoProcessError, match="they were closed"):
+        submitted(workers, host, variant()).result(SECONDS)
+    pools.close()
+    assert not pools.pools
 
 
 def test_a_device_that_cannot_be_made_elsewhere() -> None:
