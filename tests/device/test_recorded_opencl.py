@@ -249,6 +249,12 @@ def test_graphs_and_times(recorded: Recorded, fake: FakeOpenCL, tmp_path: Path,
             fake._ends = itertools.count(1000, 700)
             found[f"time {word} {function is None} {count} {len(slow)} {slow[-1:]}"] = outcome(
                 lambda count=count: round(made.time(work(count), queue), 6)) + fake.taken()
+        for count in range(3):
+            fake.taken()
+            fake._ends = itertools.count(1000, 700)
+            found[f"time of another stream {word} {function is None} {count}"] = outcome(
+                lambda count=count: round(made.time(lambda stream: work(count)(queue)), 6)
+            ) + fake.taken()
         for failing, error in itertools.product(("marker", "copy", "finish", "launch"),
                                                 (Error(-5),)):
             vars(made).pop("_waiting_us", None)
