@@ -172,7 +172,9 @@ def test_stored_kernels(recorded: Recorded, tmp_path: Path,
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     found = {}
     kernels = tmp_path / "kernels"
-    for most, every in itertools.product((0, 80, 119, 120, 121, 200), (1, 35, 80)):
+    # together the first files have 32, 65, 99, 134 and 170 bytes
+    for most, every in itertools.product((0, 31, 32, 33, 63, 64, 65, 66, 80, 97, 98, 99, 119, 120,
+                                          121, 133, 134, 135, 200), (1, 35, 80)):
         monkeypatch.setattr(kernel_cache, "MOST_BYTES", most)
         monkeypatch.setattr(kernel_cache, "_LOOK_EVERY", every)
         monkeypatch.setattr(kernel_cache, "_unseen", 0)

@@ -227,7 +227,8 @@ def test_arrays_of_other_libraries(recorded: Recorded, monkeypatch: pytest.Monke
                 from_cuda_array_interface=lambda given, stream_ptr, view=view: notes.append(
                     f"interface {stream_ptr}") or view))
             told = outcome(dlpack.incoming, array, place, 7 if dtype else None, dtype=dtype,
-                           text=lambda made: f"{made.shape} {made.dtype} {made.nbytes}")
+                           text=lambda made: (
+                               f"{made.shape} {made.dtype} {made.buffer.nbytes}"))
             found[f"incoming {name} {kind} {strides} {dtype}"] = f"{told} {notes}"
             notes.clear()
     buffer = CudaBuffer(place, 64, 24, None)
