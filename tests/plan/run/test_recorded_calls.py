@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -210,3 +211,41 @@ def test_streams(recorded: Recorded) -> None:
         texts[f"batches of {type(given).__name__}"] = outcome(
             plan.stream, given, text=lambda made: type(made).__name__)
     recorded("streams", texts)
+
+
+def test_calls_that_are_known(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls with equal forms are remembered where nothing was converted, and are computed in short
+    unless they are to be shown."""
+    texts = {}
+    for form, level, logged, converts, knows in itertools.product(
+            (None, (1, 2)), (0, 1, 2), (False, True), (False, True), (False, True)):
+        plan, made = _plan(1), []
+
+        class Known:
+            def __init__(self, context: Any, form: Any, like: Any, made: list = made,
+                         knows: bool = knows) -> None:
+                made.append((form, like.shape))
+                self.made, self.knows = made, knows
+
+            def __call__(self, inputs: Any) -> Any:
+                self.made.append("called")
+                return ("in short",) if self.knows else None
+
+        with monkeypatch.context() as patch:
+            patch.setattr(calls, "form_of", lambda arrays, form=form: form)
+            patch.setattr(calls, "KnownCall", Known)
+            patch.setattr(calls.debug, "level", lambda level=level: level)
+            patch.setattr(calls.debug, "show", lambda line: None)
+            patch.setattr(calls.debug, "logger", SimpleNamespace(
+                isEnabledFor=lambda level, logged=logged: logged))
+            if converts:
+                patch.setattr(calls, "as_taken",
+                              lambda array, dtype: Foreign(array.array.astype(dtype), True))
+            arrays = [_array(2, 0, "device"), _array(2, 1, "device"), _array(1, 0, "numpy")]
+            lines = [outcome(plan, arrays[index], text=_text, **options) for index, options in (
+                (0, {}), (0, {}), (1, {}), (0, {"stream": "s"}), (0, {"out": np.zeros((2, 3))}),
+                (2, {}), (2, {}))]
+            lines.append(outcome(plan, x0=arrays[0], text=_text))
+        texts[f"form {form}, level {level}, logged {logged}, converts {converts}, knows {knows}"] \
+            = f"{made} {len(plan._calls.contexts.known)} {digest(lines)} {lines[1]}"
+    recorded("known_calls", texts)
