@@ -125,6 +125,31 @@ def test_sizes_of_batches(recorded: Recorded) -> None:
     recorded("batch_sizes", texts)
 
 
+def test_batches_that_are_begun_in_a_row(recorded: Recorded,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that computes has less time left for the next batch."""
+    texts = {}
+    for index, due, rows, passed in product(range(2, len(SIZES)), (0.5, 1.0, 1.15, 2.0, 2.2, 3.3,
+                                                                   4.0, 9.0),
+                                            (1, 2, 5), (0.0, 0.5, 1.0)):
+        clock = _Clock()
+        monkeypatch.setattr(requests, "time", clock)
+        waiting = WaitingRequests({"one": SIZES[index],  # type: ignore[dict-item]
+                                   "two": SIZES[index]})
+        for number in range(9):
+            waiting.add(Request([np.zeros((rows, 1))], rows, clock.now + due + number / 4,
+                                math.inf))
+        sizes = []
+        for member in ("one", "one", "two", "one", "two"):
+            before = waiting.batches.copy()
+            waiting.next_task(member)  # type: ignore[arg-type]
+            sizes += list(waiting.batches - before)
+            clock.now += passed
+        texts[f"{list(SIZES[index])}, due in {due}, {rows} rows, {passed} s apart"] = (
+            f"{sizes} {waiting.rows} left")
+    recorded("batches_in_a_row", texts)
+
+
 def graphs() -> dict[str, Graph]:
     """Returns networks with one input or two, whose batch is free or fixed."""
     made = {}
