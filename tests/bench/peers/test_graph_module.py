@@ -11,7 +11,7 @@ from gossamer.model.builder import GraphBuilder
 from tests.bench.networks import detector
 from tests.tolerances import normalised_error, tolerance
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("needs_torch")
 
 
 def test_detectors() -> None:
