@@ -37,7 +37,11 @@ class Module:
                 yield from value.modules()
 
     def parameters(self) -> Iterator[Tensor]:
-        return (tensor for _, tensor in self.named_tensors())
+        return (tensor for _, tensor in self.named_parameters())
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        return ((name, tensor) for name, tensor in self.named_tensors()
+                if not name.rsplit(".", 1)[-1].startswith(("running", "num")))
 
     def state_dict(self) -> dict[str, Tensor]:
         return dict(self.named_tensors())

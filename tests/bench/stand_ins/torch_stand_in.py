@@ -229,11 +229,21 @@ class _BatchNorm2d(Module):
         self.bias, self.running_mean = (Tensor(np.zeros(channels, FLOAT)) for _ in range(2))
         self.num_batches_tracked = Tensor(np.int64(0))
 
+    momentum: float | None = 0.1
+
+    def reset_running_stats(self) -> None:
+        self.running_mean.array.fill(0)
+        self.running_var.array.fill(1)
+
     def factors(self) -> tuple[np.ndarray, np.ndarray]:
         scale = self.weight.array / np.sqrt(self.running_var.array + 1e-5)
         return scale, self.bias.array - scale * self.running_mean.array
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            assert self.momentum is None
+            self.running_mean.array = x.array.mean((0, 2, 3))
+            self.running_var.array = x.array.var((0, 2, 3), ddof=1)
         scale, shift = (each.reshape(-1, 1, 1) for each in self.factors())
         return x.like((x.array * scale + shift).astype(x.dtype))
 
@@ -295,6 +305,36 @@ class _Event(Noted):
         return _Event.microseconds / 1000
 
 
+class _Identity(Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class _Generator:
+    def manual_seed(self, seed: int) -> np.random.Generator:
+        return np.random.default_rng(seed)
+
+
+def _randn(*sizes: int, generator: np.random.Generator | None = None) -> Tensor:
+    return Tensor((generator or _RANDOM[-1]).standard_normal(sizes, np.float32))
+
+
+class _Counter:
+    """Counts nothing: each call has the same number of operations."""
+
+    def __init__(self, display: bool) -> None:
+        assert not display
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def get_total_flops(self) -> int:
+        return 203
+
+
 def _relu_convolution(x: Tensor, weight: Tensor, bias: Tensor, *window: Any) -> Tensor:
     return _clamp(_conv2d(x, weight, bias, *window), 0)
 
@@ -310,6 +350,7 @@ def _is_available() -> bool:
     return AVAILABLE[-1]
 
 
+_RANDOM = [np.random.default_rng(0)]
 AVAILABLE = [True]
 """Whether torch sees a CUDA device, as its last item says."""
 _ELEMENTWISE = {
@@ -331,10 +372,14 @@ _FUNCTIONAL = module(
     avg_pool2d=_avg_pool2d, layer_norm=_layer_norm, rms_norm=_rms_norm, interpolate=_interpolate,
     leaky_relu=of_arrays(lambda x, slope: np.where(x < 0, x * slope, x)))
 _FUSION = module("torch.nn.utils.fusion", fuse_conv_bn_eval=_fuse)
+_COUNTERS = module("torch.utils.flop_counter", FlopCounterMode=_Counter)
 _UTILS = module("torch.nn.utils", fusion=_FUSION)
 _NN = module("torch.nn", functional=_FUNCTIONAL, utils=_UTILS, Module=Module, Sequential=Sequential,
              Parameter=lambda tensor, requires_grad: tensor, Conv2d=_Conv2d, Linear=_Linear,
-             BatchNorm2d=_BatchNorm2d, ReLU=_ReLU, ReLU6=_ReLU6, Dropout=_Dropout)
+             BatchNorm2d=_BatchNorm2d, ReLU=_ReLU, ReLU6=_ReLU6, Dropout=_Dropout,
+             Identity=_Identity,
+             modules=SimpleNamespace(batchnorm=SimpleNamespace(_BatchNorm=_BatchNorm2d)),
+             init=SimpleNamespace(ones_=lambda tensor: tensor.array.fill(1)))
 _FX = module("torch.fx", Graph=Graph, GraphModule=GraphModule, Node=Node)
 _DYNAMO = module("torch._dynamo", reset=Noted("reset"), config=Noted("config"),
                  mark_static_address=Noted("mark_static_address"))
@@ -342,7 +387,7 @@ _CUDA = module(
     "torch.cuda", is_available=_is_available, synchronize=Noted("synchronize"),
     Stream=Noted("Stream"), ExternalStream=Noted("ExternalStream"), CUDAGraph=Noted("CUDAGraph"),
     current_stream=Noted("current_stream"), stream=Noted("on_stream"), graph=Noted("capture"),
-    Event=_Event)
+    Event=_Event, empty_cache=Noted("empty_cache"))
 _TORCH = module(
     "torch", nn=_NN, fx=_FX, cuda=_CUDA, _dynamo=_DYNAMO, Tensor=Tensor, device=Device,
     dtype=np.dtype, float32=FLOAT, float16=np.dtype("float16"), channels_last=CHANNELS_LAST,
@@ -355,10 +400,13 @@ _TORCH = module(
     ones=lambda *sizes, device, dtype: _made(np.ones(sizes), device, dtype),
     tensor=lambda values, device: _made(values, device),
     arange=lambda count, device: _made(np.arange(count), device, np.int64),
+    randn=_randn, Generator=_Generator,
+    manual_seed=lambda seed: _RANDOM.__setitem__(0, np.random.default_rng(seed)),
     empty_like=lambda tensor: tensor.clone(),
     sparse=SimpleNamespace(to_sparse_semi_structured=lambda matrix: matrix),
     ops=SimpleNamespace(aten=SimpleNamespace(sigmoid_backward=of_arrays(
         lambda error, out: error * out * (1 - out)))),
     **{name: of_arrays(function) for name, function in _ELEMENTWISE.items()})
 _MODULES = {each.__name__: each for each in (
-    _TORCH, _NN, _FUNCTIONAL, _UTILS, _FUSION, _FX, _DYNAMO, _CUDA)}
+    _TORCH, _NN, _FUNCTIONAL, _UTILS, _FUSION, _FX, _DYNAMO, _CUDA, _COUNTERS,
+    module("torch.utils", flop_counter=_COUNTERS))}
