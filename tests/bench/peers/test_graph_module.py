@@ -10,15 +10,7 @@ from gossamer.errors import UnsupportedError
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from tests.bench.networks import detector
-from tests.bench.peers.graphs import (
-    CONVOLUTIONS,
-    MOVES,
-    POOLS,
-    REDUCTIONS,
-    constant,
-    finished,
-    image,
-)
+from tests.bench.peers import graphs
 from tests.recorded import Recorded
 from tests.tolerances import normalised_error, tolerance
 
@@ -127,38 +119,38 @@ def run(graph: Graph) -> str:
 
 def test_what_is_translated(recorded: Recorded) -> None:
     found = {}
-    for groups, stride, pads, dilation in CONVOLUTIONS:
+    for groups, stride, pads, dilation in graphs.CONVOLUTIONS:
         for bias in (False, True):
-            build, x = image()
-            y = build.conv2d(x, constant(build, "w", 8, 4 // groups, 3, 3),
-                             *[constant(build, "b", 8)] * bias, strides=stride, pads=pads,
+            build, x = graphs.image()
+            y = build.conv2d(x, graphs.constant(build, "w", 8, 4 // groups, 3, 3),
+                             *[graphs.constant(build, "b", 8)] * bias, strides=stride, pads=pads,
                              dilations=dilation, groups=groups)
             case = f"conv2d {groups} {stride} {pads} {dilation} {bias}"
-            found[case] = run(finished(build, y, 8, None, None))
+            found[case] = run(graphs.finished(build, y, 8, None, None))
     for kind in ("max", "average"):
-        for kernel, strides, pads, ceil_mode, counts_pads in POOLS:
-            build, x = image(3, 8, 7)
+        for kernel, strides, pads, ceil_mode, counts_pads in graphs.POOLS:
+            build, x = graphs.image(3, 8, 7)
             y = build.pool(x, kind, kernel, strides=strides, pads=pads, ceil_mode=ceil_mode,
                            count_include_pad=counts_pads)
             found[f"{kind} {kernel} {strides} {pads} {ceil_mode} {counts_pads}"] = run(
-                finished(build, y, 3, None, None))
+                graphs.finished(build, y, 3, None, None))
     for kind in ("mean", "max", "sum"):
-        for axes, keepdims, shape in REDUCTIONS:
-            build, x = image()
-            found[f"{kind} {axes} {keepdims}"] = run(finished(
+        for axes, keepdims, shape in graphs.REDUCTIONS:
+            build, x = graphs.image()
+            found[f"{kind} {axes} {keepdims}"] = run(graphs.finished(
                 build, build.reduce(x, kind, axes, keepdims=keepdims), *shape))
-    for name, move in MOVES.items():
-        build, x = image()
-        y = move(build, build.apply("add", x, constant(build, "first", 1, 4, 7, 6)))
-        found[name] = run(finished(build, build.apply("tanh", y),
+    for name, move in graphs.MOVES.items():
+        build, x = graphs.image()
+        y = move(build, build.apply("add", x, graphs.constant(build, "first", 1, 4, 7, 6)))
+        found[name] = run(graphs.finished(build, build.apply("tanh", y),
                                    *[None] * (1 if name == "flatten" else 3)))
     recorded("graph_modules", found)
 
 
 def scaled(build: GraphBuilder, x: str, first: str, *, twice: bool = False) -> str:
     """Returns what a layer's epilogue computes from its result."""
-    y = build.apply(first, x, constant(build, "b", 8, 1, 1))
-    y = build.apply("mul", y, constant(build, "scale", 8, 1, 1))
+    y = build.apply(first, x, graphs.constant(build, "b", 8, 1, 1))
+    y = build.apply("mul", y, graphs.constant(build, "scale", 8, 1, 1))
     return build.apply("add", y, x) if twice else build.apply("relu", y)
 
 
@@ -170,9 +162,9 @@ def test_epilogues(recorded: Recorded) -> None:
     found = {}
     for first in ("add", "mul", "sub", "max"):
         for twice in (False, True):
-            build, x = image()
-            y = build.conv2d(x, constant(build, "w", 8, 4, 3, 3), pads=(1, 1, 1, 1))
-            graph = finished(build, scaled(build, y, first, twice=twice), 8, 7, 6)
+            build, x = graphs.image()
+            y = build.conv2d(x, graphs.constant(build, "w", 8, 4, 3, 3), pads=(1, 1, 1, 1))
+            graph = graphs.finished(build, scaled(build, y, first, twice=twice), 8, 7, 6)
             nodes = graph_module(graph, 2).graph.nodes
             biases = [node.args[2] is not None for node in nodes
                       if node.target is torch.nn.functional.conv2d]

@@ -66,6 +66,9 @@ class Tensor:
     def __getitem__(self, index: Any) -> Tensor:
         return self.like(self.array[index])
 
+    def __abs__(self) -> Tensor:
+        return self.like(abs(self.array))
+
     def __bool__(self) -> bool:
         return bool(self.array)
 
