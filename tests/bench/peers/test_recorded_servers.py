@@ -195,14 +195,13 @@ def test_made_modules(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("timm/small", "timm/other", "resnet18"):
         for dtype in (torch.float32, torch.float16):
             made, size = modules.made(name, torch_stand_in.Device("cuda", 1), dtype)
-            scales = [getattr(made[3], f"scale_{index}").array.astype(float).ravel().round(5).tolist()
-                      for index in range(len(_Library.scales))]
-            biases = [getattr(made[3], f"bias_{index}_bias").array.astype(float).ravel().round(5).tolist()
-                      for index in range(len(_Library.scales))]
+            parts = [vars(made[3])[name].array.astype(float).ravel().round(5).tolist()
+                     for index in range(len(_Library.scales))
+                     for name in (f"scale_{index}", f"bias_{index}_bias")]
             statistics = [each.array.astype(float).round(1)
                           for each in (made[1].running_mean, made[1].running_var)]
             found[f"{name} {dtype}"] = (
-                f"{size} {libraries[-1]} {made[0].weight!r} {scales} {biases} {made[1].momentum} "
+                f"{size} {libraries[-1]} {made[0].weight!r} {parts} {made[1].momentum} "
                 f"{made.training} {[each.tolist() for each in statistics]}")
     found["multiplications"] = str(modules.multiplications(made, torch.ones(
         1, 3, 7, 7, device=torch_stand_in.CPU, dtype=torch.float32)))
