@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -17,6 +18,7 @@ import gossamer
 from gossamer.bench.contender import SEMI_STRUCTURED, PeerNetwork
 from gossamer.bench.fresh_process import Job
 from gossamer.bench.peers.call_inputs import BYTES, KINDS
+from gossamer.bench.peers.calls import CALLED_PEERS
 from gossamer.bench.peers.inference import PEERS
 from gossamer.bench.peers.training_peers import TRAINING_PEERS
 from gossamer.bench.pruned_graphs import two_of_four
@@ -154,6 +156,8 @@ def test_networks(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
             return as_text([way.label for way in ways])
 
         found[case] = outcome(PEERS[name], made(), x, device, precisions, text=texts)
+    found["not in PyTorch"] = outcome(PEERS["torch-eager"], replace(tiny(), torch=None),
+                                      inputs((2, 3, 8, 8)), Gpu(), ("fp32",))
     for microseconds in (0.5, 1.0, 8.0, 10.0, 10.2, 300.0, 333.0, 334.0, 2000.0):
         monkeypatch.setattr(torch_stand_in._Event, "microseconds", microseconds)
         ready = PEERS["torch-graph"](layer(4, 6, 1, 1), inputs((2, 4, 6, 6)), Gpu(), ("fp32",))[0]
@@ -186,9 +190,10 @@ def test_calls(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
                             called.device.index, *map(computed, results)])
 
         case = f"{network} {name} {device.name}{device.index} {precision} {kind} {threads}"
-        text = outcome(torch_calls.called, name, made(), x, device, precision, kind, threads,
-                       text=used)
+        text = outcome(CALLED_PEERS[name], made(), x, device, precision, kind, threads, text=used)
         found[case] = f"{text} {told()}"
+    found["not in PyTorch"] = outcome(CALLED_PEERS["torch-eager"], replace(tiny(), torch=None), x,
+                                      Gpu(), "fp32", KINDS[0], 1)
     monkeypatch.setattr(torch_stand_in, "AVAILABLE", [False])
     found["without CUDA"] = outcome(torch_calls.called, "torch-eager", tiny(), x, Gpu(), "fp32",
                                     KINDS[0], 1)
