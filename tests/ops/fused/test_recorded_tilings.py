@@ -4,7 +4,6 @@ tiles that do not."""
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 
 from gossamer.ops.fused.channel_attention import channel_attention
 from gossamer.ops.fused.convolution_pool.layers import convolution_pool_of
@@ -27,6 +26,7 @@ from tests.ops.fused.blocks import BIAS_SILU, block, excited, stem
 from tests.ops.fused.drawn import fusions
 from tests.ops.offers import MADE
 from tests.recorded import Recorded, as_text, digest
+from tests.recorded.outcomes import properties
 
 LIMITS = [MADE[name].limits for name in ("h200", "sm_80")]
 BLOCKS = {
@@ -43,13 +43,6 @@ BLOCKS = {
     "stem": stem(block(2, 0, 32, 16, (9, 11), expands=False), 3, (18, 21)),
     "excited": excited(block(2, 40, 240, 112, (14, 14)), 10),
     "excited separable": excited(block(1, 0, 96, 320, (7, 7), expands=False), 24)}
-
-
-def numbers(divided: object) -> dict[str, object]:
-    """Returns every property of an object, by its name, but the parts that it is made of."""
-    return {name: getattr(divided, name) for kind in reversed(type(divided).__mro__)
-            for name, value in vars(kind).items()
-            if isinstance(value, property | cached_property)}
 
 
 def of_kind(problem: FusionProblem) -> Block:
@@ -75,7 +68,7 @@ def test_tiles_of_blocks(recorded: Recorded) -> None:
                 if tile.wgmma and (tile.warps < 4 or precision == "fp32"):
                     tile = replace(tile, wgmma=0)
                     divided = BlockTiling(of_problem, tile, precision)
-                found = numbers(divided)
+                found = properties(divided)
                 macros = block_macros(divided, "float16", bulk=number % 2 > 0)
                 texts[f"{name} {number} {precision}"] = " ".join((
                     *map(str, (tile.rows, tile.columns, tile.chunk, tile.cluster, tile.warps,
@@ -131,7 +124,7 @@ def test_tiles_of_pools_pairs_and_attentions(recorded: Recorded) -> None:
             for number, each in enumerate(divided):
                 times = (each.cycles(3, 132) if isinstance(each, channel_attention._Division)
                          else each.microseconds(LIMITS[0]))
-                found = numbers(each)
+                found = properties(each)
                 shown = " ".join(f"{name}={value}" for name, value in found.items()
                                  if isinstance(value, int))
                 texts[f"{case} {number}"] = f"{shown} {digest(found)} {times:.4g}"
