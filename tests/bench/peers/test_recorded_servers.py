@@ -88,8 +88,9 @@ def test_networks_of_pictures(recorded: Recorded) -> None:
                 case = f"{name} {device} {most}, {count} photos"
                 try:
                     result = compute(photos)
-                except ValueError as error:
-                    found[case] = f"{error}"
+                except ValueError:
+                    # Python's message differs between its versions
+                    found[case] = "more photos than the largest module takes"
                     continue
                 error = normalised_error(result, reference(pictures(), prepared))
                 found[case] = f"{result.shape} {error < tolerance('network')}"
