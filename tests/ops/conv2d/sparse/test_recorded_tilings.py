@@ -11,7 +11,7 @@ import numpy as np
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated import configs
 from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedConfig, GeneratedTiling
-from gossamer.ops.conv2d.sparse.mma_batch import direct_sparse_mma
+from gossamer.ops.conv2d.sparse.mma_batch import direct_sparse_mma, order
 from gossamer.ops.conv2d.sparse.mma_batch.direct_sparse_mma import BatchTile
 from gossamer.ops.conv2d.sparse.mma_batch.order import scheduled
 from gossamer.ops.conv2d.sparse.mma_pixels import direct_sparse_pixels
@@ -155,3 +155,23 @@ def test_orders_of_columns(recorded: Recorded) -> None:
         found[f"{number} {apart} {depth} {phases} {stages} {count} {rounding}"] = outcome(
             scheduled, chunks, classes, phases, stages, apart, depth, rounding)
     recorded("orders_of_columns", found)
+
+
+def test_blocks_of_tiles(recorded: Recorded) -> None:
+    found = {}
+    for number in range(80):
+        rng = np.random.default_rng(number)
+        tiles, together = int(rng.choice([1, 2])), int(rng.choice([1, 2, 4]))
+        rows = np.arange(int(rng.choice([1, 15, 16, 17, 33, 70, 130])))
+        mask = rng.random((len(rows), int(rng.choice([1, 9, 40])))) < rng.random((len(rows), 1))
+        warps = int(rng.choice([1, 2, 4]))
+        blocks = order.blocks_of(rows, mask, tiles)
+
+        def text(blocks: list[order.TileBlock]) -> str:
+            return digest([[[tile.tolist() for tile in block.tiles], block.kinds, block.work, [
+                block.columns(kind).tolist() for kind in block.kinds]] for block in blocks])
+
+        found[f"{number} {len(rows)} x {mask.shape[1]}, {tiles} {together} {warps}"] = (
+            f"{len(blocks)} {text(blocks)} "
+            f"{outcome(order.dealt, blocks, together, warps, text=text)}")
+    recorded("blocks_of_tiles", found)
