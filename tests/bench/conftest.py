@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.plan.store.tuning_cache import TuningCache
 from tests.bench.networks import tiny
+from tests.bench.stand_ins import jax_stand_in, torch_stand_in
 
 
 class NvidiaDevice(HostDevice):
@@ -67,8 +70,18 @@ def result(case: Case) -> contest.Result:
 
 
 @pytest.fixture
-def needs_jax() -> None:
-    pytest.importorskip("jax", reason="jax is not installed: pip install jax",
-                        exc_type=ImportError)
+def needs_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has tests run with PyTorch, or with the stand-in where PyTorch is not installed."""
+    if find_spec("torch") is None:
+        for name, module in torch_stand_in.modules().items():
+            monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.fixture
+def needs_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has tests run with JAX, or with the stand-in where JAX is not installed."""
+    if find_spec("jax") is None:
+        for name, module in jax_stand_in.modules().items():
+            monkeypatch.setitem(sys.modules, name, module)
     # it keeps JAX from allocating most of a GPU's memory
     import gossamer.bench.peers.jax_devices  # noqa: F401

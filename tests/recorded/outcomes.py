@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,3 +45,10 @@ def rounded(value: Any) -> Any:
         # adding 0 turns -0.0 into 0.0
         return np.round(value.astype(np.float64), 6) + 0.0
     return round(float(value), 6) + 0.0 if isinstance(value, float | np.floating) else value
+
+
+def properties(value: Any) -> dict[str, Any]:
+    """Returns every property of an object, by its name, but the fields that it is made of."""
+    return {name: getattr(value, name) for kind in reversed(type(value).__mro__)
+            for name, member in vars(kind).items()
+            if isinstance(member, property | cached_property)}

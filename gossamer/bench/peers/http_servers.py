@@ -39,7 +39,7 @@ def network(model: str, device: str, most: int) -> Callable[[np.ndarray], np.nda
                        for numbers in (form.factors, form.shifts))
     modules: dict[int, Any] = {}
     size = 1
-    while size <= most:
+    while size < 2 * most:
         module = graph_module(graph, size).eval().to(place)
         modules[size] = torch.compile(module) if place.type == "cuda" else module
         size *= 2

@@ -8,10 +8,13 @@ import pytest
 from gossamer.bench.reference import reference
 from gossamer.errors import UnsupportedError
 from gossamer.model.builder import GraphBuilder
+from gossamer.model.graph import Graph
 from tests.bench.networks import detector
+from tests.bench.peers import graphs
+from tests.recorded import Recorded
 from tests.tolerances import normalised_error, tolerance
 
-pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("needs_torch")
 
 
 def test_detectors() -> None:
@@ -95,3 +98,75 @@ def test_norms_and_gathers(centred: bool) -> None:
     images = random.standard_normal((2, 4, 6)).astype(np.float32)
     result = graph_module(graph, 2)(torch.from_numpy(images)).numpy()
     assert normalised_error(result, reference(graph, images)) < tolerance("network")
+
+
+def run(graph: Graph) -> str:
+    """Runs a graph as a module of PyTorch; returns the reason where it has no form there."""
+    import torch
+
+    from gossamer.bench.peers.graph_module import graph_module
+
+    x = np.random.default_rng(5).standard_normal((2, *graph.inputs[0].shape[1:]), np.float32)
+    try:
+        module = graph_module(graph, 2)
+    except UnsupportedError as error:
+        return str(error)
+    result = module(torch.from_numpy(x))
+    result = result[0] if isinstance(result, tuple) else result
+    assert normalised_error(result.numpy(), reference(graph, x)) < tolerance("network")
+    return "as the reference"
+
+
+def test_what_is_translated(recorded: Recorded) -> None:
+    found = {}
+    for groups, stride, pads, dilation in graphs.CONVOLUTIONS:
+        for bias in (False, True):
+            build, x = graphs.image()
+            y = build.conv2d(x, graphs.constant(build, "w", 8, 4 // groups, 3, 3),
+                             *[graphs.constant(build, "b", 8)] * bias, strides=stride, pads=pads,
+                             dilations=dilation, groups=groups)
+            case = f"conv2d {groups} {stride} {pads} {dilation} {bias}"
+            found[case] = run(graphs.finished(build, y, 8, None, None))
+    for kind in ("max", "average"):
+        for kernel, strides, pads, ceil_mode, counts_pads in graphs.POOLS:
+            build, x = graphs.image(3, 8, 7)
+            y = build.pool(x, kind, kernel, strides=strides, pads=pads, ceil_mode=ceil_mode,
+                           count_include_pad=counts_pads)
+            found[f"{kind} {kernel} {strides} {pads} {ceil_mode} {counts_pads}"] = run(
+                graphs.finished(build, y, 3, None, None))
+    for kind in ("mean", "max", "sum"):
+        for axes, keepdims, shape in graphs.REDUCTIONS:
+            build, x = graphs.image()
+            found[f"{kind} {axes} {keepdims}"] = run(graphs.finished(
+                build, build.reduce(x, kind, axes, keepdims=keepdims), *shape))
+    for name, move in graphs.MOVES.items():
+        build, x = graphs.image()
+        y = move(build, build.apply("add", x, graphs.constant(build, "first", 1, 4, 7, 6)))
+        found[name] = run(graphs.finished(build, build.apply("tanh", y),
+                                   *[None] * (1 if name == "flatten" else 3)))
+    recorded("graph_modules", found)
+
+
+def scaled(build: GraphBuilder, x: str, first: str, *, twice: bool = False) -> str:
+    """Returns what a layer's epilogue computes from its result."""
+    y = build.apply(first, x, graphs.constant(build, "b", 8, 1, 1))
+    y = build.apply("mul", y, graphs.constant(build, "scale", 8, 1, 1))
+    return build.apply("add", y, x) if twice else build.apply("relu", y)
+
+
+def test_epilogues(recorded: Recorded) -> None:
+    import torch
+
+    from gossamer.bench.peers.graph_module import graph_module
+
+    found = {}
+    for first in ("add", "mul", "sub", "max"):
+        for twice in (False, True):
+            build, x = graphs.image()
+            y = build.conv2d(x, graphs.constant(build, "w", 8, 4, 3, 3), pads=(1, 1, 1, 1))
+            graph = graphs.finished(build, scaled(build, y, first, twice=twice), 8, 7, 6)
+            nodes = graph_module(graph, 2).graph.nodes
+            biases = [node.args[2] is not None for node in nodes
+                      if node.target is torch.nn.functional.conv2d]
+            found[f"{first} {twice}"] = f"{run(graph)} {len(nodes)} calls, biases {biases}"
+    recorded("epilogues_of_modules", found)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import time
 
+import numpy as np
 import pytest
 
 from gossamer.bench.peers import inference
+from gossamer.bench.reference import reference
 from gossamer.bench.suites.networks import input_of
 from gossamer.device.registry import find
 from tests.bench.networks import tiny
+from tests.tolerances import normalised_error, tolerance
 
 BINDS = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"),
                            reason="the system does not bind threads to processors")
@@ -37,3 +40,16 @@ def test_threads_of_onnxruntime_have_processors_of_their_own() -> None:
     assert of_workers() == expected
     with ready.around():
         assert os.sched_getaffinity(0) == {first}
+
+
+@pytest.mark.parametrize(("name", "library"), [("onnxruntime", "onnxruntime"),
+                                               ("opencv-dnn", "cv2")])
+def test_as_many_results_as_asked_for(name: str, library: str) -> None:
+    pytest.importorskip(library)
+    x = np.random.default_rng(5).standard_normal((3, 3, 8, 8), np.float32)
+    (way,) = inference.PEERS[name](tiny(), x, find("host"), ("fp32",))
+    ready = way.make()
+    ready.work(None)
+    for count in (1, 2, 3):
+        assert normalised_error(ready.output(count),
+                                reference(tiny().graph, x[:count])) < tolerance("network")

@@ -30,6 +30,7 @@ class OpenclDevice(HostDevice):
     name, api, compiles = "opencl:0", "opencl", True
 
 
+@pytest.mark.slow
 def test_it_has_a_row_beside_gossamers(needs_jax: None, tmp_path: Path) -> None:
     case = network_case("suite", tiny(), 3, setting(find("host"), tmp_path, ["jax-jit"]))
     result = contest.run(case, PEAKS, Stamp({}, "gossamer bench", None, "run"))

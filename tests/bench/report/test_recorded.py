@@ -110,6 +110,19 @@ def test_tables(recorded: Recorded) -> None:
     recorded("bench_tables", found)
 
 
+def test_columns_of_pruned_layers(recorded: Recorded) -> None:
+    found = {}
+    for name, rows in draws():
+        for suite in ("sparse-layers", "sparse-networks"):
+            for kept in ((), ("fp32",), ("fp16",), ("fp32", "tf32"), ("fp32", "tf32", "fp16")):
+                part = [row for row in rows if row.contender != "cudnn" or row.precision in kept]
+                layers = sparse_summary.newest(part, suite)
+                if layers:
+                    found[f"{name} {suite} {' '.join(kept)}"] = digest(sorted(
+                        sparse_summary._columns(layers)))
+    recorded("bench_columns", found)
+
+
 def test_views(recorded: Recorded) -> None:
     found = {}
     for name, rows in draws():

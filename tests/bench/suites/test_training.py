@@ -174,9 +174,11 @@ def test_kernels_train_on_devices(compiled_device: Device, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("networks", [1, 3])
-def test_steps_of_a_torch_graph(networks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_of_a_torch_graph(needs_torch: None, networks: int,
+                                monkeypatch: pytest.MonkeyPatch) -> None:
     """The work that CUDA would capture is called here, as the processor has no graphs."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     from gossamer.bench.peers import training_torch
 
     def called(work: Callable[[], None], torch_device: Any) -> Callable[[], None]:
@@ -196,6 +198,25 @@ def test_steps_of_a_torch_graph(networks: int, monkeypatch: pytest.MonkeyPatch) 
     expected = reference(twice, [epoch.x, epoch.targets, order, epoch.settings(), epoch.start],
                          {})[0] - epoch.start
     assert normalised_error(trained.parameters() - epoch.start, expected) < tolerance("backprop")
+
+
+@pytest.mark.parametrize("networks", [1, 3])
+@pytest.mark.parametrize("name", ["jax-scan-cpu", "jax-scan-gpu"])
+def test_jax_trains_as_the_reference_does(needs_jax: None, monkeypatch: pytest.MonkeyPatch,
+                                          name: str, networks: int) -> None:
+    from gossamer.bench.peers import jax_devices
+
+    monkeypatch.setattr(jax_devices, "gpu", lambda device: jax_devices.processor())
+    epoch = dataclasses.replace(task(TrainingCase("", (4, 3, 2), 6, networks)), checked=6)
+    device = NvidiaDevice()
+    ways = TRAINING_PEERS[name](epoch, device)
+    assert [way.label for way in ways] == ["unroll 1", "unroll 4"]
+    for way in ways:
+        contender = way.make()
+        assert contender.device is (device if name == "jax-scan-gpu" else find("host"))
+        assert contender.config.startswith(f"jit of scan, {way.label}")
+        assert normalised_error(contender.output(networks),
+                                epoch.expected()) < tolerance("backprop")
 
 
 class _Slow(HostDevice):

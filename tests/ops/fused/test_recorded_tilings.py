@@ -3,12 +3,16 @@ tiles that do not."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 
+from gossamer.expression import Expression, ExpressionStep, apply, identity
+from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.fused.channel_attention import channel_attention
 from gossamer.ops.fused.convolution_pool.layers import convolution_pool_of
 from gossamer.ops.fused.convolution_pool.tiling import PoolTile, PoolTiling
+from gossamer.ops.fused.inverted_residual import macros
 from gossamer.ops.fused.inverted_residual.block import (
     Block,
     block_of,
@@ -16,7 +20,7 @@ from gossamer.ops.fused.inverted_residual.block import (
     stem_block_of,
 )
 from gossamer.ops.fused.inverted_residual.inverted_residual import Tile
-from gossamer.ops.fused.inverted_residual.macros import block_macros
+from gossamer.ops.fused.inverted_residual.macros import block_macros, without_bias
 from gossamer.ops.fused.inverted_residual.sizes import BlockTile
 from gossamer.ops.fused.inverted_residual.tiling import WARPS, BlockTiling
 from gossamer.ops.fused.pointwise_pair.layers import pointwise_pair_of
@@ -27,6 +31,7 @@ from tests.ops.fused.blocks import BIAS_SILU, block, excited, stem
 from tests.ops.fused.drawn import fusions
 from tests.ops.offers import MADE
 from tests.recorded import Recorded, as_text, digest
+from tests.recorded.outcomes import outcome, properties
 
 LIMITS = [MADE[name].limits for name in ("h200", "sm_80")]
 BLOCKS = {
@@ -43,13 +48,6 @@ BLOCKS = {
     "stem": stem(block(2, 0, 32, 16, (9, 11), expands=False), 3, (18, 21)),
     "excited": excited(block(2, 40, 240, 112, (14, 14)), 10),
     "excited separable": excited(block(1, 0, 96, 320, (7, 7), expands=False), 24)}
-
-
-def numbers(divided: object) -> dict[str, object]:
-    """Returns every property of an object, by its name, but the parts that it is made of."""
-    return {name: getattr(divided, name) for kind in reversed(type(divided).__mro__)
-            for name, value in vars(kind).items()
-            if isinstance(value, property | cached_property)}
 
 
 def of_kind(problem: FusionProblem) -> Block:
@@ -75,14 +73,14 @@ def test_tiles_of_blocks(recorded: Recorded) -> None:
                 if tile.wgmma and (tile.warps < 4 or precision == "fp32"):
                     tile = replace(tile, wgmma=0)
                     divided = BlockTiling(of_problem, tile, precision)
-                found = numbers(divided)
-                macros = block_macros(divided, "float16", bulk=number % 2 > 0)
+                found = properties(divided)
+                written = block_macros(divided, "float16", bulk=number % 2 > 0)
                 texts[f"{name} {number} {precision}"] = " ".join((
                     *map(str, (tile.rows, tile.columns, tile.chunk, tile.cluster, tile.warps,
                                tile.wgmma)), "has", *(f"{key}={found[key]}" for key in (
                                    "sums", "shared_bytes", "expand_tiles", "run")),
                     *(str(divided.why_unfit(limits)).split(" ")[0] for limits in LIMITS),
-                    digest([found, macros, *(
+                    digest([found, written, *(
                         [divided.why_unfit(limits), f"{divided.cycles(limits):.4g}"]
                         for limits in LIMITS)])))
     recorded("tilings_blocks", texts)
@@ -131,8 +129,45 @@ def test_tiles_of_pools_pairs_and_attentions(recorded: Recorded) -> None:
             for number, each in enumerate(divided):
                 times = (each.cycles(3, 132) if isinstance(each, channel_attention._Division)
                          else each.microseconds(LIMITS[0]))
-                found = numbers(each)
+                found = properties(each)
                 shown = " ".join(f"{name}={value}" for name, value in found.items()
                                  if isinstance(value, int))
                 texts[f"{case} {number}"] = f"{shown} {digest(found)} {times:.4g}"
     recorded("tilings_others", texts)
+
+
+def expressions() -> Iterator[tuple[str, Epilogue]]:
+    """Yields epilogues: one step, two steps in each order, results that are used twice."""
+    steps = {"add": (1, ()), "mul": (1, ()), "relu": (0, ()), "clip": (0, (0.0, 6.0)),
+             "clip 1": (0, (-1.0, 1.0)), "clip 65519": (0, (0.0, 65519.0)),
+             "clip 0.1": (0, (0.1, 2.0)), "clip -0.1": (0, (-2.0, 0.1)), "tanh": (0, ())}
+    for names in ((), *itertools.product(steps, repeat=1), *itertools.product(steps, repeat=2)):
+        joined = apply_all([(name.split(" ")[0], steps[name][1]) for name in names])
+        for kind in ("channel", "tensor"):
+            yield f"{' '.join(names)}, {kind}", Epilogue(joined, (kind,) * (joined.inputs - 1))
+    for arguments in itertools.product(range(2), repeat=2):
+        for outputs in ((0,), (1,), (2,), (3,), (0, 2), (3, 2)):
+            yield f"{arguments} {outputs}", Epilogue(Expression(2, (
+                ExpressionStep("add", arguments), ExpressionStep("relu", (2,))), outputs),
+                ("channel",))
+    for first in range(3):
+        yield f"relu of {first}", Epilogue(Expression(3, (ExpressionStep("relu", (first,)),)),
+                                           ("channel", "tensor"))
+
+
+def apply_all(steps: Sequence[tuple[str, tuple[float, ...]]]) -> Expression:
+    joined = identity()
+    for name, constants in steps:
+        joined = joined.then(apply(name, *constants))
+    return joined
+
+
+def test_epilogues_of_blocks(recorded: Recorded) -> None:
+    texts = {}
+    for case, epilogue in expressions():
+        bias, rest = without_bias(epilogue)
+        written = [outcome(macros._inner_epilogue, epilogue, "INNER_", halves=halves)
+                   for halves in (False, True)]
+        texts[case] = (f"{bias} {macros._half_bounds(epilogue.expression)} "
+                       f"{macros._half_bounds(rest.expression)} {digest([rest, written])}")
+    recorded("epilogues_of_blocks", texts)
