@@ -203,7 +203,7 @@ def test_services(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Started:
-    """What subprocess.Popen returns for a process that is not there."""
+    """Stands for what subprocess.Popen returns, without a process."""
 
     pid = 77
 

@@ -101,7 +101,7 @@ class CandidateBuilds:
         future: Future[_Result] = Future()
         try:
             future.set_result(function(*arguments))
-        except Exception as error:  # a candidate may fail in any way; its failure is reported
+        except Exception as error:  # as in a pool, the caller of result() gets any error
             future.set_exception(error)
         return future
 

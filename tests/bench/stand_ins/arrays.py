@@ -1,4 +1,4 @@
-"""What the stand-ins share: convolutions and windows of images in NumPy, and modules."""
+"""The stand-ins share these convolutions and windows of images in NumPy, and these modules."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 CALLS: list[str] = []
-"""What was called on streams, graphs, compilers and switches, in order."""
+"""The calls of streams, graphs, compilers and switches are noted here, in order."""
 CONTIGUOUS, CHANNELS_LAST = "contiguous_format", "channels_last"
 
 
