@@ -4,7 +4,6 @@ candidates with which the whole network takes the least time."""
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,7 +23,6 @@ from gossamer.plan.choose.plan_assignment import (
     Conversion,
     NoAssignmentError,
     NodeOption,
-    load_solver,
     minimise,
 )
 from gossamer.plan.choose.reasons import fusion_reasons
@@ -81,8 +79,6 @@ class Assigner:
         self._policy = policy
         self._conversion_cost = ConversionCosts(network, device, tuner)
         self._layers = {layer.name: layer for layer in network.layers}
-        # the import takes a few tenths of a second, in which candidates are measured
-        threading.Thread(target=load_solver, daemon=True).start()
         candidates = NetworkCandidates(network, device, tuner, policy, less_precise)
         self._nodes = candidates.of_layers
         self._fusions = candidates.of_fusions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import wait
 
 import numpy as np
@@ -17,6 +17,7 @@ from gossamer.ops.part.profile import problem_times
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.fusion_options import fusion_eligibility
 from gossamer.plan.choose.network import Network
+from gossamer.plan.choose.plan_assignment import load_solver
 from gossamer.plan.eligibility import Refusal, able_on, eligibility
 from gossamer.plan.fusion import find_fusions
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
@@ -87,24 +88,35 @@ class NetworkCandidates:
 
     def _measure_together(self, layers: Sequence[Layer], fusions: Sequence[Layer]) -> None:
         """Measures the candidates of all layers and fusions together, since the time that a fusion
-        saves decides whether candidates of its layers are worth measuring. Candidates of fusions
-        and of gossamer's own dense algorithms are built while the vendors' libraries are asked for
-        their variants."""
+        saves decides whether candidates of its layers are worth measuring. The first candidates of
+        gossamer's own dense algorithms are built while the fusions are listed, and candidates of
+        both while the vendors' libraries are asked for their variants."""
         policy, tuner = self._policy, self._tuner
         problems = [problem_key(layer.problem) for layer in (*layers, *fusions)
                     if layer.problem is not None]
         tuner.ask(layers, self._device)
-        with tuner.profile.stage(LISTING):
-            is_free = policy.only is None and policy.sparse_threshold is None and not policy.force
-            requests = self._requests(layers, self._refusal_of_own) if is_free else []
-            requests += [MeasurementRequest(fusion, allowed, self._device) for fusion in fusions
-                         if not tuner.is_over and (allowed := self._fusion_eligibility(fusion)[0])]
+
+        def first() -> Iterator[list[MeasurementRequest]]:
+            with tuner.profile.stage(LISTING):
+                is_free = (policy.only is None and policy.sparse_threshold is None
+                           and not policy.force)
+                of_layers = self._requests(layers, self._refusal_of_own) if is_free else []
+            yield of_layers
+            of_fusions = []
+            for fusion in fusions:
+                with tuner.profile.stage(LISTING):
+                    if not tuner.is_over and (allowed := self._fusion_eligibility(fusion)[0]):
+                        of_fusions.append(MeasurementRequest(fusion, allowed, self._device))
+                yield []  # the search goes on to build candidates of layers
+            yield of_fusions
 
         def others() -> list[MeasurementRequest]:
+            # the assignment needs the solver, whose import takes a few tenths of a second
+            load_solver()
             wait(tuner.space.answers)
             return self._requests(layers, tuner.space.refusal_reason)
 
-        tuner.measure_network(requests, others, json.dumps(
+        tuner.measure_network(first(), others, json.dumps(
             [problems, policy.only, policy.sparse_threshold, dict(policy.force)]))
 
     def _requests(self, layers: Sequence[Layer], refusal: Refusal) -> list[MeasurementRequest]:

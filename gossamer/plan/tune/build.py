@@ -63,7 +63,8 @@ class CandidateBuilds:
         if not self._device.builds_side_by_side:
             yield
             return
-        self._pool = ThreadPoolExecutor(math.ceil(_AT_ONCE * processors()))
+        # one thread more than candidates are built at once: call() need not wait for a build
+        self._pool = ThreadPoolExecutor(math.ceil(_AT_ONCE * processors()) + 1)
         # the first candidate that is built needs the checks
         self._pool.submit(self._memory.compile_checks)
         try:

@@ -108,11 +108,13 @@ class Search:
         """The attempts that wait until the other attempts are measured."""
         self._start = self._stored = time.monotonic()
 
-    def run(self, requests: Sequence[MeasurementRequest],
+    def run(self, requests: Iterable[Sequence[MeasurementRequest]],
             others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
         """Measures the requested candidates. The results are stored, also where an interrupt ends
         the search.
 
+        requests: lists of requests, which may be empty. Where the device builds side by side,
+        candidates are built while the next list is made.
         others: called for further requests while candidates are measured, by another thread where
         the device builds side by side.
         """
@@ -120,7 +122,11 @@ class Search:
         current = (self._device.current() if self._device.runs_cuda_libraries else nullcontext())
         try:
             with responsive(), current, self._builds.started():
-                self._add(requests)
+                for known in requests:
+                    if known:
+                        self._add(known)
+                    if self._device.builds_side_by_side:
+                        self._begin()
                 listed = self._builds.call(others)
                 self._measure_until(listed)
                 self._add(listed.result())

@@ -158,13 +158,13 @@ class Tuner:
         for of_device in by_device.values():
             scope = [[problem_key(request.problem), *(each.name for each in request.algorithms)]
                      for request in of_device]
-            self._search(of_device[0].device, of_device, json.dumps(scope))
+            self._search(of_device[0].device, [of_device], json.dumps(scope))
 
-    def measure_network(self, requests: Sequence[MeasurementRequest],
+    def measure_network(self, requests: Iterable[Sequence[MeasurementRequest]],
                         others: Callable[[], Sequence[MeasurementRequest]], scope: str) -> None:
         """Measures the candidates of a network's layers and fusions on the device together.
 
-        requests: the requests that are known at the start.
+        requests: the first requests, as in Search.run().
         others: called for further requests while candidates are measured.
         scope: text that identifies the requests.
         """
@@ -172,9 +172,9 @@ class Tuner:
         # the processes take some time to end, in which the plan is assigned
         self._workers.end()
 
-    def _search(self, device: Device, requests: Sequence[MeasurementRequest], scope: str,
+    def _search(self, device: Device, requests: Iterable[Sequence[MeasurementRequest]], scope: str,
                 others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
-        """Searches on one device. others, scope: as in measure_network()."""
+        """Searches on one device. The arguments are as in measure_network()."""
         self._know_rates(device)
         key = _digest(scope, self.effort, self.precision, self.space.keeps_precisions,
                       self.limits.everything)

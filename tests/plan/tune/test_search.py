@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,8 +66,34 @@ def test_all_is_requested_before_more_is_measured(
                                   paced_device)
 
     tuner = paced_tuner()
-    tuner.measure_network([request(4)], others, "a network")
+    tuner.measure_network([[request(4)]], others, "a network")
     assert built == [0] and tuner.measured == 6
+    tuner.release()
+
+
+def test_candidates_are_built_while_the_next_requests_are_made(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
+    is_built = threading.Event()
+
+    class Telling(Paced):
+        def prepare(self, *arguments: Any) -> State:
+            is_built.set()
+            return super().prepare(*arguments)
+
+    first, second = Telling("first", 100.0), Paced("second", 90.0)
+    known(first, second)
+
+    def requests() -> Iterator[list[MeasurementRequest]]:
+        yield [MeasurementRequest(layer(), [first], paced_device)]
+        assert is_built.wait(20.0)
+        yield []
+        yield [MeasurementRequest(layer(), [second], paced_device)]
+
+    tuner = paced_tuner()
+    tuner.measure_network(requests(), list, "a network")
+    assert tuner.measured == 2
     tuner.release()
 
 
@@ -90,7 +116,8 @@ def test_candidates_are_measured_while_further_requests_are_made(
         return [MeasurementRequest(layer(), [second], paced_device)]
 
     tuner = paced_tuner()
-    tuner.measure_network([MeasurementRequest(layer(), [first], paced_device)], others, "a network")
+    tuner.measure_network(
+        [[MeasurementRequest(layer(), [first], paced_device)]], others, "a network")
     assert tuner.measured == 2
     tuner.release()
 
@@ -105,7 +132,7 @@ def test_an_error_of_further_requests_ends_the_search(
     known(algorithm)
     with pytest.raises(DeviceError, match="the library has failed"):
         paced_tuner().measure_network(
-            [MeasurementRequest(layer(), [algorithm], paced_device)], others, "a network")
+            [[MeasurementRequest(layer(), [algorithm], paced_device)]], others, "a network")
 
 
 def test_a_layer_without_a_time_is_tried_by_what_is_expected(paced_device: PacedDevice) -> None:
