@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from gossamer.device.host import processors
 from gossamer.device.source import KernelSource
 from gossamer.plan.policy import Effort
-from gossamer.plan.tune.cost import Estimates, Ratios
+from gossamer.plan.tune.cost import Estimates, Kind, Ratios
 from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 
 _ATTEMPT_SECONDS = 0.01
@@ -35,6 +35,9 @@ compute in float16."""
 _LIKELY = 0.1
 """A candidate is expected to save this share of the most time that it may save, as long as few
 times of candidates of its kind are known."""
+_EXPLORED = 6
+"""Only for this number of candidates of an algorithm and a precision: from then on, the times of
+these candidates show what others may save."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class Ranking:
         self._builders = min(_BUILDERS, processors()) if device.builds_side_by_side else 1
         self._begun: set[KernelSource] = set()
         """The kernels of candidates that were begun."""
+        self._begun_of: Counter[Kind] = Counter()
+        """Number of candidates that were begun, by algorithm and precision."""
         self._limits = limits
         self._required_first = required_first
         self._layers: dict[LayerTimes, None] = {}
@@ -111,6 +116,7 @@ class Ranking:
                 for layer in attempt.group.layers:
                     layer.begun_us = min(layer.begun_us, expected_us)
                 self._begun.update(attempt.kernels)
+                self._begun_of[attempt.kind[:2]] += 1
             return attempt, skip
         return None
 
@@ -161,7 +167,7 @@ class Ranking:
         """Returns the pairs by which the time of an attempt is estimated. Each pair has ratios and
         the time that they multiply. The first pair has the time of the attempt's model. A second
         pair has the time of the attempt's leader, if this time is known."""
-        found = [(self._estimates.of_kind[attempt.kind], attempt.model_us)]
+        found = [(self._estimates.ratios(attempt.kind), attempt.model_us)]
         if attempt.leader is not None and attempt.leader.time_us is not None:
             found.append((self._estimates.of_configs[attempt.algorithm.name],
                           attempt.leader.time_us))
@@ -172,9 +178,12 @@ class Ranking:
         if attempt.time_us is None:
             return
         # for each problem the best config counts: slower configs say nothing about other problems
-        for (ratios, us), key in zip(self._ratios(attempt), (attempt.group.problem, attempt),
-                                     strict=False):
-            ratios.learn(key, us, attempt.time_us)
+        self._estimates.learn(attempt.algorithm, attempt.kind, attempt.group.problem,
+                              attempt.model_us, attempt.time_us)
+        leader = attempt.leader
+        if leader is not None and leader.time_us is not None:
+            self._estimates.of_configs[attempt.algorithm.name].learn(
+                attempt, leader.time_us, attempt.time_us)
         attempt.group.update()
 
     def _seconds(self, attempt: Attempt) -> float:
@@ -197,7 +206,7 @@ class Ranking:
             seconds *= _LATER
         saved = 0.0
         for layer in attempt.group.layers:
-            bound = layer.bound(attempt, self._estimates)
+            bound = layer.bound(attempt, self._estimates, likely=True)
             if bound == math.inf:
                 # until a time is known, a candidate is compared with the candidates that were begun
                 bound = layer.begun_us
@@ -214,13 +223,17 @@ class Ranking:
     def _saving_us(self, attempt: Attempt, bound: float) -> float:
         """Returns the time that an attempt is expected to save below a known bound, as an average
         over the ratios by which the attempt's time is estimated. As long as few of these ratios are
-        known, the result is the larger of two times: the distance from the bound to the expected
-        time, and a share of the distance from the bound to the least time."""
+        known, the result is the distance from the bound to the expected time. For the first
+        candidates of an algorithm, and for further configs, it is at least a share of the distance
+        from the bound to the least time."""
         ratios, us = self._ratios(attempt)[-1]
         if (known := ratios.saving_us(us, bound)) is not None:
             return known
         if attempt.is_more:
             # no measured time suggests that another config is of use
             return 0.0
-        return max(0.0, bound - self._expected_us(attempt),
-                   _LIKELY * (bound - self.least_us(attempt)))
+        saved = max(0.0, bound - self._expected_us(attempt))
+        has_leader = attempt.leader is not None and attempt.leader.time_us is not None
+        if has_leader or self._begun_of[attempt.kind[:2]] < _EXPLORED:
+            saved = max(saved, _LIKELY * (bound - self.least_us(attempt)))
+        return saved

@@ -156,3 +156,41 @@ def test_what_is_saved_is_an_average_over_what_was_measured() -> None:
     # 15 and 5 us are saved in two cases of six
     assert ratios.saving_us(10.0, 25.0) == pytest.approx(20 / 6)
     assert ratios.saving_us(10.0, 10.0) == 0.0
+
+
+def learnt(algorithm: Paced | HostIm2col, problems: int, layouts: str = "NCHW") -> Estimates:
+    """Returns estimates that know a time of 15 us, for a model time of 10 us, for some problems."""
+    estimates = Estimates(RecordingDevice())
+    for channels in range(problems):
+        estimates.learn(algorithm, ("an algorithm", "fp32", layouts), problem_of(channels), 10.0,
+                        15.0)
+    return estimates
+
+
+def test_until_a_kind_is_known_other_layouts_stand_in_for_it() -> None:
+    other, modelled = ("an algorithm", "fp32", "NHWC"), Paced("paced", 1.0)
+    ratios = learnt(modelled, 2).ratios(other)
+    assert ratios.expected_us(100.0) == 100.0, "two problems are too few"
+    estimates = learnt(modelled, 3)
+    ratios = estimates.ratios(other)
+    assert ratios.expected_us(100.0) == pytest.approx(150.0)
+    assert ratios.least_us(100.0) == pytest.approx(0.9 * 0.75 * 150.0)
+    for unknown in (("an algorithm", "fp16", "NHWC"), ("another", "fp32", "NHWC")):
+        assert estimates.ratios(unknown).expected_us(100.0) == 100.0
+    for channels in range(6):
+        estimates.learn(modelled, other, problem_of(channels), 10.0, 80.0)
+    ratios = estimates.ratios(other)
+    assert ratios.least_us(100.0) == pytest.approx(0.9 * 800.0)
+
+
+def test_a_lower_bound_says_nothing_about_other_layouts() -> None:
+    ratios = learnt(HostIm2col(), 6).ratios(("an algorithm", "fp32", "NHWC"))
+    assert ratios.expected_us(100.0) == 100.0
+
+
+def test_the_order_of_layouts_on_processors_is_less_sure() -> None:
+    estimates = Estimates(HOST)
+    for channels in range(3):
+        estimates.learn(Paced("paced", 1.0), KIND, problem_of(channels), 10.0, 15.0)
+    ratios = estimates.ratios((*KIND[:2], "NHWC"))
+    assert ratios.least_us(100.0) == pytest.approx(0.9 * 0.4 * 150.0)
