@@ -155,7 +155,7 @@ class Estimates:
         self._launch_us = max(self._rates.launch_us, device.queued_us)
         self._units = max(1, device.limits.compute_units)
         self.of_kind: dict[Kind, Ratios] = defaultdict(lambda: Ratios(doubt, _FEW, _UNKNOWN))
-        self.of_algorithm: dict[Kind, Ratios] = defaultdict(
+        self.of_algorithm: dict[tuple[str, ...], Ratios] = defaultdict(
             lambda: Ratios(doubt, _FEW_WITH_ALL_LAYOUTS, _UNKNOWN,
                            margin=_MARGIN * self._rates.layouts))
         self.of_configs: dict[str, Ratios] = defaultdict(

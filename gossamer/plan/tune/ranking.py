@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from gossamer.device.host import processors
 from gossamer.device.source import KernelSource
 from gossamer.plan.policy import Effort
-from gossamer.plan.tune.cost import Estimates, Kind, Ratios
+from gossamer.plan.tune.cost import Estimates, Ratios
 from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
 
 _ATTEMPT_SECONDS = 0.01
@@ -36,8 +36,8 @@ _LIKELY = 0.1
 """A candidate is expected to save this share of the most time that it may save, as long as few
 times of candidates of its kind are known."""
 _EXPLORED = 6
-"""Only for this number of candidates of an algorithm and a precision: from then on, the times of
-these candidates show what others may save."""
+"""Number of candidates of an algorithm and a precision that are expected to save the share _LIKELY.
+The times of these candidates show what the later candidates may save."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Ranking:
         self._builders = min(_BUILDERS, processors()) if device.builds_side_by_side else 1
         self._begun: set[KernelSource] = set()
         """The kernels of candidates that were begun."""
-        self._begun_of: Counter[Kind] = Counter()
+        self._begun_of: Counter[tuple[str, ...]] = Counter()
         """Number of candidates that were begun, by algorithm and precision."""
         self._limits = limits
         self._required_first = required_first
