@@ -59,7 +59,8 @@ def estimated_times(seed: int) -> Times:
 
 
 class _Data(NamedTuple):
-    """What a simulated candidate needs to compute its outputs, and its time."""
+    """The weights from which a simulated candidate computes its outputs, and the time that it
+    takes."""
 
     weights: dict[str, np.ndarray]
     time_us: float

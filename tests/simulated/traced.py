@@ -34,7 +34,7 @@ _VERSIONED = ("plan.store.plan_file", "plan.store.tuning_cache")
 
 @dataclass
 class Trace:
-    """What searches did.
+    """The record of what the searches for a plan did.
 
     tried: the layer and the key of each candidate that was measured, in order.
     skipped: the same for each candidate that was left out, with the reason.

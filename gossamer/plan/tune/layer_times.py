@@ -246,3 +246,9 @@ class Attempt:
     def time_us(self) -> float | None:
         """The measured time; None for a candidate without a time."""
         return None if self.measured is None or self.measured.failure else self.measured.median_us
+
+    @property
+    def leader_us(self) -> float | None:
+        """The measured time of the leader; None without a leader, or for a leader without a
+        time."""
+        return None if self.leader is None else self.leader.time_us

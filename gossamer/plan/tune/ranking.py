@@ -168,9 +168,8 @@ class Ranking:
         the time that they multiply. The first pair has the time of the attempt's model. A second
         pair has the time of the attempt's leader, if this time is known."""
         found = [(self._estimates.ratios(attempt.kind), attempt.model_us)]
-        if attempt.leader is not None and attempt.leader.time_us is not None:
-            found.append((self._estimates.of_configs[attempt.algorithm.name],
-                          attempt.leader.time_us))
+        if attempt.leader_us is not None:
+            found.append((self._estimates.of_configs[attempt.algorithm.name], attempt.leader_us))
         return found
 
     def learn(self, attempt: Attempt) -> None:
@@ -180,10 +179,9 @@ class Ranking:
         # for each problem the best config counts: slower configs say nothing about other problems
         self._estimates.learn(attempt.algorithm, attempt.kind, attempt.group.problem,
                               attempt.model_us, attempt.time_us)
-        leader = attempt.leader
-        if leader is not None and leader.time_us is not None:
+        if attempt.leader_us is not None:
             self._estimates.of_configs[attempt.algorithm.name].learn(
-                attempt, leader.time_us, attempt.time_us)
+                attempt, attempt.leader_us, attempt.time_us)
         attempt.group.update()
 
     def _seconds(self, attempt: Attempt) -> float:
@@ -233,7 +231,6 @@ class Ranking:
             # no measured time suggests that another config is of use
             return 0.0
         saved = max(0.0, bound - self._expected_us(attempt))
-        has_leader = attempt.leader is not None and attempt.leader.time_us is not None
-        if has_leader or self._begun_of[attempt.kind[:2]] < _EXPLORED:
+        if attempt.leader_us is not None or self._begun_of[attempt.kind[:2]] < _EXPLORED:
             saved = max(saved, _LIKELY * (bound - self.least_us(attempt)))
         return saved

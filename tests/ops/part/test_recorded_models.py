@@ -37,7 +37,7 @@ COUNTS = {"copy": 80, "elementwise": 120, "pool": 40, "reduce": 40, "pad": 30, "
           "gather": 30, "layer_norm": 20, "softmax": 6, "top_k": 2, "concat": 6, "batch_norm": 2}
 """Number of problems of each op."""
 COMPUTED = 3
-"""Of so many problems one is computed by ONNX Runtime."""
+"""One in this number of problems is computed by ONNX Runtime."""
 NORMS = (
     (), ((1, 2, 3), None), ((1, 2), None), ((2, 3), None), ((1, 3), None),
     ((1, 2, 3), ("sub", "mul", "sub")), ((1, 2, 3), ("add", "mul", "add")))

@@ -82,6 +82,16 @@ def lowered_text(graph: Graph, batch: int, *, short: bool = False) -> str:
         f"flops {digest(flops_by_node(static))}"])
 
 
+def lowered_file_text(proto: onnx.ModelProto, folder: Path, batch: int) -> str:
+    """Returns the layers of a model that is written to a file and read from it, or the error.
+    batch: the batch size of models that do not fix theirs."""
+    try:
+        graph = load(str(save(proto, folder)))
+        return lowered_text(optimise(graph), graph.fixed_batch or batch)
+    except GossamerError as error:
+        return str(error).rpartition("model.onnx: ")[2]
+
+
 def test_layers_of_drawn_networks(recorded: Recorded, tmp_path: Path) -> None:
     texts = {}
     for seed in range(NETWORKS):
@@ -209,14 +219,8 @@ def nodes() -> Iterator[tuple[str, onnx.ModelProto]]:
 
 def test_layers_of_nodes(recorded: Recorded, tmp_path: Path,
                          without_onnxruntime: pytest.MonkeyPatch) -> None:
-    texts = {}
-    for name, proto in nodes():
-        try:
-            graph = load(str(save(proto, tmp_path)))
-            texts[name] = lowered_text(optimise(graph), graph.fixed_batch or 2)
-        except GossamerError as error:
-            texts[name] = str(error).rpartition("model.onnx: ")[2]
-    recorded("lowered_nodes", texts)
+    recorded("lowered_nodes", {name: lowered_file_text(proto, tmp_path, 2)
+                               for name, proto in nodes()})
 
 
 def test_known_inputs_of_onnx_parts(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:

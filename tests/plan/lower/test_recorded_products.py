@@ -18,13 +18,11 @@ from gossamer.expression import apply
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Node
 from gossamer.model.infer.resolve import resolve
-from gossamer.model.load import load
-from gossamer.model.passes.optimise import optimise
 from gossamer.ops.weights import WeightsStore
 from gossamer.plan.lower import products
 from gossamer.plan.lower.state import LowerState
-from tests.model.onnx_models import model, save, weights
-from tests.plan.lower.test_recorded import layer_text, lowered_text
+from tests.model.onnx_models import model, weights
+from tests.plan.lower.test_recorded import layer_text, lowered_file_text
 from tests.recorded import Recorded
 
 LEFT: tuple[tuple[int, ...], ...] = ((6,), (1, 6), (2, 6), (3, 2, 6), (2, 3, 2, 6))
@@ -131,14 +129,8 @@ def convolutions() -> Iterator[tuple[str, onnx.ModelProto]]:
 def test_layers_of_products(cases: Callable[[], Iterator[tuple[str, onnx.ModelProto]]],
                             recorded: Recorded, tmp_path: Path,
                             without_onnxruntime: None) -> None:
-    texts = {}
-    for case, proto in cases():
-        try:
-            graph = load(str(save(proto, tmp_path)))
-            texts[case] = lowered_text(optimise(graph), graph.fixed_batch or 3)
-        except GossamerError as error:
-            texts[case] = str(error).rpartition("model.onnx: ")[2]
-    recorded(f"lowered_{cases.__name__}", texts)
+    recorded(f"lowered_{cases.__name__}", {
+        case: lowered_file_text(proto, tmp_path, 3) for case, proto in cases()})
 
 
 def _lowered(op: str, kinds: str, shapes: Sequence[tuple[int, ...]],

@@ -71,23 +71,32 @@ def test_all_is_requested_before_more_is_measured(
     tuner.release()
 
 
+class Telling(Paced):
+    """A paced algorithm that tells when its first candidate is built, and when it is measured."""
+
+    def __init__(self, name: str, *times_us: float) -> None:
+        super().__init__(name, *times_us)
+        self.is_built, self.is_measured = threading.Event(), threading.Event()
+
+    def prepare(self, *arguments: Any) -> State:
+        self.is_built.set()
+        return super().prepare(*arguments)
+
+    def launch(self, *arguments: Any, **options: Any) -> None:
+        self.is_measured.set()
+        super().launch(*arguments, **options)
+
+
 def test_candidates_are_built_while_the_next_requests_are_made(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
-    is_built = threading.Event()
-
-    class Telling(Paced):
-        def prepare(self, *arguments: Any) -> State:
-            is_built.set()
-            return super().prepare(*arguments)
-
     first, second = Telling("first", 100.0), Paced("second", 90.0)
     known(first, second)
 
     def requests() -> Iterator[list[MeasurementRequest]]:
         yield [MeasurementRequest(layer(), [first], paced_device)]
-        assert is_built.wait(20.0)
+        assert first.is_built.wait(20.0)
         yield []
         yield [MeasurementRequest(layer(), [second], paced_device)]
 
@@ -101,18 +110,11 @@ def test_candidates_are_measured_while_further_requests_are_made(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
-    is_measured = threading.Event()
-
-    class Telling(Paced):
-        def launch(self, *arguments: Any, **options: Any) -> None:
-            is_measured.set()
-            super().launch(*arguments, **options)
-
     first, second = Telling("first", 100.0), Paced("second", 90.0)
     known(first, second)
 
     def others() -> list[MeasurementRequest]:
-        assert is_measured.wait(20.0)
+        assert first.is_measured.wait(20.0)
         return [MeasurementRequest(layer(), [second], paced_device)]
 
     tuner = paced_tuner()
