@@ -7,8 +7,9 @@ from functools import lru_cache
 
 from gossamer.device.limits import Limits
 from gossamer.ops.fused.inverted_residual.block import Block, of_batch
+from gossamer.ops.fused.inverted_residual.phases import WARPS
 from gossamer.ops.fused.inverted_residual.sizes import BlockTile
-from gossamer.ops.fused.inverted_residual.tiling import WARPS, BlockTiling
+from gossamer.ops.fused.inverted_residual.tiling import BlockTiling
 
 _SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7), (8, 8), (7, 14),
            (8, 16), (14, 14), (16, 16))
