@@ -12,7 +12,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.errors import OutOfMemoryError
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.lru_cache import LruCache
-from gossamer.tensor import TensorSpec, pack
+from gossamer.tensor import AXES, TensorSpec, pack
 
 _SHARE, _MOST_BYTES = 16, 2**31
 """Inputs are stored for later layers in at most 1/_SHARE of the device's memory, and at most
@@ -89,9 +89,12 @@ class Examples:
         more images."""
         if array.shape == spec.shape:
             return self._uploaded(pack(array, spec))
-        if not spec.format.images_are_apart or array.shape[1:] != spec.shape[1:]:
+        if array.shape[1:] != spec.shape[1:]:
             return self._uploaded(pack(np.resize(array, spec.shape), spec))
         few = pack(array, spec.first(len(array)))
+        if not spec.format.images_are_apart:
+            images = np.arange(spec.shape[0]) % len(array)
+            return self._uploaded(np.take(few, images, AXES[spec.layout].index(0)))
         if few.nbytes % self._device.alignment:
             return self._uploaded(np.resize(few, (spec.shape[0], *few.shape[1:])))
         target = self._with_room(lambda: self._device.empty(spec.nbytes, "a candidate's input"))
