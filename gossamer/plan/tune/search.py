@@ -104,8 +104,8 @@ class Search:
         self._alike: dict[object, CandidateGroup] = {}
         """For layers that are alike, the group of the first such layer, by the result of
         likeness()."""
-        self._later: list[Attempt] = []
-        """The attempts that wait until the other attempts are measured."""
+        self._later: dict[CandidateGroup, list[Attempt]] = {}
+        """The attempts that wait until other attempts are measured, by their groups."""
         self._start = self._stored = time.monotonic()
 
     def run(self, requests: Iterable[Sequence[MeasurementRequest]],
@@ -131,8 +131,6 @@ class Search:
                 self._measure_until(listed)
                 self._add(listed.result())
                 self._measure()
-                self._rank(self._later)
-                self._measure()
                 while instead := self._required_instead():
                     self._ranking.extend(instead)
                     self._measure()
@@ -146,13 +144,23 @@ class Search:
                 self._builds.wait([listed])
 
     def _measure(self) -> None:
-        """Measures the candidates that are left in the ranking."""
+        """Measures the candidates that are left: first those in the ranking, then those that
+        wait."""
         while True:
+            if not self._ranking:
+                self._rank_settled()
             if not self._step():
                 if not self._builds.attempts:
                     break
                 self._builds.wait()
         self._sampler.sample_left()
+
+    def _rank_settled(self) -> None:
+        """Adds those waiting attempts to the ranking that depend on no candidate that is being
+        built."""
+        building = {attempt.group for attempt in self._builds.attempts}
+        for group in [group for group in self._later if building.isdisjoint(group.awaited())]:
+            self._rank(self._later.pop(group))
 
     def _step(self) -> bool:
         """Begins to build candidates. Then measures a candidate that is built; if there is none,
@@ -199,9 +207,10 @@ class Search:
                                 spent * left / max(1, most - left)))
 
     def _add(self, requests: Sequence[MeasurementRequest]) -> None:
-        """Adds requests to the ranking. Three kinds of candidates wait until the other candidates
-        are measured: candidates with configs beyond the effort's first configs, candidates of
-        layers that are like an earlier layer, and candidates of fusions within larger fusions."""
+        """Adds requests to the ranking. Three kinds of candidates wait until the candidates on
+        which they depend are measured: candidates with configs beyond the effort's first configs,
+        candidates of layers that are like an earlier layer, and candidates of fusions within larger
+        fusions."""
         with self._profile.stage(LISTING):
             new = self._listed(requests)
             self._relate()
@@ -211,7 +220,7 @@ class Search:
         for attempt in attempts:
             waits = attempt.is_more or attempt.group.alike is not None or all(
                 times.is_fusion and times.is_covered for times in attempt.group.layers)
-            (self._later if waits else first).append(attempt)
+            (self._later.setdefault(attempt.group, []) if waits else first).append(attempt)
         self._rank(first)
 
     def _rank(self, attempts: Sequence[Attempt]) -> None:
