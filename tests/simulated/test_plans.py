@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.store.tuning_cache import TuningCache
+from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 from tests.simulated.algorithms import Times, drawn_times, estimated_times, simulated
@@ -91,12 +93,15 @@ def _mobile() -> Graph:
 
 def _program(given: InputFormat, precision: str, times: Times, folder: Path) -> Program:
     """Returns the program of the first layers of a mobile network on a simulated H200."""
+    return _program_of(with_formats(_mobile(), given, None), precision, times, folder)
+
+
+def _program_of(graph: Graph, precision: str, times: Times, folder: Path) -> Program:
+    """Returns the program of a network on a simulated H200."""
     with simulated(times):
         device = SimulatedDevice(HARDWARE["h200"], side_by_side=False)
         tuner = Tuner(device, "quick", precision=precision, cache=TuningCache(device, folder))
-        plan = Plan(with_formats(_mobile(), given, None), device, Policy("quick", precision),
-                    tuner=tuner)
-        return plan.program(1)
+        return Plan(graph, device, Policy("quick", precision), tuner=tuner).program(1)
 
 
 @pytest.mark.parametrize("given", [
@@ -107,6 +112,31 @@ def test_the_kernel_of_the_first_layers_makes_the_image(given: InputFormat,
     first = _program(given, "fp16", estimated_times(0), tmp_path).steps[0]
     assert first.algorithm.name == "stem_mma" and "input x" in first.layer.covers
     assert first.variant.inputs[0].format == given.format(4)
+
+
+def test_layers_of_zeros_are_measured_with_the_algorithm_for_zeros_only(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a time of another algorithm, all candidates of that one could be left out as slow."""
+    asked: dict[str, set[str]] = {}
+    measure_network = Tuner.measure_network
+
+    def measured(tuner: Tuner, requests: Iterable[Sequence[MeasurementRequest]],
+                 others: Callable[[], Sequence[MeasurementRequest]], key: str) -> None:
+        lists = [*requests, others()]
+        for request in chain.from_iterable(lists):
+            asked.setdefault(request.layer.op, set()).update(
+                algorithm.name for algorithm in request.algorithms)
+        measure_network(tuner, lists[:-1], lambda: lists[-1], key)
+
+    monkeypatch.setattr(Tuner, "measure_network", measured)
+    build = GraphBuilder("layers of zeros")
+    y = build.input("x", (None, 8, 6, 6))
+    for _ in range(2):
+        weight = build.constant("w", np.zeros((8, 8, 3, 3), np.float32))
+        y = build.apply("relu", build.conv2d(y, weight, pads=(1, 1, 1, 1)))
+    build.output(y, (None, 8, 6, 6))
+    _program_of(build.finish(), "fp16", estimated_times(0), tmp_path)
+    assert asked["conv2d"] == {"zero_weights"}
 
 
 def test_layers_of_halves_are_computed_in_the_precision_allowed(tmp_path: Path) -> None:

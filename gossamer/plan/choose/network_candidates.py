@@ -14,6 +14,7 @@ from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.part.profile import problem_times
+from gossamer.ops.zero_weights import ZeroWeights
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.fusion_options import fusion_eligibility
 from gossamer.plan.choose.network import Network
@@ -131,8 +132,11 @@ class NetworkCandidates:
 
     def _refusal_of_own(self, algorithm: Algorithm, problem: Problem,
                         device: Device) -> str | None:
+        """Returns why an algorithm is not among the first that are measured; None where it is.
+        ZeroWeights is among them, since no other algorithm may compute a layer that it supports."""
         is_asked_later = algorithm.vendor and device.compiles
-        if device is self._device and (is_asked_later or not algorithm.dense):
+        skips_zeros = not (algorithm.dense or isinstance(algorithm, ZeroWeights))
+        if device is self._device and (is_asked_later or skips_zeros):
             return "is measured later"
         return self._tuner.space.refusal_reason(algorithm, problem, device)
 
