@@ -68,7 +68,7 @@ class Effort:
 
 EFFORTS = {
     "quick": Effort(2, 4, 5, 15.0, doubt=0.1, worth=0.01, more_configs=6,
-                    more_gain=0.002, replacements=16, replacement_gain=0.003),
+                    more_gain=0.002, replacements=48, replacement_gain=0.001),
     "normal": Effort(6, 10, 10, 60.0, doubt=0.03, worth=0.003, more_configs=16,
                      more_gain=0.0003, replacements=48, replacement_gain=0.001),
     "max": Effort(None, None, 20, 240.0, everything=True, replacements=96,
