@@ -30,6 +30,7 @@ from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
 from tests.simulated.algorithms import Times, drawn_times, estimated_times, simulated
+from tests.simulated.binary import binary_network
 from tests.simulated.device import HARDWARE, SimulatedDevice
 from tests.simulated.plans import Case, check
 from tests.simulated.pruned import pruned_network
@@ -56,6 +57,11 @@ def test_plans_of_random_networks_are_right(first: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_plans_of_pruned_networks_are_right(seed: int) -> None:
     check(replace(Case.of(seed), effort="quick"), pruned_network)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_plans_of_networks_of_signs_are_right(seed: int) -> None:
+    check(replace(Case.of(seed), batch=(0, 1, 2)[seed % 3]), binary_network)
 
 
 def _passed_through(seed: int) -> onnx.ModelProto:

@@ -175,8 +175,9 @@ class Estimates:
 
     def model_us(self, algorithm: Algorithm, problem: Problem, variant: Variant) -> float:
         """Returns the time by the algorithm's own model, with its launches; floor_us() where the
-        algorithm has no model."""
-        own = algorithm.expected_us(problem, variant, self.device)
+        algorithm has no model, and where all outputs are empty: models may divide by sizes."""
+        is_empty = not any(spec.size for spec in problem.outputs)
+        own = None if is_empty else algorithm.expected_us(problem, variant, self.device)
         if own is None:
             return self.floor_us(algorithm, problem, variant)
         return max(own, 0.1) + algorithm.launch_count(variant) * self.device.queued_us
