@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gossamer.ops.fused.inverted_residual.expected import Phase
-from gossamer.ops.fused.inverted_residual.sizes import DEPTHS, ROWS, WARPGROUP_WARPS
+from gossamer.ops.fused.inverted_residual.sizes import DEPTHS, ROWS
 from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
 
 # The numbers of sums that fit the registers were found by compiling for sm_80, sm_90a and sm_100:
@@ -39,6 +39,8 @@ FEW_TAPS = 9
 """The most taps of a small filter."""
 WARPS = (4, 8, 16)
 """Numbers of warps of a work-group."""
+WARPGROUP_WARPS = 4
+"""Warps of a warpgroup, which multiply together; each has one tile of pixels."""
 _OUTPUTS_AT_ONCE = (1, 2, 4, 7, 8)
 # The cycles below hold for an H200. On another device they decide only the order in which tiles are
 # tried.

@@ -10,8 +10,6 @@ from gossamer.ops.fused.inverted_residual.block import Block
 
 ROWS = 16
 """Number of pixels that a warp multiplies at once: the pixels of a pixel tile."""
-WARPGROUP_WARPS = 4
-"""Warps of a warpgroup, which multiply together; each has one tile of pixels."""
 _PAIR_WORDS = 32
 """Size of the weights that one step needs for two tiles of 8 channels, counted in words of 16
 bytes."""
@@ -58,25 +56,10 @@ class BlockSizes:
     tile: BlockTile
     precision: str
 
-    @property
-    def _word(self) -> int:
-        """Number of elements in 16 bytes."""
-        return 8 if self.precision == "fp16" else 4
-
     @cached_property
     def halo(self) -> tuple[int, int]:
         """Rows and columns of inputs under the windows of a tile."""
         return self.block.halo(self.tile.rows, self.tile.columns)
-
-    @cached_property
-    def _warpgroup_warps(self) -> int:
-        """Warps that multiply together: 4 with wgmma, else 1; each has a tile of pixels."""
-        return WARPGROUP_WARPS if self.tile.wgmma else 1
-
-    @cached_property
-    def _warpgroups(self) -> int:
-        """Warpgroups of a work-group, each of _warpgroup_warps warps."""
-        return self.tile.warps // self._warpgroup_warps
 
     @cached_property
     def _windows(self) -> int:

@@ -17,6 +17,7 @@ from gossamer.ops.fused.inverted_residual.expected import (
 from gossamer.ops.fused.inverted_residual.phases import (
     FEW_TAPS,
     WARPGROUP_SUMS,
+    WARPGROUP_WARPS,
     WARPS,
     Convolution,
     Expansion,
@@ -29,7 +30,7 @@ from gossamer.ops.fused.inverted_residual.phases import (
     projection,
     warpgroup_sums,
 )
-from gossamer.ops.fused.inverted_residual.sizes import DEPTHS, ROWS, WARPGROUP_WARPS, BlockSizes
+from gossamer.ops.fused.inverted_residual.sizes import DEPTHS, ROWS, BlockSizes
 
 # The numbers of sums that fit the registers were found in the same way as those of phases.py.
 _MOST_SUMS = 96
@@ -62,7 +63,7 @@ class BlockTiling(BlockSizes):
         """Number of tiles of 16 pixels that hold the inputs under the windows of a work-group. The
         number is rounded up to a multiple of the tiles that a warp, or with wgmma a warpgroup,
         expands at once."""
-        of_unit = self.expand_tiles * self._warpgroup_warps
+        of_unit = self.expand_tiles * self._work_group.warpgroup_warps
         return -(-self._windows // (ROWS * of_unit)) * of_unit
 
     @property
@@ -131,7 +132,7 @@ class BlockTiling(BlockSizes):
     @cached_property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a work-group."""
-        word, expands = self._word, self.block.expand is not None
+        word, expands = self._work_group.word, self.block.expand is not None
         x_row = self.expand_steps * DEPTHS[self.precision] // word + 1
         chunk_row = self.tile.chunk // word + 1
         results = self.constants[2] * self.block.out_channels // 4
@@ -215,7 +216,7 @@ class BlockTiling(BlockSizes):
         work = ChunkWork(tuple(phases), tile.cluster, self.own_chunks, 16 * self.weight_words,
                          self.precision)
         if self.block.excite is not None:
-            small = self.block.excite.squeezed * self.hidden * 32 // self._word
+            small = self.block.excite.squeezed * self.hidden * 32 // self._work_group.word
             return waves * cycles_with_excite(work, small, together)
         if waves == 1 and p.batch == 1:
             return cycles_of_image(work, max(together, work.beside(groups, limits)))
