@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from tests.simulated.networks import Network
 
@@ -64,7 +63,7 @@ class BinaryNetwork(Network):
 def binary_network(seed: int) -> onnx.ModelProto:
     """Returns a random network of signs with the input x (N, C, H, W) and one output."""
     net = BinaryNetwork(seed)
-    net.shapes["x"] = first = (net.pick(3, 8, 32, 33), net.pick(4, 7, 8), net.pick(4, 7, 8))
+    net.shapes["x"] = (net.pick(3, 8, 32, 33), net.pick(4, 7, 8), net.pick(4, 7, 8))
     x = net.signed("x")
     for _ in range(int(net.rng.integers(1, 5))):
         y = net.layer(x, net.pick(8, 32, 32, 64, 40))
@@ -80,9 +79,4 @@ def binary_network(seed: int) -> onnx.ModelProto:
                                  net.constant(np.full(features, 0.125, np.float32))],
                         (features,), transB=1)
             x = net.signed(x) if features == 32 else x
-    graph = helper.make_graph(
-        net.nodes, f"signs, seed {seed}",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", *first])],
-        [helper.make_tensor_value_info(x, TensorProto.FLOAT, ["N", *net.shapes[x]])],
-        [numpy_helper.from_array(array, name) for name, array in net.constants.items()])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return net.model(f"signs, seed {seed}", [x])

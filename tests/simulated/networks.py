@@ -101,6 +101,17 @@ class Network:
         return self.add("Slice", [x, *limits], (last - first, h, w))
 
 
+    def model(self, name: str, outputs: list[str]) -> onnx.ModelProto:
+        """Returns the network as a model with the input x (N, C, H, W)."""
+        inputs, results = ([helper.make_tensor_value_info(
+            value, TensorProto.FLOAT, ["N", *self.shapes[value]]) for value in values]
+            for values in (["x"], outputs))
+        graph = helper.make_graph(self.nodes, name, inputs, results, [
+            numpy_helper.from_array(array, constant)
+            for constant, array in self.constants.items()])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def plain(net: Network, x: str) -> str:
     kernel = net.pick(1, 3, 3, 5)
     return net.conv(x, net.pick(4, 8, 12, 16, 33), kernel, net.pick(1, 1, 2))
@@ -251,7 +262,7 @@ def random_network(seed: int) -> onnx.ModelProto:
     size = net.pick(1, 2, 4, 6, 7, 8, 8, 8, 14)
     height = size if net.rng.random() < 0.9 else net.pick(1, 3, 5)
     x = "x"
-    net.shapes[x] = first = (net.pick(1, 3, 3, 4, 16), height, size)
+    net.shapes[x] = (net.pick(1, 3, 3, 4, 16), height, size)
     blocks = [net.pick(*BLOCKS) for _ in range(int(net.rng.integers(1, MOST_BLOCKS + 1)))]
     values = [x]
     for block in blocks:
@@ -268,10 +279,4 @@ def random_network(seed: int) -> onnx.ModelProto:
         outputs.append(net.pick(*values))
     named = [net.add("Identity", [name], net.shapes[name]) if name == x or name in outputs[:index]
              else name for index, name in enumerate(outputs)]
-    graph = helper.make_graph(
-        net.nodes, f"seed {seed}",
-        [helper.make_tensor_value_info(x, TensorProto.FLOAT, ["N", *first])],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", *net.shapes[name]])
-         for name in named],
-        [numpy_helper.from_array(array, name) for name, array in net.constants.items()])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return net.model(f"seed {seed}", named)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from tests.ops.conv2d.sparse.sparse_weights import AWKWARD
 from tests.simulated.networks import Network
@@ -57,12 +56,7 @@ def pruned_network(seed: int) -> onnx.ModelProto:
     """Returns a random pruned network with the input x (N, C, H, W) and one output."""
     net = PrunedNetwork(seed)
     x = "x"
-    net.shapes[x] = first = (net.pick(3, 7, 8, 16, 17), net.pick(5, 8, 14), net.pick(5, 8, 14))
+    net.shapes[x] = (net.pick(3, 7, 8, 16, 17), net.pick(5, 8, 14), net.pick(5, 8, 14))
     for _ in range(int(net.rng.integers(1, 4))):
         x = net.irregular(x) if net.rng.random() < 0.5 else net.bottleneck(x)
-    graph = helper.make_graph(
-        net.nodes, f"pruned, seed {seed}",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", *first])],
-        [helper.make_tensor_value_info(x, TensorProto.FLOAT, ["N", *net.shapes[x]])],
-        [numpy_helper.from_array(array, name) for name, array in net.constants.items()])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return net.model(f"pruned, seed {seed}", [x])
