@@ -100,7 +100,6 @@ class Network:
         limits = [self.constant(np.array([number])) for number in (first, last, 1)]
         return self.add("Slice", [x, *limits], (last - first, h, w))
 
-
     def model(self, name: str, outputs: list[str]) -> onnx.ModelProto:
         """Returns the network as a model with the input x (N, C, H, W)."""
         inputs, results = ([helper.make_tensor_value_info(
