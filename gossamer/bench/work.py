@@ -145,7 +145,6 @@ class Files:
 def least_work(layer: Layer) -> tuple[int, int]:
     """Returns the least FLOPs and the least bytes of a layer: the numbers that its problem states,
     minus the operations and the bytes of the zero weights."""
-    assert layer.problem is not None
     flops, size = layer.problem.flops, layer.problem.least_bytes
     weight = layer.weights.get("weight")
     if weight is None or layer.op not in ("conv2d", "gemm") or not weight.size:

@@ -88,7 +88,6 @@ def eligibility(layer: Layer, device: Device, policy: Policy = ANY,
     Raises UnsupportedError where no algorithm can compute the layer, and InputError where the
     policy forces an algorithm that cannot compute the layer.
     """
-    assert layer.problem is not None
     reasons: dict[str, str] = {}
     for layer_device in (device, find("host")):
         able, refused = able_on(layer.problem, layer_device, refusal_reason)
@@ -191,7 +190,6 @@ def first_in_order(layer: Layer, algorithms: Iterable[Algorithm], layer_device: 
     threads: BLAS threads of a layer on the host.
     Raises UnsupportedError where no algorithm has a suitable variant.
     """
-    assert layer.problem is not None
     for algorithm in algorithms:
         strict = [variant for variant in of_threads(
                       algorithm.variants(layer.problem, layer_device), threads, layer_device)

@@ -81,7 +81,7 @@ def _chains(layers: Sequence[Layer], readers: dict[str, list[int]], pattern: Seq
     """Yields the indices of each chain of layers whose ops match a pattern. A chain begins with the
     layers of `chain`, and each of its layers reads an output of the layer before."""
     last = layers[chain[-1]]
-    if last.problem is None or last.op != pattern[len(chain) - 1]:
+    if last.op != pattern[len(chain) - 1]:
         return
     if len(chain) == len(pattern):
         yield chain
@@ -107,14 +107,14 @@ def fusion_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer
     entries, exits, sources = links_of(layers, read_elsewhere)
     if not entries or not exits:
         return None
-    parts = tuple(layer.problem for layer in layers if layer.problem is not None)
+    parts = tuple(layer.problem for layer in layers)
     problem = FusionProblem(
         parts, tuple(tuple(sources[name] for name in layer.inputs) for layer in layers),
         tuple(sources[name] for name in exits))
     weights = {f"{index}.{name}": array for index, layer in enumerate(layers)
                for name, array in layer.weights.items()}
     names = tuple(layer.name for layer in layers)
-    return Layer(" + ".join(names), problem.op, entries, exits, list(problem.outputs), problem,
+    return Layer(" + ".join(names), entries, exits, problem,
                  weights, _density(layers), " and ".join(layer.source or layer.name
                                                          for layer in layers), covers=names,
                  facts={name: facts for layer in layers for name, facts in layer.facts.items()

@@ -26,7 +26,7 @@ def layers_in_place(layers: Sequence[Layer]) -> frozenset[str]:
     within: set[str] = set()
     names = []
     for layer in layers:
-        if layer.problem is None:
+        if layer.is_reshape:
             if layer.inputs[0] in roots:
                 roots[layer.outputs[0]] = roots[layer.inputs[0]]
             continue
@@ -157,7 +157,6 @@ def in_place_candidates(node: MeasuredLayer, names: Collection[str],
     nodes: all layers.
     """
     problem = node.layer.problem
-    assert problem is not None
     if is_conversion(problem):
         return [candidate.in_no_time() if _is_unchanged(candidate.variant) else candidate
                 for candidate in map(Candidate.in_its_time, node.candidates)]
@@ -186,7 +185,7 @@ def _takes_part(node: MeasuredLayer | Layer, value: str, dtype: str, names: Coll
     """Whether a layer is likely to write or read a value as a part of the channels of another
     value. A layer is likely to do so if it has candidates with the value in NHWC, and if the
     fastest of these candidates can do so or `names` contains the layer, too."""
-    if isinstance(node, Layer) or node.layer.problem is None:
+    if isinstance(node, Layer) or node.layer.is_reshape:
         return False
     index = (node.layer.outputs if is_output else node.layer.inputs).index(value)
     fitting = [candidate for candidate in node.candidates if candidate.is_usable and (

@@ -48,7 +48,7 @@ def _same_choice(step: Step, layer: Layer | None) -> str:
     """Returns the key of a layer's problem with the new weights. Raises InputError where the step's
     algorithm may be a bad choice for this problem."""
     name = step.layer.source or step.layer.name
-    if layer is None or layer.problem is None:
+    if layer is None or layer.is_reshape:
         raise InputError(f"{name} is no layer of the network with the new weights; compile the "
                          "network again")
     before, now = (timed_problem(problem, step.algorithm)

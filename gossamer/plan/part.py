@@ -12,12 +12,11 @@ from gossamer.device.base import Device
 from gossamer.errors import GossamerError, InputError, UnsupportedError
 from gossamer.model.graph import Graph
 from gossamer.model.readers.onnx.clusters import Clusters
-from gossamer.ops.algorithm import Problem
 from gossamer.ops.onnx_part.host import session_of
 from gossamer.ops.onnx_part.problem import OnnxPartProblem
 from gossamer.ops.onnx_part.session import ComputingError
 from gossamer.ops.part.model import part_of_node
-from gossamer.ops.part.problem import PartProblem, ReshapeProblem
+from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.fusion import links_of
 from gossamer.plan.measurement import counted
@@ -83,17 +82,17 @@ def part_of(layers: Sequence[Layer], members: Sequence[Layer],
     inside = {layer.name for layer in members}
     read = {name for layer in layers if layer.name not in inside for name in layer.inputs}
     entries, exits, sources = links_of(members, read.union(outputs))
-    count = sum(layer.problem is not None for layer in members)
+    count = sum(not layer.is_reshape for layer in members)
     if not (entries and exits and count):
         return None
     whole = len(members) == len(layers)
     problem = PartProblem(
-        tuple(map(_problem_of, members)),
+        tuple(layer.problem for layer in members),
         tuple(tuple(sources[name] for name in layer.inputs) for layer in members),
         tuple(sources[name] for name in exits), whole)
     names = tuple(layer.name for layer in members)
     name = WHOLE if whole else f"{names[0]} to {names[-1]}, {counted(count, 'layer')}"
-    return Layer(name, problem.op, entries, exits, list(problem.outputs), problem,
+    return Layer(name, entries, exits, problem,
                  {f"{index}.{key}": array for index, layer in enumerate(members)
                   for key, array in layer.weights.items()},
                  source=name, covers=names, members=tuple(members),
@@ -142,14 +141,6 @@ def _runs_in_other_shapes(problem: OnnxPartProblem, weights: Mapping[str, np.nda
     except UnsupportedError:
         return False
     return True
-
-
-def _problem_of(layer: Layer) -> Problem:
-    if layer.problem is not None:
-        return layer.problem
-    (target,) = layer.output_specs
-    assert layer.reshaped is not None
-    return ReshapeProblem(layer.reshaped, target.shape)
 
 
 def _refusal(part: Layer, device: Device) -> str | None:

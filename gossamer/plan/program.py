@@ -14,6 +14,7 @@ from gossamer.device.base import Device
 from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.lru_cache import digest
+from gossamer.ops.part.problem import ReshapeProblem
 from gossamer.ops.weights import Weights, WeightsStore
 from gossamer.plan.candidate import Candidate
 from gossamer.tensor import Format, TensorSpec
@@ -27,22 +28,17 @@ class Layer:
     """One unit of lowered work: a problem of a node, a fusion of several layers, an inserted
     conversion, or a reshape.
 
-    op: the name of the op that computes the problem.
     inputs, outputs: names of values.
-    output_specs: the specs of the outputs.
-    problem: the problem; None for a reshape, whose output is the input's memory under another
-    shape.
+    problem: the problem. The output of a reshape is the input's memory under another shape.
     weights: the problem's constants by name.
     density: the share of nonzero weights, None without weights.
     source: the name of the node in messages.
     """
 
     name: str
-    op: str
     inputs: list[str]
     outputs: list[str]
-    output_specs: list[TensorSpec]
-    problem: Problem | None = None
+    problem: Problem
     weights: Mapping[str, np.ndarray] = field(default_factory=dict)
     density: float | None = None
     source: str = ""
@@ -52,12 +48,20 @@ class Layer:
     """Names of the layers that a fusion consists of; empty for other layers."""
     members: tuple[Layer, ...] = field(default=(), repr=False)
     """The layers that a part consists of; empty for other layers."""
-    reshaped: TensorSpec | None = None
-    """The spec of the value that a reshape reads; None for other layers."""
     facts: Mapping[str, ValueFacts] = field(default_factory=dict)
     """Facts about outputs that have few distinct values, by the output's name."""
     store: WeightsStore = field(default_factory=WeightsStore, compare=False, repr=False)
     """The packed weights of the network's layers."""
+
+    @property
+    def op(self) -> str:
+        """The name of the op that computes the problem."""
+        return self.problem.op
+
+    @property
+    def is_reshape(self) -> bool:
+        """Whether the layer is a reshape, which nothing computes."""
+        return isinstance(self.problem, ReshapeProblem)
 
     @property
     def computes(self) -> tuple[str, ...]:
@@ -124,7 +128,6 @@ class Step:
 
     @property
     def problem(self) -> Problem:
-        assert self.layer.problem is not None
         return self.layer.problem
 
     @property
@@ -142,7 +145,7 @@ class Step:
                      Variant(self.variant.config, layer.problem.inputs, layer.problem.outputs),
                      self.device, layer.inputs, layer.outputs, self.rejected,
                      part=self.layer.name)
-                for layer in self.layer.members if layer.problem is not None] or [self]
+                for layer in self.layer.members if not layer.is_reshape] or [self]
 
     def candidate_of(self, candidates: Iterable[Candidate]) -> Candidate:
         """Returns the candidate that computes the step, out of the layer's candidates."""

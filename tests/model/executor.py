@@ -26,8 +26,8 @@ def execute(static: StaticGraph, inputs: Mapping[str, np.ndarray], stored: str =
     values = {name: _rounded(array, stored) for name, array in {**constants, **inputs}.items()}
     for layer in layers:
         arrays = [values[name] for name in layer.inputs]
-        if layer.problem is None:
-            results = [arrays[0].reshape(layer.output_specs[0].shape)]
+        if layer.is_reshape:
+            results = [arrays[0].reshape(layer.problem.outputs[0].shape)]
         else:
             weights = {name: _rounded(array, stored).astype(array.dtype, copy=False)
                        for name, array in layer.weights.items()}

@@ -56,7 +56,6 @@ def reference(graph: Graph, x: np.ndarray) -> np.ndarray:
     layers, constants = lower(resolve(graph, len(x)))
     values = {**constants, "image": x.astype(np.float64)}
     for layer in layers:
-        assert layer.problem is not None
         results = OPS[layer.op].reference(layer.problem, [values[name] for name in layer.inputs],
                                           layer.weights)
         values.update(zip(layer.outputs, results, strict=True))

@@ -128,7 +128,6 @@ def problem_case(suite: str, name: str, batch: int, setting: Setting, layer: Lay
     layer.
     """
     device, problem = setting.device, layer.problem
-    assert problem is not None
     algorithms = OPS[layer.op].algorithms
     reasons = {algorithm.name: algorithm.supports(problem, device) for algorithm in algorithms}
     supported = [algorithm for algorithm in algorithms if reasons[algorithm.name] is None]
@@ -245,7 +244,6 @@ def _ready(contender: str, on_device: _LayerOnDevice, algorithm: Algorithm,
     """Prepares the layer, computed by a variant of an algorithm, for timing."""
     problem, device = on_device.layer.problem, on_device.device
     (spec,) = variant.outputs
-    assert problem is not None
     state, _ = build(algorithm, on_device.weights, problem, variant, device)
     sources = [on_device.source(index, source) for index, source in enumerate(variant.inputs)]
     target = device.empty(spec.nbytes, "a layer's output")

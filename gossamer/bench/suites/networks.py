@@ -147,7 +147,7 @@ def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray, layers: Se
     nonzeros = sum(int(np.count_nonzero(weight)) for weight in weights)
     ends = (default_spec(x.shape), default_spec((len(x), *expected.shape[1:])))
     return Case(suite, name, len(x),
-                sum(least_work(layer)[0] for layer in layers if layer.problem is not None),
+                sum(least_work(layer)[0] for layer in layers if not layer.is_reshape),
                 sum(array.nbytes for layer in layers for array in layer.weights.values())
                 - 4 * (size - nonzeros) + sum(spec.nbytes for spec in ends),
                 nonzeros / size if size else 1.0,

@@ -87,7 +87,7 @@ def _step(layer: ConvLayer, step: str, batch: int, setting: Setting) -> Case:
         name: random.standard_normal(shape, np.float32)
         for name, shape in problem.weight_shapes.items()}
     (expected,) = OPS[problem.op].reference(problem, inputs, weights)
-    work = Layer(step, problem.op, ["x"], ["y"], list(problem.outputs), problem, weights)
+    work = Layer(step, ["x"], ["y"], problem, weights)
     return problem_case(SUITE, f"{layer.name}/{step}", batch, setting, work, inputs, expected)
 
 

@@ -18,7 +18,7 @@ class ReshapeProblem(Problem):
     """A reshape, as one of the problems of a part: the numbers of a tensor in the same order, with
     another shape.
 
-    No layer of a plan has this problem, because a reshape outside of a part does no work.
+    A reshape outside of a part does no work: its output is the input's memory.
     """
 
     op: ClassVar[str] = "reshape"

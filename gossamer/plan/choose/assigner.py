@@ -197,7 +197,7 @@ class Assigner:
             layers = [self._layers[name] for name in fusion.layer.covers]
             for name, option, candidate in fusion_options(fusion.layer, layers,
                                                           restriction.allowed(fusion)):
-                is_wanted = (self._layers[name].problem is None
+                is_wanted = (self._layers[name].is_reshape
                              or restriction.admits(fusion, candidate))
                 of_fusions.setdefault(name, []).append(
                     (replace(option, is_wanted=is_wanted), fusion, candidate))

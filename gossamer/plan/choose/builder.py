@@ -69,8 +69,8 @@ class ProgramBuilder:
     def add(self, layer: Layer) -> None:
         """Adds a layer, and before it the conversions of its inputs that its variant needs."""
         self._facts.update(layer.facts)
-        if layer.problem is None:
-            (name,), (spec,) = layer.outputs, layer.output_specs
+        if layer.is_reshape:
+            (name,), (spec,) = layer.outputs, layer.problem.outputs
             source = self.specs[layer.inputs[0]]
             read = self.program.reshapes.get(layer.name) or _kept(source, spec)
             self.program.aliases[name] = self.converted(layer.inputs[0],
@@ -154,5 +154,5 @@ def conversion_layer(name: str, target: str, source: TensorSpec, spec: TensorSpe
     known: tuple[ValueFacts, ...] = ()
     if source.format.is_packed or spec.format.is_packed:
         property_changed, known = "packing", (facts,)
-    return Layer(target, "copy", [name], [target], [spec], convert(source, spec, known),
+    return Layer(target, [name], [target], convert(source, spec, known),
                  source=f"change of {property_changed} of {name!r}", inserted=True)

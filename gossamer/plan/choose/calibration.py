@@ -138,5 +138,4 @@ def _saved(step: Step) -> float:
 
 def _is_precise(layer: Layer, variant: Variant) -> bool:
     """Returns whether a layer is computed as precisely as in float32."""
-    return variant.precision == "fp32" or (
-        layer.problem is not None and variant.is_as_precise_as_float32(layer.problem))
+    return variant.precision == "fp32" or variant.is_as_precise_as_float32(layer.problem)

@@ -66,7 +66,6 @@ class ConversionCosts:
         if not can_hold(target.format, facts):
             return math.inf
         layer = conversion_layer(value, f"{value} as {target.format}", source, target, facts)
-        assert layer.problem is not None
         least = self._tuner.conversion_us(layer.problem, self._device)
         if least is not None:
             self._estimated[source, target, facts] = layer
@@ -76,7 +75,6 @@ class ConversionCosts:
     def _request(self, layer: Layer) -> MeasurementRequest:
         """Returns the request to measure the algorithms that may convert a value; packed values are
         not converted on the host."""
-        assert layer.problem is not None
         specs = (*layer.problem.inputs, *layer.problem.outputs)
         if any(spec.format.is_packed for spec in specs):
             able, _ = able_on(layer.problem, self._device, self._tuner.space.refusal_reason)

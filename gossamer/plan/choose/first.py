@@ -63,7 +63,7 @@ class FirstChoices:
             return find_parts(layers, self._network.outputs, self._device, self._policy.force)
         left_out = [layer.name for layer in layers if layer.density == 0]
         if self._policy.only is not None:
-            left_out += [layer.name for layer in layers if layer.problem is not None
+            left_out += [layer.name for layer in layers if not layer.is_reshape
                          and self._policy.only in {each.name for each in self._able(layer)[0]}]
         return find_parts(layers, self._network.outputs, self._device,
                           [*left_out, *self._policy.force])
@@ -134,7 +134,7 @@ class FirstChoices:
     def _reads(self, layer: Layer, name: str, format_: Format) -> bool:
         """Returns whether a layer can read a value in a packed format with a variant whose own
         packed outputs never have to be unpacked."""
-        if layer.problem is None:
+        if layer.is_reshape:
             (target,) = layer.outputs
             specs = self._network.specs
             return is_packed_alike(specs[name].shape, specs[target].shape) and (
@@ -158,7 +158,6 @@ def _forced_algorithms(fusions: Sequence[Layer], device: Device, policy: Policy
     forced: dict[str, tuple[Algorithm, Mapping[str, str]]] = {}
     covered: set[str] = set()
     for fusion in fusions:
-        assert fusion.problem is not None
         able, reasons = able_on(fusion.problem, device, refusal_reason, recognising(fusion))
         for algorithm in able:
             if (algorithm.name == policy.only and covered.isdisjoint(fusion.covers)

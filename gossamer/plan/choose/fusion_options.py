@@ -48,7 +48,6 @@ def fusion_eligibility(fusion: Layer, layers: Sequence[Layer], device: Device, p
     refusal_reason: as in eligibility().
     taken_alone: whether the algorithm that the policy forces can compute one of these layers alone.
     """
-    assert fusion.problem is not None
     able, reasons = able_on(fusion.problem, device, refusal_reason, recognising(fusion))
     unchecked = uncheckable(fusion.problem) if has_jumps(fusion.problem) else None
     allowed = []

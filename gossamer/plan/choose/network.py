@@ -40,9 +40,8 @@ class Network:
         input or a constant that is an output, too, has its own spec, not that of the output."""
         specs: dict[str, TensorSpec] = {}
         for layer in self.layers:
-            output_specs = layer.output_specs if layer.problem is None else layer.problem.outputs
             specs.update({name: default_spec(spec.shape, spec.dtype)
-                          for name, spec in zip(layer.outputs, output_specs, strict=True)})
+                          for name, spec in zip(layer.outputs, layer.problem.outputs, strict=True)})
         constants = {name: default_spec(array.shape, str(array.dtype))
                      for name, array in self.constants.items()}
         return {**specs, **self.outputs, **self.inputs, **constants}

@@ -51,9 +51,9 @@ class NetworkCandidates:
         layers = network.layers
         fusions = [] if policy.unfused else find_fusions(layers, network.outputs)
         self._layers = {layer.name: layer for layer in layers}
-        self._measure_together([layer for layer in layers if layer.problem is not None], fusions)
+        self._measure_together([layer for layer in layers if not layer.is_reshape], fusions)
         self.of_layers: list[MeasuredLayer | Layer] = [
-            layer if layer.problem is None else self._candidates_of(layer) for layer in layers]
+            layer if layer.is_reshape else self._candidates_of(layer) for layer in layers]
         in_place = layers_in_place(layers)
         for node in self.of_layers:
             if isinstance(node, MeasuredLayer) and node.layer.name in in_place:
@@ -76,7 +76,7 @@ class NetworkCandidates:
             # a part in which an op reads a result that jumps cannot be checked, so parts without
             # the layers that have jumps are tried
             left_out = {layer.name for layer in network.layers
-                        if layer.problem is not None and has_jumps(layer.problem)}
+                        if has_jumps(layer.problem)}
             parts += measured(left_out) if left_out else []
         alone = {node.layer.name: node.least_cost for node in self.of_layers
                  if isinstance(node, MeasuredLayer)}
@@ -93,8 +93,7 @@ class NetworkCandidates:
         gossamer's own dense algorithms are built while the fusions are listed, and candidates of
         both while the vendors' libraries are asked for their variants."""
         policy, tuner = self._policy, self._tuner
-        problems = [problem_key(layer.problem) for layer in (*layers, *fusions)
-                    if layer.problem is not None]
+        problems = [problem_key(layer.problem) for layer in (*layers, *fusions)]
         tuner.ask(layers, self._device)
 
         def first() -> Iterator[list[MeasurementRequest]]:
@@ -168,7 +167,7 @@ class NetworkCandidates:
         taken_alone = self._policy.only is not None and any(
             self._policy.only in {algorithm.name for algorithm in able_on(
                 layer.problem, self._device, self._tuner.space.refusal_reason)[0]}
-            for layer in layers if layer.problem is not None)
+            for layer in layers)
         return fusion_eligibility(fusion, layers, self._device, self._policy,
                                   self._tuner.space.refusal_reason, taken_alone)
 
@@ -177,7 +176,6 @@ class NetworkCandidates:
         candidate that is less precise is excluded."""
         if self._less_precise is None or layer.name in self._less_precise:
             return candidates
-        assert layer.problem is not None
         return [candidate if candidate.variant.is_as_precise_as_float32(layer.problem)
                 else candidate.with_exclusion("not in float32, which the tolerance asks for here")
                 for candidate in candidates]

@@ -185,7 +185,7 @@ class Planner:
 
 def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:
     """Raises InputError where the policy's `force` names a layer that does not exist."""
-    names = [layer.name for layer in layers if layer.problem is not None]
+    names = [layer.name for layer in layers if not layer.is_reshape]
     for name in policy.force:
         if name not in names:
             close = difflib.get_close_matches(name, names, 5, 0.4)

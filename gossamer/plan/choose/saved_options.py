@@ -177,7 +177,6 @@ def _ratio(a: int, b: int) -> float:
 def _restored(step: Stored, layer: Layer, device: Device, *, exact: bool) -> LayerChoice | str:
     """Returns the stored choice of a layer, or the reason why this choice cannot be used. exact:
     whether the choice may be used for an equal problem only."""
-    assert layer.problem is not None
     if exact and step["problem"] != problem_key(layer.problem):
         return f"it is {layer.problem.describe()}, which is not what was planned"
     layer_device = find("host") if step["on_host"] else device

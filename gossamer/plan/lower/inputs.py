@@ -59,7 +59,7 @@ def _layer(name: str, info: ValueInfo, given: InputFormat, value: str,
         constants=tuple(range(1, len(constants) + 1)),
         formats=(given.format(len(spec.shape)),))
     weights = {f"operand{index + 1}": array for index, array in enumerate(constants)}
-    return Layer(name, problem.op, [value], [info.name], [spec], problem,
+    return Layer(name, [value], [info.name], problem,
                  weights, source=f"input {info.name!r} as {given}", store=store)
 
 

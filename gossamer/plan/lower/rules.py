@@ -64,7 +64,7 @@ def _needed(state: LowerState) -> list[Layer]:
     by_layers = {name for layer in state.layers for name in layer.inputs}
     by_layers |= {info.name for info in state.static.graph.outputs}
     return [layer for layer in state.layers
-            if (layer.problem is not None and layer.outputs[0] not in state.swapped)
+            if (not layer.is_reshape and layer.outputs[0] not in state.swapped)
             or layer.outputs[0] in by_layers or layer.outputs[0] not in state.read]
 
 
@@ -76,8 +76,7 @@ def flops_by_node(static: StaticGraph) -> dict[str, int]:
     for node in static.nodes:
         begin = len(state.layers)
         _lower_node(state, node)
-        flops[node.name] = sum(layer.problem.flops for layer in state.layers[begin:]
-                               if layer.problem is not None)
+        flops[node.name] = sum(layer.problem.flops for layer in state.layers[begin:])
     return flops
 
 

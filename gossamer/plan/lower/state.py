@@ -19,6 +19,7 @@ from gossamer.ops.copy import problem as copy_problem
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.exactness import shared_facts
+from gossamer.ops.part.problem import ReshapeProblem
 from gossamer.ops.weights import WeightsInfo, WeightsStore
 from gossamer.plan.program import Layer
 from gossamer.tensor import TensorSpec, default_spec
@@ -74,8 +75,8 @@ class LowerState:
         density = None if info is None else info.density
         names = list(outputs or node.outputs)
         self.layers.append(Layer(
-            name or node.name, problem.op, list(inputs), names, list(problem.outputs), problem,
-            weights or {}, density, node.source, facts=self._few_valued(names), store=self._store))
+            name or node.name, list(inputs), names, problem, weights or {}, density, node.source,
+            facts=self._few_valued(names), store=self._store))
 
     def copy(self, node: Node, problem: CopyProblem, **names: Any) -> None:
         """Adds a layer that copies values of a node's first input. names: as for add()."""
@@ -137,15 +138,14 @@ class LowerState:
 
     def reshape(self, node: Node, source: str, target: str, shape: Sequence[int], *,
                 name: str | None = None) -> None:
-        """Adds a layer without a problem, whose output is the source's memory in another shape.
+        """Adds a reshape, a layer whose output is the source's memory in another shape.
         name: by default the name of the node."""
-        read = self.spec(source)
-        spec = default_spec(tuple(shape), read.dtype)
         if self.constant(source) is not None:
             self.constants[source] = self.static.constants[source]
         self.layers.append(Layer(
-            name or node.name, "reshape", [source], [target], [spec], source=node.source,
-            reshaped=read, facts=self._few_valued([target]), store=self._store))
+            name or node.name, [source], [target],
+            ReshapeProblem(self.spec(source), tuple(shape)), source=node.source,
+            facts=self._few_valued([target]), store=self._store))
 
     def epilogue(self, node: Node) -> tuple[Epilogue, list[str], dict[str, np.ndarray]]:
         """Returns the node's epilogue, the run-time values that it reads and its constants."""

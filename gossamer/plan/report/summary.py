@@ -56,5 +56,5 @@ def forms_of_layers(graph: Graph, batch: int) -> dict[str, LayerForm]:
     It says whether bits, trits or floats would compute the layer, as far as this is known before a
     plan is made."""
     layers, _ = lower(resolve(optimise(graph), batch))
-    forms = [form_of(layer.name, layer.problem) for layer in layers if layer.problem is not None]
+    forms = [form_of(layer.name, layer.problem) for layer in layers if not layer.is_reshape]
     return {form.layer: form for form in forms if form is not None}

@@ -83,7 +83,7 @@ class PreparedSteps:
             host_array(self._buffers.of(value), spec)
             for value, spec in zip(step.inputs, step.variant.inputs, strict=True)])
         shown = [time for time, layer in zip(times, step.layer.members, strict=True)
-                 if layer.problem is not None]
+                 if not layer.is_reshape]
         total = sum(shown) or 1.0
         return [replace(timing, median_us=timing.median_us * time / total,
                         p25_us=timing.p25_us * time / total, p75_us=timing.p75_us * time / total)

@@ -145,7 +145,6 @@ class CandidateBuilds:
         """Returns an attempt's candidate ready to run, the cost of building it, and its check."""
         built = None
         layer, is_vendor = attempt.group.layer, bool(attempt.algorithm.vendor)
-        assert layer.problem is not None
         # builds share packed forms of the weights as long as one of them holds the weights
         weights = layer.weights_on(self._device)
         workers = self._workers.get(is_vendor)

@@ -78,7 +78,6 @@ class CandidateSet:
     """
 
     def __init__(self, layer: Layer, device: Device, memory: CandidateMemory | None = None) -> None:
-        assert layer.problem is not None
         self.problem = layer.problem
         self.device = device
         self.memory = CandidateMemory(device) if memory is None else memory

@@ -26,7 +26,6 @@ class MeasurementRequest:
     @property
     def problem(self) -> Problem:
         """The layer's problem."""
-        assert self.layer.problem is not None
         return self.layer.problem
 
 

@@ -52,7 +52,7 @@ def _lowered(graph: Graph, images: int, *, apart: bool) -> dict[int, _Lowered]:
     images are computed together."""
     store = WeightsStore()
     all_images = lower(resolve(graph, images), store)
-    nbytes = sum(8 * spec.size for layer in all_images[0] for spec in layer.output_specs)
+    nbytes = sum(8 * spec.size for layer in all_images[0] for spec in layer.problem.outputs)
     if not apart or nbytes <= _BYTES_AT_ONCE:
         return {images: all_images}
     count = max(1, _BYTES_AT_ONCE * images // nbytes)
@@ -72,8 +72,8 @@ def _computed(layers: Sequence[Layer], constants: Arrays, inputs: Arrays,
                    for name, array in inputs.items()})
     for index, layer in enumerate(layers):
         arrays = [values[name] for name in layer.inputs]
-        if layer.problem is None:
-            values[layer.outputs[0]] = arrays[0].reshape(layer.output_specs[0].shape)
+        if layer.is_reshape:
+            values[layer.outputs[0]] = arrays[0].reshape(layer.problem.outputs[0].shape)
         else:
             results = OPS[layer.op].reference(layer.problem, arrays, layer.weights)
             values.update(zip(layer.outputs, results, strict=True))

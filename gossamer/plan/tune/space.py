@@ -51,20 +51,19 @@ class Space:
         self.why = f"with effort {effort}"
         """Words for messages: what sets the limit on build time."""
 
-    def ask(self, layers: Iterable[Layer], device: Device, workers: WorkerPools) -> None:
+    def ask(self, layers: Sequence[Layer], device: Device, workers: WorkerPools) -> None:
         """Begins to ask vendors' libraries, in other processes, which variants they have for
         layers. Does so only where there are many layers and the device builds side by side, and
         asks only the libraries that take long to answer. The variants are on disk when `answers`
         are done. workers: the processes, which are started here."""
-        listed = [layer for layer in layers if layer.problem is not None]
-        asked = {(algorithm, _problem_of(layer)): None for layer in listed
+        asked = {(algorithm, layer.problem): None for layer in layers
                  for algorithm in OPS[layer.op].algorithms if algorithm.vendor}
         self.answers = []
         if not device.builds_side_by_side or not asked:
             return
         with self._profile.stage(LISTING):
             if not self.limits.everything:
-                self._note_narrow(listed, device)
+                self._note_narrow(layers, device)
             if len(asked) < _FEW_LISTED:
                 return
             workers.start(device, {algorithm for algorithm, _ in asked})
@@ -85,11 +84,11 @@ class Space:
         requests = [MeasurementRequest(layer, [
             algorithm for algorithm in OPS[layer.op].algorithms
             if not algorithm.vendor and algorithm.dense
-            and self.refusal_reason(algorithm, _problem_of(layer), device) is None], device)
+            and self.refusal_reason(algorithm, layer.problem, device) is None], device)
             for layer in layers]
         inner = self.inner(requests, device)
         wide = {layer.problem for layer in layers if layer.name not in inner}
-        self._narrow.update((_problem_of(layer), device.name) for layer in layers
+        self._narrow.update((layer.problem, device.name) for layer in layers
                             if layer.problem not in wide)
 
     def inner(self, requests: Sequence[MeasurementRequest], device: Device) -> set[str]:
@@ -172,8 +171,3 @@ class Space:
         # a precision that changes no result is always allowed
         count = max(len(self._precisions), PRECISIONS.index(problem.exact_precision) + 1)
         return PRECISIONS[:count]
-
-
-def _problem_of(layer: Layer) -> Problem:
-    assert layer.problem is not None
-    return layer.problem

@@ -140,7 +140,7 @@ class Tuner:
             self._known[key] = self._candidates(request)
         return self._known[key]
 
-    def ask(self, layers: Iterable[Layer], device: Device) -> None:
+    def ask(self, layers: Sequence[Layer], device: Device) -> None:
         """Begins to ask vendors' libraries, in other processes, which variants they have for
         layers. Only libraries that answer slowly are asked, and only where the device can build
         several candidates at the same time. The device's rates are measured first, since they

@@ -67,7 +67,6 @@ class Verification:
         no constants, the candidate was measured with them, or the cache records that the candidate
         passed a check with them."""
         measured = candidate.measured
-        assert layer.problem is not None
         return (not layer.weights or measured.weights == layer.digest
                 or self._results.cache_of(device).has_check(layer.problem, measured, layer.digest))
 
@@ -77,7 +76,6 @@ class Verification:
         memory, cache = self._memory_of(device), self._results.cache_of(device)
 
         def built(layer: Layer, candidate: Candidate) -> tuple[CandidateSet, State, BuiltCheck]:
-            assert layer.problem is not None
             algorithm, variant = candidate.algorithm, candidate.variant
             candidates = CandidateSet(layer, device, memory)
             state, _ = build(algorithm, candidates.weights, layer.problem, variant, device)
@@ -95,7 +93,6 @@ class Verification:
             except Exception as error:  # a candidate may fail in any way; its failure is reported
                 failures.append(error)
                 continue
-            assert layer.problem is not None
             cache.put_check(layer.problem, candidate.measured, layer.digest)
             failures.append(None)
         return failures

@@ -155,8 +155,8 @@ def _fastest(problem: BackpropProblem, choices: Sequence[AlgorithmChoice],
     device = choices[0].device
     measured = _measured_problem(problem)
     inputs = ["x", "targets", "order", "settings", "start", "sample_weights"]
-    layer = Layer("training", measured.op, inputs[:len(measured.inputs)],
-                  ["parameters", "loss"], list(measured.outputs), measured)
+    layer = Layer("training", inputs[:len(measured.inputs)],
+                  ["parameters", "loss"], measured)
     measurable = [choice for choice in choices
                   if choice.algorithm.supports(measured, device) is None]
     if not measurable:

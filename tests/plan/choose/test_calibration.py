@@ -70,6 +70,9 @@ def test_every_image_counts_at_every_batch_size(graph: Graph, batch: int) -> Non
 class _Variant:
     precision: str
 
+    def is_as_precise_as_float32(self, problem: object) -> bool:
+        return False
+
 
 @dataclass
 class _Program:
@@ -90,7 +93,7 @@ def _chosen(allowed: frozenset[str] | None) -> _Program:
         candidates = [SimpleNamespace(variant=full, cost=1 + saved),
                       SimpleNamespace(variant=half, cost=1.0)]
         program.steps.append(SimpleNamespace(
-            layer=SimpleNamespace(name=name, inserted=False, problem=None),
+            layer=SimpleNamespace(name=name, inserted=False, problem=SimpleNamespace()),
             variant=half if low else full, candidates=candidates))
     return program
 

@@ -18,6 +18,7 @@ from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, integers
 from gossamer.measure import Timing
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.host import HostIm2col
+from gossamer.ops.part.problem import ReshapeProblem
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose import refine
 from gossamer.plan.choose.assigner import Assigned, Assigner
@@ -75,7 +76,7 @@ def test_options_of_reshapes(recorded: Recorded) -> None:
         assigner._network = SimpleNamespace(specs={  # type: ignore[assignment]
             "x": default_spec(source, dtype), "y": default_spec(target, dtype)})
         assigner._tuner = SimpleNamespace(precision=precision)  # type: ignore[assignment]
-        layer = Layer("reshape", "reshape", ["x"], ["y"], [default_spec(target, dtype)],
+        layer = Layer("reshape", ["x"], ["y"], ReshapeProblem(default_spec(source, dtype), target),
                       facts={} if known == "real" else {"y": facts[known]})
         text = outcome(assigner._reshapes, layer, text=lambda options: " ".join(
             f"{option.needs[0]}-{option.gives[0]}" for option in options))
@@ -99,10 +100,10 @@ def _drawn_program(seed: int) -> str:
     def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
         if layer.inserted:
             return LayerChoice(algorithm, Variant((), (builder.specs[layer.inputs[0]],), tuple(
-                layer.output_specs)), device)  # type: ignore[arg-type]
+                layer.problem.outputs)), device)  # type: ignore[arg-type]
         return LayerChoice(algorithm, Variant((), tuple(
             rng.choice(list(_specs(builder.specs[name].shape))) for name in layer.inputs), tuple(
-            rng.choice(list(_specs(spec.shape))) for spec in layer.output_specs)),
+            rng.choice(list(_specs(spec.shape))) for spec in layer.problem.outputs)),
             device)  # type: ignore[arg-type]
 
     shapes = {"x": (2, 4, 1, 1), "y": (2, 4), "k": (2, 2, 2, 1)}
@@ -120,9 +121,10 @@ def _drawn_program(seed: int) -> str:
             continue
         known = rng.choice((REAL, PLUS_MINUS_ONE))
         names = [name] if rng.random() < 0.6 else [name, rng.choice(list(shapes))]
-        problem: Any = None if len(names) == 1 and rng.random() < 0.5 else SimpleNamespace()
-        layer = Layer(f"l{index}", "op", names, [output], [default_spec(shape)], problem,
-                      facts={output: known})
+        problem: Any = SimpleNamespace(op="op", outputs=(default_spec(shape),))
+        if len(names) == 1 and rng.random() < 0.5:
+            problem = ReshapeProblem(default_spec(shapes[name]), shape)
+        layer = Layer(f"l{index}", names, [output], problem, facts={output: known})
         shapes[output] = shape
         lines.append(outcome(builder.add, layer))
     for name, spec in list(builder.specs.items())[:3]:
@@ -194,7 +196,7 @@ def _drawn_comparison(seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
                     not candidates else Measurement.of(algorithm, variant, failure="wrong")))
         problem: Any = f"problem {rng.randrange(3)}"
         layer = Layer(rng.choice((f"layer {index}", f"layer {index}", "in place"))
-                      if not nodes else f"layer {index}", "conv2d", [], [], [], problem,
+                      if not nodes else f"layer {index}", [], [], problem,
                       density=rng.choice((None, 0.0, 0.5)))
         nodes.append(MeasuredLayer(layer, host if rng.random() < 0.04 else device, candidates, {}))
     effort = ("quick", "normal", "max")[seed % 3]

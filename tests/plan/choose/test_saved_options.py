@@ -18,7 +18,7 @@ from tests.ops.fused.blocks import block
 from tests.ops.recording import RecordingDevice
 
 PROBLEM = block(1, 64, 384, 64, (14, 14))
-LAYER = Layer("a block", "fused", ["x"], ["y"], list(PROBLEM.outputs), PROBLEM, covers=("a", "b"))
+LAYER = Layer("a block", ["x"], ["y"], PROBLEM, covers=("a", "b"))
 
 
 def restored(variant: Variant, device: Device) -> LayerChoice | str:

@@ -39,8 +39,7 @@ def test_layers_read_and_make_the_values_of_their_problems(op: str) -> None:
     """A constant among a problem's weights is no value that the layer reads."""
     for tried, layers in lowered(op):
         for layer in layers:
-            if layer.problem is not None:
+            if not layer.is_reshape:
                 assert len(layer.inputs) == len(layer.problem.inputs), tried
                 assert len(layer.outputs) == len(layer.problem.outputs), tried
-                assert layer.output_specs == list(layer.problem.outputs), tried
                 assert set(layer.weights) == set(layer.problem.weight_shapes), tried

@@ -176,9 +176,9 @@ def test_products_share_reshapes_and_keep_the_facts_of_what_they_read(tmp_path: 
         layers, _ = lower(resolve(version, 2))
         problems = [layer.problem for layer in layers if isinstance(layer.problem, GemmProblem)]
         assert [problem.facts[0] for problem in problems] == [PLUS_MINUS_ONE] * 2
-        reshapes = [layer for layer in layers if layer.problem is None]
+        reshapes = [layer for layer in layers if layer.is_reshape]
         into = [layer for layer in reshapes if layer.inputs == ["t"]]
-        assert len(into) == 1 and into[0].output_specs[0].shape == (10, DEPTH)
+        assert len(into) == 1 and into[0].problem.outputs[0].shape == (10, DEPTH)
         assert into[0].facts == {into[0].outputs[0]: PLUS_MINUS_ONE}
         names = [layer.name for layer in layers]
         assert len(set(names)) == len(names)

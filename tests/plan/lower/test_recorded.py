@@ -41,12 +41,13 @@ NETWORKS = 45
 
 def layer_text(layer: Layer) -> str:
     """Returns all facts of a layer, the problem as the first digits of its key."""
-    problem = ("" if layer.problem is None else
+    problem = ("" if layer.is_reshape else
                f"{layer.problem.describe()} {problem_key(layer.problem)[:8]}")
     weights_text = ", ".join(f"{name} {'x'.join(map(str, array.shape))}"
                              for name, array in layer.weights.items())
-    others = digest([layer.source, layer.facts, layer.reshaped, layer.inserted, layer.covers,
-                     layer.output_specs])
+    read = layer.problem.inputs[0] if layer.is_reshape else None
+    others = digest([layer.source, layer.facts, read, layer.inserted, layer.covers,
+                     list(layer.problem.outputs)])
     return (f"{layer.name}: {layer.op} {problem} of {' '.join(layer.inputs)} to "
             f"{' '.join(layer.outputs)} with {weights_text or 'nothing'}, density "
             f"{layer.density}, {others}")

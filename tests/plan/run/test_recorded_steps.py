@@ -81,8 +81,8 @@ def _drawn_steps(seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
     for index in range(rng.randint(1, 5)):
         rows = rng.choice((0, 1, 1, 2))
         specs = tuple(default_spec((rng.choice((rows, 1)), 3)) for _ in range(rng.choice((1, 2))))
-        layer = Layer(f"layer {index}", "op", [], [], [], f"problem {index}",  # type: ignore[arg-type]
-                      source=f"node {index}")
+        problem: Any = f"problem {index}"
+        layer = Layer(f"layer {index}", [], [], problem, source=f"node {index}")
         variant = Variant((), (default_spec((1, 2)),) * rng.choice((1, 2)), specs, workspace=16)
         algorithm: Any = _Algorithm(f"algorithm {index}", log, rng.random() < 0.05)
         steps.append(Step(layer, algorithm, variant, host if rng.random() < 0.3 else device,

@@ -22,7 +22,6 @@ from gossamer.plan.tune.sampling import Sampler
 def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm, Variant]],
                    samples: int, memory: CandidateMemory | None = None) -> list[Attempt]:
     """Measures candidates of one layer, all of them, and returns their attempts in order."""
-    assert layer.problem is not None
     memory = CandidateMemory(device) if memory is None else memory
     profile = TuningProfile()
     estimates = Estimates(device)

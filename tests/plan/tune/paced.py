@@ -76,5 +76,5 @@ def layer(name: str = "conv", *, mask: str = "", density: float = 1.0, seed: int
                             weights_info=WeightsInfo(density, mask))
     rng = np.random.default_rng(seed)
     weights = {"weight": rng.standard_normal((8, channels, 3, 3)).astype(np.float32)}
-    return Layer(name, "conv2d", [f"{name} in"], [f"{name} out"], list(problem.outputs), problem,
+    return Layer(name, [f"{name} in"], [f"{name} out"], problem,
                  weights)

@@ -73,7 +73,7 @@ def layer(scale: float = 1.0, batch: int = 8, seed: int = 0) -> Layer:
     problem = Conv2dProblem(batch, 4, 6, 6, 8, (3, 3))
     rng = np.random.default_rng(seed)
     weights = {"weight": (scale * rng.standard_normal((8, 4, 3, 3))).astype(np.float32)}
-    return Layer("conv", "conv2d", ["x"], ["y"], list(problem.outputs), problem, weights)
+    return Layer("conv", ["x"], ["y"], problem, weights)
 
 
 def results(of: Layer, pairs: Sequence[tuple[Algorithm, Variant]],
@@ -120,7 +120,7 @@ def test_a_single_value_near_zero_makes_no_error() -> None:
     spec = default_spec((100_000,))
     problem = ElementwiseProblem((spec,) * 3, Expression(3, (
         ExpressionStep("mul", (0, 1)), ExpressionStep("add", (3, 2)))))
-    of = Layer("sum", "elementwise", ["x", "y", "z"], ["s"], list(problem.outputs), problem)
+    of = Layer("sum", ["x", "y", "z"], ["s"], problem)
     assert outcome(NumpyElementwise(), of) is None
 
 
@@ -135,7 +135,7 @@ def test_a_single_result_near_zero_makes_no_error() -> None:
     variant = next(iter(Stub().variants(problem, HOST)))
     for index in range(30):
         weight = rng.standard_normal((1, 64, 1, 1)).astype(np.float32)
-        of = Layer(f"sum{index}", "conv2d", ["x"], ["y"], list(problem.outputs), problem,
+        of = Layer(f"sum{index}", ["x"], ["y"], problem,
                    {"weight": weight})
         assert why_wrong(CandidateSet(of, HOST), Stub(rounds), variant) is None
 
@@ -149,7 +149,7 @@ def test_many_small_images_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(type(HOST), "read", counted)
     problem = ElementwiseProblem((default_spec((50_000, 4)),), apply("relu"))
-    of = Layer("relu", "elementwise", ["x"], ["y"], list(problem.outputs), problem)
+    of = Layer("relu", ["x"], ["y"], problem)
     for most in (2**22, 0):
         monkeypatch.setattr(candidates, "_CHECKED", most)
         assert outcome(NumpyElementwise(), of) is None
@@ -168,7 +168,6 @@ class Careless(HostIm2col):
 
 def test_inputs_that_a_candidate_wrote_over_are_brought_anew() -> None:
     of, memory = layer(), CandidateMemory(HOST)
-    assert of.problem is not None
     (careless,), (good,) = (
         [(algorithm, variant) for variant in algorithm.variants(of.problem, HOST)][:1]
         for algorithm in (Careless(), HostIm2col()))
@@ -197,7 +196,6 @@ def test_where_there_is_no_memory_inputs_of_other_layers_go(monkeypatch: pytest.
 
     monkeypatch.setattr(type(HOST), "empty", bounded)
     of, algorithm = layer(), HostIm2col()
-    assert of.problem is not None
     variant = next(iter(algorithm.variants(of.problem, HOST)))
     assert why_wrong(CandidateSet(of, HOST, memory), algorithm, variant) is None
     assert refused and refused[0] > 0
@@ -257,7 +255,7 @@ def test_an_output_that_is_not_written_is_seen() -> None:
     spec = default_spec((2, 3))
     expression = Expression(1, (ExpressionStep("relu", (0,)), ExpressionStep("neg", (0,))), (1, 2))
     problem = ElementwiseProblem((spec,), expression, ("float32", "float32"))
-    of = Layer("two", "elementwise", ["x"], ["y", "z"], list(problem.outputs), problem)
+    of = Layer("two", ["x"], ["y", "z"], problem)
     assert outcome(NumpyElementwise(), of) is None
     assert str(outcome(Forgetful(), of)).startswith("wrong numbers")
 
@@ -274,7 +272,7 @@ def test_a_conversion_to_float16_that_writes_zeros_is_seen() -> None:
 
     source = default_spec((2, 64, 32, 32))
     problem = convert(source, source.with_format(dtype="float16"))
-    of = Layer("x as float16", "copy", ["x"], ["y"], list(problem.outputs), problem)
+    of = Layer("x as float16", ["x"], ["y"], problem)
     assert outcome(good, of) is None
     assert outcome(Zeros(), of) == "wrong numbers (error 1.0e+00)"
 

@@ -156,7 +156,7 @@ def test_candidates_are_checked_on_the_device(checks: DeviceCheck, compiled_devi
     problem = GemmProblem(6, 20, 8)
     weights = {name: np.random.default_rng(1).standard_normal(shape).astype(np.float32)
                for name, shape in problem.weight_shapes.items()}
-    layer = Layer("product", "gemm", ["x"], ["y"], list(problem.outputs), problem, weights)
+    layer = Layer("product", ["x"], ["y"], problem, weights)
     memory = CandidateMemory(compiled_device)
     memory.on_device = checks
     errors: list[float | None] = []

@@ -109,7 +109,7 @@ def test_random_layers_are_planned(tmp_path: Path, seed: int) -> None:
 
 def _layers(seed: int, folder: Path) -> list[Layer]:
     graph = optimise(load(str(jumping_layer(seed, folder, 9))))
-    return [layer for layer in lower(resolve(graph, 1))[0] if layer.problem is not None]
+    return [layer for layer in lower(resolve(graph, 1))[0] if not layer.is_reshape]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -117,7 +117,6 @@ def test_random_layers_on_a_device(tmp_path: Path, device: Device, seed: int) ->
     if seed >= 4 and is_slow(device):
         pytest.skip("a few layers are enough for a simulator")
     for layer in _layers(seed, tmp_path):
-        assert layer.problem is not None
         algorithm = next(algorithm for algorithm in OPS[layer.op].algorithms
                          if algorithm.supports(layer.problem, device) is None)
         candidates = CandidateSet(layer, device)

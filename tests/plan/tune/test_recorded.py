@@ -287,7 +287,7 @@ def test_references_of_parts_of_a_batch(tmp_path: Path) -> None:
         x = np.random.default_rng(seed).standard_normal((5, *shape[1:])).astype(np.float32)
         at_once = reference(graph, {"x": x})
         nbytes = sum(8 * spec.size for layer in lower(resolve(graph, 5))[0]
-                     for spec in layer.output_specs)
+                     for spec in layer.problem.outputs)
         for count in (0, 2, 3):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("gossamer.plan.tune.reference._BYTES_AT_ONCE",

@@ -60,7 +60,7 @@ def test_the_reference_is_computed_in_parts(graph: Graph, batch: int,
 
 def _bytes_of_an_image(graph: Graph) -> int:
     layers, _ = lower(resolve(graph, 1))
-    return sum(8 * spec.size for layer in layers for spec in layer.output_specs)
+    return sum(8 * spec.size for layer in layers for spec in layer.problem.outputs)
 
 
 @pytest.mark.parametrize("name", MIXING)

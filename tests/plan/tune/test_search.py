@@ -251,7 +251,7 @@ def test_only_layers_without_numbers_take_no_time(
     algorithm, tuner = Paced("paced", 100.0), paced_tuner()
     known(algorithm)
     problem = Conv2dProblem(batch, 4, 1, 1, 1, (1, 1))
-    single = Layer("conv", "conv2d", ["x"], ["y"], list(problem.outputs), problem,
+    single = Layer("conv", ["x"], ["y"], problem,
                    {"weight": np.ones((1, 4, 1, 1), np.float32)})
     (candidate,) = tuner.measure(single, [algorithm], paced_device)
     assert candidate.cost == 100.0 * batch and tuner.measured == batch

@@ -96,7 +96,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return events
 
 
-LAYERS = [Layer(f"layer{index}", "conv2d", ["x"], [f"y{index}"], list(problem.outputs), problem,
+LAYERS = [Layer(f"layer{index}", ["x"], [f"y{index}"], problem,
                 {}) for index, problem in enumerate((PROBLEM, OTHER))]
 
 
@@ -112,7 +112,6 @@ def ask(pools: Pools) -> None:
     assert all(answer.done() for answer in listed.answers)
     for algorithm in reversed(OPS["conv2d"].algorithms):
         for layer in LAYERS:
-            assert layer.problem is not None
             assert len(list(listed.within_effort(algorithm, layer.problem, find("host")))) == 1
 
 
@@ -211,7 +210,7 @@ def test_inner_layers_stand_between_layers_in_float16(
     listed = Space("quick", EFFORTS["quick"], precisions, TuningProfile(),
                    keeps_precisions=keeps_precisions)
     requests = [MeasurementRequest(
-        Layer(f"layer{index}", "conv2d", [f"value{index}"], [f"value{index + 1}"],
+        Layer(f"layer{index}", [f"value{index}"], [f"value{index + 1}"],
               list(problem.outputs), problem, {}), [Rounded()], find("host"))
         for index, problem in enumerate(problems)]
     assert listed.inner(requests, find("host")) == expected

@@ -39,7 +39,6 @@ def program_of(layers: list[Layer], device: Device, **layouts: str) -> Program:
             return LayerChoice(algorithm, variants[0], device)
         toy = (ToyConv("writer", writes=Format("NHWC")) if layer.name == "conv0"
                else ToyConv("reader", reads=Format(layouts[layer.name])))
-        assert layer.problem is not None
         return LayerChoice(toy, next(iter(toy.variants(layer.problem, device))), device)
 
     builder = ProgramBuilder(1, {"x": default_spec(SHAPE)}, {}, decide)

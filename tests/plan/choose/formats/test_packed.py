@@ -13,6 +13,7 @@ from gossamer.device.registry import find
 from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
+from gossamer.ops.part.problem import ReshapeProblem
 from gossamer.plan.choose.builder import ProgramBuilder
 from gossamer.plan.choose.first import FirstChoices
 from gossamer.plan.choose.network import Network
@@ -114,6 +115,7 @@ def test_which_reshapes_leave_words_as_they_are(shape: tuple[int, ...], target: 
     facts = {"x": PLUS_MINUS_ONE, "y": PLUS_MINUS_ONE}
     first = FirstChoices(Network([], 2, {"x": bits}, {}, {}), find("host"), Policy())
     builder = ProgramBuilder(2, {"x": bits}, {}, first.choice)
-    builder.add(Layer("reshape", "reshape", ["x"], ["y"], [floats], facts=facts))
+    builder.add(Layer("reshape", ["x"], ["y"], ReshapeProblem(default_spec(shape), target),
+                      facts=facts))
     assert builder.specs["y"] == (TensorSpec(target, bits.format) if words else floats)
     assert len(builder.program.steps) == (0 if words else 1)
