@@ -144,7 +144,7 @@ def _as_found(candidate: Candidate, step: Step) -> Candidate:
 
 
 def in_place_candidates(node: MeasuredLayer, names: Collection[str],
-                        nodes: Iterable[MeasuredLayer | Layer], device: Device) -> list[Candidate]:
+                        nodes: Iterable[MeasuredLayer], device: Device) -> list[Candidate]:
     """Returns the candidates of a layer that layers_in_place() names, with zero time for the
     candidates that have nothing to copy.
 
@@ -162,8 +162,8 @@ def in_place_candidates(node: MeasuredLayer, names: Collection[str],
                 for candidate in map(Candidate.in_its_time, node.candidates)]
     joins = isinstance(problem, ConcatProblem)
     parts = node.layer.inputs if joins else node.layer.outputs
-    beside = [(other, value, value in _layer(other).outputs) for value in parts for other in nodes
-              if other is not node and value in (*_layer(other).inputs, *_layer(other).outputs)]
+    beside = [(other, value, value in other.layer.outputs) for value in parts for other in nodes
+              if other is not node and value in (*other.layer.inputs, *other.layer.outputs)]
 
     def is_free(variant: Variant) -> bool:
         if part_offsets(problem, variant, device.alignment) is not None:
@@ -176,17 +176,11 @@ def in_place_candidates(node: MeasuredLayer, names: Collection[str],
             for candidate in map(Candidate.in_its_time, node.candidates)]
 
 
-def _layer(node: MeasuredLayer | Layer) -> Layer:
-    return node if isinstance(node, Layer) else node.layer
-
-
-def _takes_part(node: MeasuredLayer | Layer, value: str, dtype: str, names: Collection[str], *,
+def _takes_part(node: MeasuredLayer, value: str, dtype: str, names: Collection[str], *,
                 is_output: bool) -> bool:
     """Whether a layer is likely to write or read a value as a part of the channels of another
     value. A layer is likely to do so if it has candidates with the value in NHWC, and if the
     fastest of these candidates can do so or `names` contains the layer, too."""
-    if isinstance(node, Layer) or node.layer.is_reshape:
-        return False
     index = (node.layer.outputs if is_output else node.layer.inputs).index(value)
     fitting = [candidate for candidate in node.candidates if candidate.is_usable and (
         candidate.variant.outputs if is_output else candidate.variant.inputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gossamer.device.base import Device
 from gossamer.errors import UnsupportedError
@@ -15,14 +15,12 @@ from gossamer.ops.packed import formats_for
 from gossamer.plan.candidate import Candidate, why_not_others
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
 from gossamer.plan.choose.conversion_costs import ConversionCosts
-from gossamer.plan.choose.fusion_options import fusion_options
 from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.network_candidates import NetworkCandidates
 from gossamer.plan.choose.plan_assignment import (
-    AssignmentNode,
     Conversion,
     NoAssignmentError,
-    NodeOption,
+    Option,
     minimise,
 )
 from gossamer.plan.choose.reasons import fusion_reasons
@@ -33,10 +31,6 @@ from gossamer.plan.program import Layer, MeasuredLayer, Program
 from gossamer.plan.tune.measures import usable
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, default_format, memory_format
-
-_Option = tuple[NodeOption, MeasuredLayer | None, Candidate | None]
-"""An option of a node, with the layer or fusion and the candidate that the option stands for; both
-are None for a reshape."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +80,7 @@ class Assigner:
     @property
     def measured(self) -> list[MeasuredLayer]:
         """All layers and fusions with the candidates that were measured for them."""
-        return [node for node in (*self._nodes, *self._fusions)
-                if isinstance(node, MeasuredLayer)]
+        return [node for node in (*self._nodes, *self._fusions) if not node.layer.is_reshape]
 
     def program(self, restriction: Restriction | None = None, why: str = "",
                 first: Assigned | None = None) -> Program:
@@ -160,73 +153,70 @@ class Assigner:
         """Returns the cheapest assignment of layers and fusions. Conversions that were not measured
         count with the least time that they can take. Raises UnsupportedError where no formats fit
         together."""
-        options = self._options(restriction)
-        nodes = []
-        for node, node_options in zip(self._nodes, options, strict=True):
-            layer = node if isinstance(node, Layer) else node.layer
-            nodes.append(AssignmentNode(tuple(option for option, _, _ in node_options),
-                                        tuple(layer.inputs), tuple(layer.outputs)))
+        taken = self._options(restriction)
         network = self._network
         fixed = {name: memory_format(network.specs[name])
                  for name in (*network.inputs, *network.constants)}
         required = {name: memory_format(spec) for name, spec in network.outputs.items()}
         try:
-            assignment = minimise(nodes, fixed, self._conversion_cost, required=required)
+            assignment = minimise([option for option, _, _ in taken], fixed, self._conversion_cost,
+                                  required=required)
         except NoAssignmentError as error:
             forced = "" if self._policy.only is None else f"; leave only={self._policy.only!r} out"
             raise UnsupportedError(f"{self._device.name}: {error}{forced}") from None
-        taken = [node_options[index] for node_options, index
-                 in zip(options, assignment.options, strict=True)]
-        reshapes = {}
-        for reshape, (option, _, _) in zip(self._nodes, taken, strict=True):
-            if isinstance(reshape, Layer) and isinstance(option.needs[0], Format):
-                (read,) = option.needs
-                assert isinstance(read, Format)
-                reshapes[reshape.name] = read
-        # the layers of a fusion have the same candidate
-        distinct = {id(node): (node, candidate) for _, node, candidate in taken
-                    if node is not None and candidate is not None}
-        return Assigned(list(distinct.values()), reshapes, assignment.cost, assignment.conversions)
+        taken = [taken[index] for index in assignment.options]
+        return Assigned([(node, candidate) for _, node, candidate in taken if candidate],
+                        {node.layer.name: option.reads[0][2]
+                         for option, node, candidate in taken if candidate is None},
+                        assignment.cost, assignment.conversions)
 
-    def _options(self, restriction: Restriction) -> list[list[_Option]]:
-        """Returns the options of every node: first the options that compute the layer alone, then
-        the options that compute the layer as a part of a fusion. Raises GossamerError with the
-        reasons where all candidates of a layer are excluded and no fusion has an option for it."""
-        of_fusions: dict[str, list[_Option]] = {}
-        for fusion in self._fusions:
-            layers = [self._layers[name] for name in fusion.layer.covers]
-            for name, option, candidate in fusion_options(fusion.layer, layers,
-                                                          restriction.allowed(fusion)):
-                is_wanted = (self._layers[name].is_reshape
-                             or restriction.admits(fusion, candidate))
-                of_fusions.setdefault(name, []).append(
-                    (replace(option, is_wanted=is_wanted), fusion, candidate))
-        result: list[list[_Option]] = []
+    def _options(self, restriction: Restriction
+                 ) -> list[tuple[Option, MeasuredLayer, Candidate | None]]:
+        """Returns the options of all nodes and fusions, each with the layer or fusion and the
+        candidate that the option stands for; the candidate is None for a reshape. Raises
+        GossamerError with the reasons where all candidates of a layer are excluded and no fusion
+        has an option for it."""
+        options: list[tuple[Option, MeasuredLayer, Candidate | None]] = []
+        for node in (*self._nodes, *self._fusions):
+            if node.layer.is_reshape:
+                options += [(self._option(node.layer, 0.0, (needs,), (gives,)), node, None)
+                            for needs, gives in self._reshapes(node.layer)]
+            unwanted = sum(not self._layers[name].is_reshape for name in node.layer.computes)
+            options += [
+                (self._option(node.layer, candidate.cost, *candidate.formats,
+                              0 if restriction.admits(node, candidate) else unwanted),
+                 node, candidate) for candidate in restriction.allowed(node)]
+        computed = {name for option, _, _ in options for name in option.nodes}
         for node in self._nodes:
-            if isinstance(node, Layer):
-                alone: list[_Option] = [(option, None, None) for option in self._reshapes(node)]
-                fused = of_fusions.get(node.name, [])
-            else:
-                fused = of_fusions.get(node.layer.name, [])
-                if not fused:
-                    usable(node.layer, node.candidates, node.device)
-                alone = [(NodeOption(candidate.cost, *candidate.formats,
-                                     is_wanted=restriction.admits(node, candidate)),
-                          node, candidate) for candidate in restriction.allowed(node)]
-            result.append([*alone, *fused])
-        return result
+            if node.layer.name not in computed:
+                usable(node.layer, node.candidates, node.device)
+        return options
 
-    def _reshapes(self, layer: Layer) -> list[NodeOption]:
-        """Returns the options of a reshape, which leaves memory as it is: the value has to be
-        row-major, or packed where both shapes are packed alike."""
+    def _option(self, layer: Layer, cost: float, inputs: Sequence[Format],
+                outputs: Sequence[Format], unwanted: int = 0) -> Option:
+        """Returns an option of a layer or fusion, which reads and writes these formats."""
+        reads = [((layer.name, port), value, format_) for port, (value, format_)
+                 in enumerate(zip(layer.inputs, inputs, strict=True))]
+        if layer.covers:
+            formats = dict(zip(layer.inputs, inputs, strict=True))
+            reads = [((name, port), value, formats[value]) for name in layer.covers
+                     for port, value in enumerate(self._layers[name].inputs) if value in formats]
+        return Option(cost, layer.computes, tuple(reads),
+                      tuple(zip(layer.outputs, outputs, strict=True)), bool(layer.covers),
+                      unwanted)
+
+    def _reshapes(self, layer: Layer) -> list[tuple[Format, Format]]:
+        """Returns the formats in which a reshape, which leaves memory as it is, may read its value,
+        each with the format of the result: the value has to be row-major, or packed where both
+        shapes are packed alike."""
         source, target = (self._network.specs[name].shape
                           for name in (layer.inputs[0], layer.outputs[0]))
-        options = [(default_format(source, dtype), default_format(target, dtype))
+        formats = [(default_format(source, dtype), default_format(target, dtype))
                    for dtype in self._dtypes(layer)]
         if is_packed_alike(source, target):
-            options += [(packed, packed) for packed in formats_for(
+            formats += [(packed, packed) for packed in formats_for(
                 layer.facts.get(layer.outputs[0], REAL))]
-        return [NodeOption(0.0, (needs,), (gives,)) for needs, gives in options]
+        return formats
 
     def _dtypes(self, layer: Layer) -> tuple[str, ...]:
         """Returns the dtypes in which the value that a layer reshapes may be stored."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 
 from gossamer.device.base import Device
 from gossamer.facts import REAL, ValueFacts
 from gossamer.ops.packed import can_hold
 from gossamer.plan.choose.builder import conversion_layer
-from gossamer.plan.choose.fusion_options import FusionFormat
 from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.plan_assignment import Conversion
 from gossamer.plan.eligibility import able_on, eligibility
@@ -32,34 +31,20 @@ class ConversionCosts:
         self._device = device
         self._tuner = tuner
         self._known: dict[_Key, float] = {}
-        self._keys: dict[Conversion, _Key] = {}
         self._estimated: dict[_Key, Layer] = {}
 
-    def __call__(self, value: str, source_format: Hashable, target_format: Hashable) -> float:
+    def __call__(self, value: str, source: Format, target: Format) -> float:
         """Returns the cost of copying a value from one format to another, in microseconds; infinite
         where no algorithm makes this copy."""
-        if isinstance(source_format, FusionFormat):
-            source_format = source_format.written
-            if source_format == target_format:
-                return 0.0
-        if not isinstance(source_format, Format) or not isinstance(target_format, Format):
-            return math.inf
-        key = self._key(value, source_format, target_format)
+        key = self._key(value, source, target)
         if key not in self._known:
-            source, target, facts = key
-            self._known[key] = (0.0 if source.same_memory(target)
-                                else self._cost(value, source, target, facts))
+            self._known[key] = 0.0 if key[0].same_memory(key[1]) else self._cost(value, *key)
         return self._known[key]
 
-    def _key(self, value: str, source_format: Format, target_format: Format) -> _Key:
-        conversion = value, source_format, target_format
-        key = self._keys.get(conversion)
-        if key is None:
-            shape = self._specs[value].shape
-            key = self._keys[conversion] = (
-                TensorSpec(shape, source_format), TensorSpec(shape, target_format),
+    def _key(self, value: str, source: Format, target: Format) -> _Key:
+        shape = self._specs[value].shape
+        return (TensorSpec(shape, source), TensorSpec(shape, target),
                 self._facts.get(value, REAL))
-        return key
 
     def _cost(self, value: str, source: TensorSpec, target: TensorSpec,
               facts: ValueFacts) -> float:
@@ -90,12 +75,10 @@ class ConversionCosts:
     def measure_estimated(self, conversions: Iterable[Conversion]) -> bool:
         """Measures the conversions whose cost is an estimate. Returns whether any was measured."""
         requests: dict[_Key, MeasurementRequest] = {}
-        for value, source, target in conversions:
-            written = source.written if isinstance(source, FusionFormat) else source
-            if isinstance(written, Format) and isinstance(target, Format):
-                key = self._key(value, written, target)
-                if key in self._estimated:
-                    requests[key] = self._request(self._estimated.pop(key))
+        for conversion in conversions:
+            key = self._key(*conversion)
+            if key in self._estimated:
+                requests[key] = self._request(self._estimated.pop(key))
         self._tuner.measure_all(list(requests.values()))
         for key, request in requests.items():
             self._known[key] = self._measured(request)

@@ -52,11 +52,11 @@ class NetworkCandidates:
         fusions = [] if policy.unfused else find_fusions(layers, network.outputs)
         self._layers = {layer.name: layer for layer in layers}
         self._measure_together([layer for layer in layers if not layer.is_reshape], fusions)
-        self.of_layers: list[MeasuredLayer | Layer] = [
-            layer if layer.is_reshape else self._candidates_of(layer) for layer in layers]
+        self.of_layers = [MeasuredLayer(layer, device, [], {}) if layer.is_reshape
+                          else self._candidates_of(layer) for layer in layers]
         in_place = layers_in_place(layers)
         for node in self.of_layers:
-            if isinstance(node, MeasuredLayer) and node.layer.name in in_place:
+            if node.layer.name in in_place:
                 node.candidates = in_place_candidates(node, in_place, self.of_layers, device)
         parts = self._measured_parts(network) if may_have_parts(policy) else []
         self.of_fusions = [*parts, *(self._measured_fusion(fusion) for fusion in fusions)]
@@ -78,8 +78,7 @@ class NetworkCandidates:
             left_out = {layer.name for layer in network.layers
                         if has_jumps(layer.problem)}
             parts += measured(left_out) if left_out else []
-        alone = {node.layer.name: node.least_cost for node in self.of_layers
-                 if isinstance(node, MeasuredLayer)}
+        alone = {node.layer.name: node.least_cost for node in self.of_layers}
         faster = {name for part in parts if math.isfinite(part.least_cost)
                   for name, us in _times_within(part).items()
                   if alone.get(name, math.inf) * (1 + SLACK) < us}

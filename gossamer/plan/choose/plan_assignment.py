@@ -1,15 +1,17 @@
-"""The cheapest plan assignment of a network: the choice of one option for every node and of the
-formats of every value.
+"""The cheapest plan assignment of a network: the choice of the options that compute the nodes, and
+of the formats of every value.
 
-A node option costs a time, requires a format of every input and states a format of every output.
-Where readers require a value in other formats than its writer states, the value is converted once
-to each of these formats, and all readers that require the same format share the copy. This is the
-layout selection of Anderson and Gregg ("Optimal DNN primitive selection with partitioned boolean
-quadratic programming", CGO 2018), with conversions shared by readers. It is solved as an integer
-program by SciPy (scipy.optimize.milp, which calls HiGHS).
+An option computes one node, or as a fusion several nodes in one step. It costs a time, requires a
+format of every value that it reads and states a format of every value that it writes. Where readers
+require a value in other formats than its writer states, the value is converted once to each of
+these formats, and all readers that require the same format share the copy. This is the layout
+selection of Anderson and Gregg ("Optimal DNN primitive selection with partitioned boolean quadratic
+programming", CGO 2018), with conversions shared by readers and with fusions. It is solved as an
+integer program by SciPy (scipy.optimize.milp, which calls HiGHS).
 
-- Options of one node with equal formats have the same effect on other nodes. Such options are one
-  state of the node. A variable of the program says whether the node has the state.
+- Options of the same nodes with equal formats have the same effect on other nodes. Such options are
+  one state. A variable of the program says whether the state is taken. Of the states that compute a
+  node, exactly one is taken.
 - For each reader of a value, the program has a variable for each pair of a format that is written
   and a format that the reader needs: whether the reader gets the value by this conversion.
 - For each value and pair of formats, one more variable says whether the value is converted at all.
@@ -17,18 +19,16 @@ program by SciPy (scipy.optimize.milp, which calls HiGHS).
 
 Because of the variables for each reader, the linear program without integers has an integer
 solution for nearly all networks, so that no search is needed.
-
-An algorithm that computes several nodes in one step is an option of each of these nodes. The values
-between these nodes have a format that only this option knows, and conversions to and from this
-format cost infinity. So all of the nodes take the option, or none does. The cost of the algorithm
-is the cost of the first node's option; the other nodes' options cost nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +41,8 @@ _PREFERRED = 1e-4
 """The scaled cost of an option grows by this number for each place in the order of preference, so
 that of options that count as equal the first is taken; no real difference of times is as small."""
 _UNWANTED = 100 * _TOTAL
-"""The scaled cost of an option that is not wanted grows by this number."""
+"""The scaled cost of an option grows by this number for each node that another option should
+compute."""
 _MOST_SECONDS = 60.0
 """Seconds after which the best assignment so far is taken. Networks of hundreds of layers take less
 than one second; random costs of values that dozens of nodes read take ten."""
@@ -49,11 +50,14 @@ than one second; random costs of values that dozens of nodes read take ten."""
 _INFEASIBLE = 2
 """The status of scipy.optimize.milp where the equations cannot all be true."""
 
-Conversion = tuple[str, Hashable, Hashable]
+Conversion = tuple[str, Any, Any]
 """A value, the format from which it is converted, and the format to which it is converted."""
 
-_ByFormat = dict[Hashable, list[int]]
-"""For each format, the variables of the states of a node that read or write a value in it."""
+Port = tuple[str, int]
+"""A place where a node reads a value: the name of the node and the number of the input."""
+
+_ByFormat = dict[Any, list[int]]
+"""For each format, the variables of the states that read or write a value in it."""
 
 
 class NoAssignmentError(ValueError):
@@ -64,40 +68,38 @@ class NoAssignmentError(ValueError):
 
 
 @dataclass(frozen=True)
-class NodeOption:
-    """One way to compute a node.
+class Option:
+    """One way to compute a node, or several nodes in one step.
 
     cost: a time in any unit, 0 or more; infinity where the option cannot be used.
-    needs: the format in which the option reads each input.
-    gives: the format in which the option writes each output.
-    of_fusion: whether the option belongs to an algorithm that computes several nodes; the option of
-    one of these nodes has the cost of all these nodes.
-    is_wanted: False for an option that is taken only where the number of nodes with such options
-    cannot be lower, whatever the costs are.
+    nodes: the names of the nodes that the option computes.
+    reads: the values that the option reads from other options: for each a place where one of its
+    nodes reads the value, the value, and the format in which the option reads it.
+    writes: the values that the option writes for other options, each with its format.
+    of_fusion: whether the option belongs to an algorithm that may compute several nodes.
+    unwanted: how many of its nodes another option should compute. The sum of these numbers is as
+    low as it can be, whatever the costs are.
     """
 
     cost: float
-    needs: tuple[Hashable, ...]
-    gives: tuple[Hashable, ...]
+    nodes: tuple[str, ...]
+    reads: tuple[tuple[Port, str, Any], ...]
+    writes: tuple[tuple[str, Any], ...]
     of_fusion: bool = False
-    is_wanted: bool = True
+    unwanted: int = 0
 
-
-@dataclass(frozen=True)
-class AssignmentNode:
-    """A node with its options in order of preference; inputs and outputs are names of values."""
-
-    options: tuple[NodeOption, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    @cached_property
+    def effect(self) -> Hashable:
+        """What other options see of this option, which is all but its cost."""
+        return self.nodes, self.reads, self.writes, self.of_fusion, self.unwanted
 
 
 @dataclass(frozen=True)
 class PlanAssignment:
-    """An option for every node.
+    """Options that compute each node once.
 
-    options: the index of the option of each node.
-    conversions: the conversions of values between these options, in the order of the network.
+    options: the indices of the options that are taken, in ascending order.
+    conversions: the conversions of values between these options.
     cost: the total cost of the options and the conversions.
     """
 
@@ -106,9 +108,9 @@ class PlanAssignment:
     cost: float
 
 
-def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
-             conversion: Callable[[str, Hashable, Hashable], float], *,
-             required: Mapping[str, Hashable], slack: float = SLACK) -> PlanAssignment:
+def minimise(options: Sequence[Option], fixed: Mapping[str, Any],
+             conversion: Callable[[str, Any, Any], float], *,
+             required: Mapping[str, Any], slack: float = SLACK) -> PlanAssignment:
     """Returns the cheapest plan assignment, where costs that differ by little count as equal. Of
     options of a node that count as equal, the first is taken.
 
@@ -119,59 +121,62 @@ def minimise(nodes: Sequence[AssignmentNode], fixed: Mapping[str, Hashable],
     least total. Among the options with the same formats as the option that a node takes, none is
     cheaper by more than the slack.
 
-    An option of a fusion is not compared with the options that compute its node alone. Such an
+    An option of a fusion is not compared with the options that compute its nodes alone. Such an
     option counts with (1 + slack) times its cost. So a fusion is taken only where computing its
     nodes one by one costs more than that product. The total is then at most (1 + slack)^2 times the
     least total.
 
+    options: the options of all nodes; of options of the same nodes, those that are preferred come
+    first.
     fixed: the formats of the values that no node writes.
     required: the formats in which the network's outputs must be.
     conversion: a function of a value and two unequal formats. It returns the cost of copying the
     value from the first format to the second: 0 or more, and infinity where no copy is possible.
     Formats are compared by equality.
 
-    Options that are not wanted are compared with one another only.
+    Options are compared only with options that are wanted for as many nodes.
     Raises NoAssignmentError when every plan assignment costs infinity.
     """
+    outside = Option(0.0, ("",), tuple((("", 0), *output) for output in required.items()),
+                     tuple(fixed.items()))
+    everything = (*options, outside)
     program = _Program()
-    given: dict[str, _ByFormat] = {}
-    needed: dict[str, list[_ByFormat]] = {}
-    outside = AssignmentNode((NodeOption(0.0, tuple(required.values()), tuple(fixed.values())),),
-                             tuple(required), tuple(fixed))
-    option_of: dict[int, tuple[int, int]] = {}
+    computing: dict[str, dict[int, Option]] = {
+        node: {} for option in everything for node in option.nodes}
+    given: defaultdict[str, _ByFormat] = defaultdict(lambda: defaultdict(list))
+    needed: defaultdict[str, defaultdict[Port, _ByFormat]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list)))
+    index_of: dict[int, int] = {}
+    for index, place, cost in _states(everything, slack):
+        option = everything[index]
+        variable = program.state(cost, place, option.unwanted)
+        index_of[variable] = index
+        for node in option.nodes:
+            computing[node][variable] = option
+        for value, format_ in option.writes:
+            given[value][format_].append(variable)
+        for port, value, format_ in option.reads:
+            needed[value][port][format_].append(variable)
     least = 0.0
-    for number, node in enumerate((*nodes, outside)):
-        states = _states(node, slack)
+    for node, states in computing.items():
         if not states:
-            raise NoAssignmentError(
-                f"node {number} (writes {', '.join(map(repr, node.outputs))}) has no option that "
-                "can be used")
-        variables = [program.state(cost, index, is_wanted=node.options[index].is_wanted)
-                     for index, cost in states]
-        program.equal(variables, 1.0)
-        # a node's cheapest option, of those that are wanted if there are any
-        least += min((not node.options[index].is_wanted, cost) for index, cost in states)[1]
-        option_of.update((variable, (number, index))
-                         for variable, (index, _) in zip(variables, states, strict=True))
-        options = [node.options[index] for index, _ in states]
-        for port, value in enumerate(node.inputs):
-            needed.setdefault(value, []).append(
-                _by_format([option.needs[port] for option in options], variables))
-        for port, value in enumerate(node.outputs):
-            given[value] = _by_format([option.gives[port] for option in options], variables)
+            raise NoAssignmentError(f"{node!r} has no option that can be used")
+        program.limit(states, 1.0, 1.0)
+        least += min((option.unwanted, option.cost / len(option.nodes))
+                     for option in states.values())[1]
     conversion_of: dict[int, Conversion] = {}
     for value, readers in needed.items():
-        conversion_of.update(_add_conversions(program, value, given[value], readers, conversion))
+        conversion_of.update(
+            _add_conversions(program, value, given[value], readers.values(), conversion))
 
     values = program.solution(_TOTAL / (least or 1.0))
-    taken = dict(option_of[variable] for variable in option_of if values[variable] > 0.5)
-    indices = tuple(taken[number] for number in range(len(nodes)))
+    taken = [index for variable, index in index_of.items()
+             if values[variable] > 0.5 and index < len(options)]
     conversions = tuple(each for variable, each in conversion_of.items()
                         if values[variable] > 0.5)
-    cost = math.fsum([*(node.options[index].cost
-                        for node, index in zip(nodes, indices, strict=True)),
+    cost = math.fsum([*(options[index].cost for index in taken),
                       *(conversion(*each) for each in conversions)])
-    return PlanAssignment(indices, conversions, cost)
+    return PlanAssignment(tuple(taken), conversions, cost)
 
 
 def load_solver() -> None:
@@ -179,47 +184,41 @@ def load_solver() -> None:
     from scipy import optimize, sparse  # noqa: F401
 
 
-def _states(node: AssignmentNode, slack: float) -> list[tuple[int, float]]:
-    """Returns the states of a node: for each combination of formats the index of the option that is
-    taken, and the cost with which the option counts."""
-    usable = [option for option in node.options if option.cost < math.inf]
-    least = {is_wanted: min((option.cost for option in usable if not option.of_fusion
-                             and option.is_wanted == is_wanted), default=math.inf)
-             for is_wanted in (True, False)}
-    least_alike: dict[Hashable, float] = {}
-    for option in usable:
-        key = option.needs, option.gives, option.of_fusion, option.is_wanted
-        least_alike[key] = min(option.cost, least_alike.get(key, math.inf))
-    found: dict[Hashable, tuple[int, float]] = {}
-    for index, option in enumerate(node.options):
-        key = option.needs, option.gives, option.of_fusion, option.is_wanted
-        if option.cost > least_alike.get(key, -1.0) * (1 + slack):
+def _states(options: Sequence[Option], slack: float) -> Iterator[tuple[int, int, float]]:
+    """Yields the states: for each effect the index of the option that is taken, its place among the
+    options of its nodes, and the cost with which the option counts."""
+    least: defaultdict[Hashable, float] = defaultdict(lambda: math.inf)
+    for option in options:
+        least[option.effect] = min(option.cost, least[option.effect])
+        if not option.of_fusion:
+            alone = option.nodes, option.unwanted
+            least[alone] = min(option.cost, least[alone])
+    found: dict[Hashable, tuple[int, int, float]] = {}
+    places: Counter[tuple[str, ...]] = Counter()
+    for index, option in enumerate(options):
+        place, key = places[option.nodes], option.effect
+        places[option.nodes] += 1
+        if option.cost == math.inf or option.cost > least[key] * (1 + slack):
             continue
-        counted = least_alike[key]
+        counted = least[key]
         if option.of_fusion:
             counted *= 1 + slack
-        elif option.cost <= least[option.is_wanted] * (1 + slack):
-            counted = least[option.is_wanted]
-        if key not in found or counted < found[key][1]:
-            found[key] = index, counted
-    return list(found.values())
+        elif option.cost <= least[option.nodes, option.unwanted] * (1 + slack):
+            counted = least[option.nodes, option.unwanted]
+        if key not in found or counted < found[key][2]:
+            found[key] = index, place, counted
+    yield from found.values()
 
 
-def _by_format(formats: Sequence[Hashable], variables: Sequence[int]) -> _ByFormat:
-    found: _ByFormat = {}
-    for format_, variable in zip(formats, variables, strict=True):
-        found.setdefault(format_, []).append(variable)
-    return found
-
-
-def _add_conversions(program: _Program, value: str, given: _ByFormat, readers: Sequence[_ByFormat],
-                     conversion: Callable[[str, Hashable, Hashable], float]
+def _add_conversions(program: _Program, value: str, given: _ByFormat, readers: Iterable[_ByFormat],
+                     conversion: Callable[[str, Any, Any], float]
                      ) -> dict[int, Conversion]:
     """Adds the conversions of a value to a program, and returns them by their variables.
 
-    given: the states of the value's writer. readers: the states of each node that reads the value.
+    given: the states that write the value. readers: for each place where the value is read, the
+    states that read it there.
     """
-    converted: dict[tuple[Hashable, Hashable], int] = {}
+    converted: dict[tuple[Any, Any], int] = {}
     for source in given:
         for target in dict.fromkeys(target for reader in readers for target in reader):
             cost = 0.0 if source == target else conversion(value, source, target)
@@ -227,21 +226,19 @@ def _add_conversions(program: _Program, value: str, given: _ByFormat, readers: S
                 converted[source, target] = program.variable(cost)
     for reader in readers:
         got = {pair: program.variable(0.0) for pair in converted if pair[1] in reader}
-        if not got:
-            raise NoAssignmentError(f"value {value!r} can be converted from no format that is "
-                                    "given to those that are needed")
         for pair, variable in got.items():
-            program.at_most(variable, converted[pair])
-        for end, states in enumerate((given, reader)):
-            for format_, variables in states.items():
-                program.equal([variable for pair, variable in got.items() if pair[end] == format_],
-                              0.0, less=variables)
+            program.limit([variable], -math.inf, 0.0, less=[converted[pair]])
+        # a state that reads gets the value once, and a state that does not write gives it to nobody
+        for end, states_of, low in ((1, reader, 0.0), (0, given, -math.inf)):
+            for format_, states in states_of.items():
+                program.limit([variable for pair, variable in got.items() if pair[end] == format_],
+                              low, 0.0, less=states)
     return {variable: (value, *pair) for pair, variable in converted.items() if pair[0] != pair[1]}
 
 
 class _Program:
-    """An integer program: variables of states and conversions with their costs, and equations and
-    inequalities of sums of variables."""
+    """An integer program: variables of states and conversions with their costs, and limits of sums
+    of variables."""
 
     def __init__(self) -> None:
         self._costs: list[float] = []
@@ -250,11 +247,11 @@ class _Program:
         self._entries: list[tuple[int, int, float]] = []
         self._limits: list[tuple[float, float]] = []
 
-    def state(self, cost: float, place: int, *, is_wanted: bool) -> int:
+    def state(self, cost: float, place: int, unwanted: int) -> int:
         """Returns the number of the variable of a state. place: its place in the order of
         preference."""
         variable = self.variable(cost)
-        self._extra[variable] = _PREFERRED * place + (0.0 if is_wanted else _UNWANTED)
+        self._extra[variable] = _PREFERRED * place + _UNWANTED * unwanted
         self._is_state[variable] = True
         return variable
 
@@ -265,18 +262,13 @@ class _Program:
         self._is_state.append(False)
         return len(self._costs) - 1
 
-    def equal(self, variables: Sequence[int], total: float, less: Sequence[int] = ()) -> None:
-        """States that the sum of variables, less other variables, is a number."""
+    def limit(self, variables: Iterable[int], low: float, high: float,
+              less: Iterable[int] = ()) -> None:
+        """States the least and the largest value of the sum of variables, less other variables."""
         row = len(self._limits)
-        self._limits.append((total, total))
+        self._limits.append((low, high))
         self._entries += [(row, variable, 1.0) for variable in variables]
         self._entries += [(row, variable, -1.0) for variable in less]
-
-    def at_most(self, variable: int, other: int) -> None:
-        """States that a variable is at most another variable."""
-        row = len(self._limits)
-        self._limits.append((-math.inf, 0.0))
-        self._entries += [(row, variable, 1.0), (row, other, -1.0)]
 
     def solution(self, scale: float) -> np.ndarray:
         """Returns the values of the variables with the least total cost. Raises NoAssignmentError

@@ -79,7 +79,7 @@ def test_options_of_reshapes(recorded: Recorded) -> None:
         layer = Layer("reshape", ["x"], ["y"], ReshapeProblem(default_spec(source, dtype), target),
                       facts={} if known == "real" else {"y": facts[known]})
         text = outcome(assigner._reshapes, layer, text=lambda options: " ".join(
-            f"{option.needs[0]}-{option.gives[0]}" for option in options))
+            f"{read}-{given}" for read, given in options))
         texts[f"{source} to {target} {dtype} {precision} {known}"] = text
     recorded("reshapes", {"all": digest(texts), **{
         case: text for index, (case, text) in enumerate(texts.items()) if index % 5 == 0}})

@@ -6,14 +6,34 @@ import itertools
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from gossamer.plan.choose.plan_assignment import (
-    AssignmentNode,
-    NodeOption,
-    PlanAssignment,
-    minimise,
-)
+from gossamer.plan.choose.plan_assignment import Option, PlanAssignment, minimise
 
 LAYOUTS = ("NCHW", "NHWC", "CHWN", "packed32")
+
+
+@dataclass(frozen=True)
+class NodeOption:
+    """One way to compute a node alone. needs, gives: the formats of its inputs and outputs."""
+
+    cost: float
+    needs: tuple[Hashable, ...]
+    gives: tuple[Hashable, ...]
+
+
+@dataclass(frozen=True)
+class AssignmentNode:
+    """A node with its options in order of preference; inputs and outputs are names of values."""
+
+    options: tuple[NodeOption, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def all_options(self, name: str) -> list[Option]:
+        """Returns the options of the node as minimise() takes them."""
+        return [Option(option.cost, (name,), tuple(
+            ((name, port), *read) for port, read in enumerate(
+                zip(self.inputs, option.needs, strict=True))),
+            tuple(zip(self.outputs, option.gives, strict=True))) for option in self.options]
 
 
 @dataclass(frozen=True)
@@ -29,8 +49,13 @@ class Network:
         return self.conversions[value, source, target]
 
     def minimise(self, slack: float = 0.02) -> PlanAssignment:
-        return minimise(self.nodes, self.fixed, self.conversion, required=self.required,
-                        slack=slack)
+        """Returns the cheapest plan assignment; its options are the index of each node's option."""
+        options = [option for number, node in enumerate(self.nodes)
+                   for option in node.all_options(f"node {number}")]
+        found = minimise(options, self.fixed, self.conversion, required=self.required, slack=slack)
+        first = list(itertools.accumulate((len(node.options) for node in self.nodes), initial=0))
+        return replace(found, options=tuple(
+            index - first[number] for number, index in enumerate(found.options)))
 
     def cost(self, options: tuple[int, ...]) -> float:
         """Returns the cost of one plan assignment, computed from the definition."""

@@ -11,8 +11,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption
-from tests.plan.choose.plan_assignment.network import LAYOUTS, Network, counts_as
+from tests.plan.choose.plan_assignment.network import (
+    LAYOUTS,
+    AssignmentNode,
+    Network,
+    NodeOption,
+    counts_as,
+)
 
 integer_costs = st.integers(0, 60).map(float)
 may_be_infinite = st.one_of(integer_costs, integer_costs, integer_costs, st.just(math.inf))

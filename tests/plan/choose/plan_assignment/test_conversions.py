@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption, PlanAssignment
-from tests.plan.choose.plan_assignment.network import Network
+from gossamer.plan.choose.plan_assignment import PlanAssignment
+from tests.plan.choose.plan_assignment.network import AssignmentNode, Network, NodeOption
 
 
 def test_a_slower_option_is_taken_for_the_conversions_that_it_saves() -> None:

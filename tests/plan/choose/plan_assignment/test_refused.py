@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption
-from tests.plan.choose.plan_assignment.network import Network
+from tests.plan.choose.plan_assignment.network import AssignmentNode, Network, NodeOption
 
 
 def _pair(cost: float, conversion: float) -> Network:
@@ -17,9 +16,9 @@ def _pair(cost: float, conversion: float) -> Network:
 
 
 @pytest.mark.parametrize(("network", "message"), [
-    (_pair(math.inf, 1.0), r"finite cost: node 0 \(writes 'y'\) has no option that can be used"),
-    (_pair(1.0, math.inf), "finite cost: value 'y' can be converted from no format"),
-    (Network((AssignmentNode((), (), ("y",)),), {}, {}, {}), "node 0 .* has no option"),
+    (_pair(math.inf, 1.0), "finite cost: 'node 0' has no option that can be used"),
+    (_pair(1.0, math.inf), "finite cost: the conversions that some options need rule each other"),
+    (Network((), {}, {"y": "NCHW"}, {}), "rule each other out"),
 ])
 def test_a_network_without_a_plan_assignment_is_named(network: Network, message: str) -> None:
     with pytest.raises(ValueError, match=message):

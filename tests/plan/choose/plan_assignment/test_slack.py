@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 
 import pytest
 
-from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption, PlanAssignment
-from tests.plan.choose.plan_assignment.network import Network
+from gossamer.plan.choose.plan_assignment import Option, PlanAssignment, minimise
+from tests.plan.choose.plan_assignment.network import AssignmentNode, Network, NodeOption
 
 
 def _line(*costs: float) -> Network:
@@ -50,24 +50,37 @@ def test_layouts_that_are_converted_are_no_equal_of_others(conversion: float, in
 
 
 def test_as_few_nodes_as_possible_have_options_that_are_not_wanted() -> None:
-    """Two nodes take the fusion, of which both options are wanted, though all else is cheaper."""
-    def node(source: str, target: str, *, cost: float, needs: str, gives: str) -> AssignmentNode:
-        return AssignmentNode((
-            NodeOption(1.0, ("NCHW",), ("NCHW",), is_wanted=False),
-            NodeOption(cost, (needs,), (gives,), of_fusion=True),
-            NodeOption(900.0, ("NHWC",), ("NHWC",))), (source,), (target,))
+    """Two nodes take the fusion, which is wanted for both, though all else is cheaper."""
+    def alone(name: str, source: str, target: str, layout: str, cost: float,
+              unwanted: int) -> Option:
+        return Option(cost, (name,), (((name, 0), source, layout),), ((target, layout),), False,
+                      unwanted)
 
-    nodes = (node("x", "y", cost=math.inf, needs="NCHW", gives="inside"),
-             node("y", "z", cost=0.0, needs="inside", gives="NCHW"))
-    conversions = {(value, *pair): cost for value in "xyz" for pair, cost in {
-        ("NCHW", "NHWC"): 50.0, ("NHWC", "NCHW"): 50.0, ("NCHW", "inside"): math.inf,
-        ("NHWC", "inside"): math.inf, ("inside", "NCHW"): math.inf,
-        ("inside", "NHWC"): math.inf}.items()}
-    network = Network(nodes, {"x": "NCHW"}, {"z": "NCHW"}, conversions)
-    assert network.minimise().options == (2, 2)
-    first = replace(nodes[0], options=(
-        nodes[0].options[0], replace(nodes[0].options[1], cost=500.0), nodes[0].options[2]))
-    assert replace(network, nodes=(first, nodes[1])).minimise().options == (1, 1)
+    def taken(fusion_us: float, second: Sequence[Option]) -> tuple[int, ...]:
+        options = [
+            alone("a", "x", "y", "NCHW", 1.0, 1), alone("a", "x", "y", "NHWC", 900.0, 0),
+            Option(fusion_us, ("a", "b"), ((("a", 0), "x", "NCHW"),), (("z", "NCHW"),), True),
+            *second]
+        return minimise(options, {"x": "NCHW"}, lambda value, source, target: 50.0,
+                        required={"z": "NCHW"}).options
+
+    unwanted = alone("b", "y", "z", "NCHW", 1.0, 1)
+    wanted = alone("b", "y", "z", "NHWC", 900.0, 0)
+    assert taken(math.inf, [unwanted, wanted]) == (1, 4)
+    assert taken(500.0, [unwanted, wanted]) == (2,)
     # where no option of a node is wanted, the costs of its options decide
-    second = replace(nodes[1], options=nodes[1].options[:1])
-    assert replace(network, nodes=(first, second)).minimise().options == (2, 0)
+    assert taken(math.inf, [unwanted]) == (1, 3)
+
+
+def test_options_of_a_fusion_that_are_wanted_for_some_nodes_count_by_nodes() -> None:
+    """A fusion that is wanted for neither of its two nodes is as bad as two such options."""
+    def option(cost: float, nodes: str, unwanted: int) -> Option:
+        return Option(cost, tuple(nodes), (), tuple((node, "NCHW") for node in nodes),
+                      len(nodes) > 1, unwanted)
+
+    options = [option(1.0, "a", 1), option(80.0, "a", 0), option(1.0, "b", 1),
+               option(1.0, "ab", 2), option(5.0, "ab", 1)]
+    least = minimise(options, {}, lambda value, source, target: math.inf, required={})
+    assert least.options == (4,)
+    assert minimise(options[:4], {}, lambda value, source, target: math.inf,
+                    required={}).options == (1, 2)

@@ -13,8 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, milp
 
-from gossamer.plan.choose.plan_assignment import AssignmentNode, NodeOption
-from tests.plan.choose.plan_assignment.network import LAYOUTS, Network
+from tests.plan.choose.plan_assignment.network import (
+    LAYOUTS,
+    AssignmentNode,
+    Network,
+    NodeOption,
+)
 
 Wiring = list[tuple[tuple[str, ...], str]]
 """The values that each node reads, and the value that it writes."""
