@@ -21,9 +21,9 @@ from gossamer.errors import InputError
 from gossamer.measure import Timing
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.part.host import OnnxRuntime
-from gossamer.plan.choose import network_candidates, refine
+from gossamer.plan.choose import assigner, network_candidates, refine
 from gossamer.plan.choose.outcomes import EndToEnd
-from gossamer.plan.choose.restriction import FREE, Restriction
+from gossamer.plan.choose.restriction import allowed, free
 from gossamer.plan.part import WHOLE, find_parts
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Layer, Program
@@ -260,9 +260,8 @@ def time_plans(monkeypatch: pytest.MonkeyPatch, parts_us: float) -> None:
 
     monkeypatch.setattr(refine, "end_to_end", timed)
     monkeypatch.setattr(refine, "_CLEARLY_SLOWER", math.inf)
-    allowed = Restriction.allowed
-    monkeypatch.setattr(Restriction, "allowed", lambda self, node: (
-        [] if self is FREE and node.layer.name == WHOLE else allowed(self, node)))
+    monkeypatch.setattr(assigner, "allowed", lambda restriction, node: (
+        [] if restriction is free and node.layer.name == WHOLE else allowed(restriction, node)))
 
 
 def is_whole(proto: onnx.ModelProto, effort: str) -> bool:

@@ -24,7 +24,7 @@ from gossamer.plan.choose.plan_assignment import (
     minimise,
 )
 from gossamer.plan.choose.reasons import fusion_reasons
-from gossamer.plan.choose.restriction import FREE, Restriction, wherever
+from gossamer.plan.choose.restriction import Restriction, allowed, free, wherever
 from gossamer.plan.eligibility import eligibility
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer, Program
@@ -52,8 +52,7 @@ class Assigned:
 
 class Assigner:
     """Makes the programs of a network by its cheapest plan assignments (see plan_assignment.py).
-    The candidates of the programs are measured, and are checked with the layers' own constants
-    where the restriction asks for the check.
+    The candidates of the programs are measured.
 
     policy: three of its fields restrict the candidates. `only` names an algorithm that is taken
     wherever it can be used; other layers take other algorithms. Some layers can be computed both by
@@ -82,20 +81,9 @@ class Assigner:
         """All layers and fusions with the candidates that were measured for them."""
         return [node for node in (*self._nodes, *self._fusions) if not node.layer.is_reshape]
 
-    def program(self, restriction: Restriction | None = None, why: str = "",
-                first: Assigned | None = None) -> Program:
-        """Returns the cheapest program within a restriction. A layer that no algorithm of the
-        device supports runs on the host.
-
-        restriction: by default all candidates are admitted, or those of the policy's `only`
-        wherever it can be used.
-        why: the reason, for reports, why layers take slower candidates than in the cheapest
-        assignment. first: the assignment that assigned() has returned for the restriction.
-        Raises UnsupportedError where the host cannot compute a layer either.
-        """
-        if restriction is None:
-            restriction = FREE if self._policy.only is None else wherever(self._policy.only)
-        assigned = self._right(restriction, first)
+    def program(self, assigned: Assigned, why: str = "") -> Program:
+        """Returns the program of an assignment. why: the reason, for reports, why layers take
+        slower candidates than in the cheapest assignment."""
         reasons = fusion_reasons(self.measured, {node.layer.name: candidate
                                                  for node, candidate in assigned.taken},
                                  forced=self._policy.only, why=why)
@@ -125,16 +113,25 @@ class Assigner:
                       key=lambda candidate: candidate.cost)
         return _choice(fastest, candidates, layer_device, reasons)
 
-    def _right(self, restriction: Restriction, first: Assigned | None) -> Assigned:
-        """Returns the cheapest assignment with measured conversions. Its candidates are checked
-        where the restriction asks for the check."""
+    def checked(self, restriction: Restriction | None = None,
+                first: Assigned | None = None) -> Assigned:
+        """Returns the cheapest assignment whose conversions are measured, and whose candidates are
+        right with the constants of their layers. A layer that no algorithm of the device supports
+        runs on the host.
+
+        restriction: by default all candidates are admitted, or those of the policy's `only`
+        wherever it can be used.
+        first: the assignment that assigned() has returned for the restriction.
+        Raises UnsupportedError where the host cannot compute a layer either.
+        """
+        if restriction is None:
+            restriction = free if self._policy.only is None else wherever(self._policy.only)
         while True:
             assigned, first = first or self.assigned(restriction), None
             # an estimate is a lower bound: once the cheapest assignment has no estimated
             # conversions, no measurement can make another assignment cheaper
-            if self._conversion_cost.measure_estimated(assigned.conversions):
-                continue
-            if not restriction.is_checked or not self._excluded(assigned):
+            if not (self._conversion_cost.measure_estimated(assigned.conversions)
+                    or self._excluded(assigned)):
                 return assigned
 
     def _excluded(self, assigned: Assigned) -> bool:
@@ -184,8 +181,8 @@ class Assigner:
             unwanted = sum(not self._layers[name].is_reshape for name in node.layer.computes)
             options += [
                 (self._option(node.layer, candidate.cost, *candidate.formats,
-                              0 if restriction.admits(node, candidate) else unwanted),
-                 node, candidate) for candidate in restriction.allowed(node)]
+                              0 if restriction(node, candidate) else unwanted),
+                 node, candidate) for candidate in allowed(restriction, node)]
         computed = {name for option, _, _ in options for name in option.nodes}
         for node in self._nodes:
             if node.layer.name not in computed:

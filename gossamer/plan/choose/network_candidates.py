@@ -166,7 +166,7 @@ class NetworkCandidates:
         taken_alone = self._policy.only is not None and any(
             self._policy.only in {algorithm.name for algorithm in able_on(
                 layer.problem, self._device, self._tuner.space.refusal_reason)[0]}
-            for layer in layers)
+            for layer in layers if not layer.is_reshape)
         return fusion_eligibility(fusion, layers, self._device, self._policy,
                                   self._tuner.space.refusal_reason, taken_alone)
 

@@ -143,7 +143,7 @@ class Planner:
 
         try:
             assigner = Assigner(network, self._device, self._tuner, self._policy, less_precise)
-            return assigner.program(), assigner
+            return assigner.program(assigner.checked()), assigner
         finally:
             # the programs that are timed next may need all memory of the device
             self._tuner.release()

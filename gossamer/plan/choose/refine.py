@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gossamer.device.base import Device
@@ -22,11 +23,10 @@ from gossamer.plan.choose.assigner import Assigned, Assigner
 from gossamer.plan.choose.outcomes import DENSE_ONLY, MEASURED, WHEREVER, Comparison, EndToEnd
 from gossamer.plan.choose.plan_times import end_to_end, is_clearly_faster, program_key
 from gossamer.plan.choose.restriction import (
-    DENSE,
-    FLOATS,
     Restriction,
-    exchanged,
+    dense,
     first_configs,
+    floats,
     wherever,
 )
 from gossamer.plan.measurement import candidate_key, counted
@@ -45,9 +45,6 @@ _CLEARLY_SLOWER = 1.25
 """A plan is not timed as a whole where the sum of its layers' times is at least this many times the
 sum for the measured choice: caches and gaps between layers change the time of a whole plan by
 less."""
-_SMALL_SHARE = 0.05
-"""Share of the cheapest assignment's time. If the layers that an algorithm can compute take less
-than this share, the plan that takes the algorithm wherever it can is not made."""
 _NEIGHBOURS_US = 1.0
 """Microseconds by which the time of a step may change with the steps beside it. On an H200 the
 difference between two candidates' times was up to 1.4 us lower in a network than alone."""
@@ -78,7 +75,7 @@ def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tune
     """
     plans = _Plans(name, chosen, assigner, device, tuner, accurate, note)
     for plan, restriction in _restrictions(chosen, device, tuner):
-        plans.add(plan, restriction)
+        plans.add(plan, partial(plans.assigned, restriction))
     taken = plans.fastest()
     if plans.runs(taken):
         program = plans.programs[taken]
@@ -86,10 +83,14 @@ def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tune
         if exchange:
             plan = (f"{taken}, but " if taken != MEASURED else "") + (
                 f"other candidates for {counted(len(exchange), 'layer')}")
-            plans.add(plan, exchanged(program, exchange, is_checked=True), always=True)
+            plans.add(plan, partial(_exchanged, program, exchange))
             if plan in plans.programs:
                 taken = plans.fastest([taken, plan])
     return plans.comparison(taken)
+
+
+class _NotTriedError(Exception):
+    """Raised for a plan that is not made, because it would be slower."""
 
 
 class _Plans:
@@ -107,52 +108,32 @@ class _Plans:
         chosen_us = chosen.cost_us or math.inf
         self._most_us = math.inf if tuner.limits.everything else _CLEARLY_SLOWER * chosen_us
 
-    def add(self, plan: str, restriction: Restriction, *, always: bool = False) -> None:
-        """Makes a plan's program, unless the sum of its layers' times is clearly larger than the
-        sum for the measured choice."""
-        # on processors, bits and floats take nearly the same time, so that the sums of layers'
-        # times do not tell which plan is faster
-        always = always or (restriction is FLOATS and self._device.on_processors)
-        reason = "" if always else self._reason_of_little_use(restriction)
+    def add(self, plan: str, assigned: Callable[[], Assigned]) -> None:
+        """Makes a plan's program from the assignment that a function returns."""
         try:
-            if not reason:
-                assigned = self._assigner.assigned(restriction)
-                # the time of a part that is the whole network may be far from the time of the plan
-                if not always and len(assigned.taken) > 1:
-                    reason = self._reason_slower(assigned)
-            if reason:
-                self._failures[plan] = EndToEnd(failure=f"not tried: {reason}")
-                return
-            program = self._accurate(self._assigner.program(restriction, first=assigned))
+            program = self._accurate(self._assigner.program(assigned()))
         except DeviceLostError:
             raise
+        except _NotTriedError as reason:
+            self._failures[plan] = EndToEnd(failure=f"not tried: {reason}")
         except (GossamerError, ValueError) as error:
             self._failures[plan] = EndToEnd(failure=f"cannot be made: {first_line(error)}")
-            return
-        self.programs[plan], self._keys[plan] = program, program_key(program, self._device)
+        else:
+            self.programs[plan], self._keys[plan] = program, program_key(program, self._device)
 
-    def _reason_slower(self, assigned: Assigned) -> str:
-        """Returns why an assignment cannot be faster as a whole; "" where it may be faster."""
-        if assigned.cost_us < self._most_us:
-            return ""
-        return (f"its layers take at least {assigned.cost_us:.1f} us alone, those of the measured "
+    def assigned(self, restriction: Restriction) -> Assigned:
+        """Returns the cheapest assignment within a restriction. Raises _NotTriedError where the sum
+        of its layers' times is clearly larger than the sum for the measured choice."""
+        assigned = self._assigner.assigned(restriction)
+        # on processors, bits and floats take nearly the same time, so that the sums of layers'
+        # times do not tell which plan is faster; and the time of a part that is the whole network
+        # may be far from the time of the plan
+        always = (restriction is floats and self._device.on_processors) or len(assigned.taken) == 1
+        if not always and assigned.cost_us >= self._most_us:
+            raise _NotTriedError(
+                f"its layers take at least {assigned.cost_us:.1f} us alone, those of the measured "
                 f"choice {self.programs[MEASURED].cost_us or 0.0:.1f} us")
-
-    def _reason_of_little_use(self, restriction: Restriction) -> str:
-        """Returns why the assignment within a restriction cannot save much; "" where it may."""
-        if restriction.only is None or self._tuner.limits.everything:
-            return ""
-        chosen = self.programs[MEASURED]
-        chosen_us = chosen.cost_us or 0.0
-        names = {name for node in chosen.measured for name in node.layer.computes
-                 if any(each.is_usable and restriction.admits(node, each)
-                        for each in node.candidates)}
-        share_us = sum(step.candidate_of(step.candidates).cost for step in chosen.steps
-                       if not names.isdisjoint(step.layer.computes))
-        if share_us < _SMALL_SHARE * chosen_us:
-            return (f"it can compute layers that take {share_us:.1f} us of the measured choice's "
-                    f"{chosen_us:.1f} us")
-        return ""
+        return self._assigner.checked(restriction, assigned)
 
     def fastest(self, among: Collection[str] | None = None) -> str:
         """Times plans together, by default all, and returns the plan to use. The plan to beat is
@@ -206,7 +187,7 @@ class _Plans:
                   if is_clearly_faster(self._times[taken], self._times[MEASURED])
                   else "is one part, and the measured choice is not clearly faster"))
         # the same program again, with the reason in its layers
-        same = exchanged(self.programs[taken], {}, is_checked=False)
+        same = _exchanged(self.programs[taken], {})
         return Comparison(self._assigner.program(same, why), self._times[taken], why, rows)
 
 
@@ -223,17 +204,17 @@ def _restrictions(chosen: Program, device: Device, tuner: Tuner
                     usable.setdefault(layer, {})[candidate.algorithm.name] = (
                         candidate.algorithm.dense)
                     on_bits.setdefault(layer, set()).add(candidate.algorithm.exact)
-    several = [dense for dense in usable.values() if len(dense) > 1]
-    if any(len(set(dense.values())) == 2 for dense in several):
-        yield DENSE_ONLY, DENSE
+    several = [algorithms for algorithms in usable.values() if len(algorithms) > 1]
+    if any(len(set(algorithms.values())) == 2 for algorithms in several):
+        yield DENSE_ONLY, dense
     if any(len(kinds) == 2 for kinds in on_bits.values()):
-        yield _FLOATS_ONLY, FLOATS
-    for name in dict.fromkeys(name for dense in several for name in dense):
+        yield _FLOATS_ONLY, floats
+    for name in dict.fromkeys(name for algorithms in several for name in algorithms):
         yield name + WHEREVER, wherever(name)
     first = first_configs(chosen.measured, _FIRST_OF[tuner.effort])
     measured = {known.layer.name: known for known in chosen.measured}
     # where all steps take first configs, the choice among first configs is the same program
-    if not all(first.admits(node, step.candidate_of(node.candidates)) for step in chosen.steps
+    if not all(first(node, step.candidate_of(node.candidates)) for step in chosen.steps
                if (node := measured.get(step.layer.name)) is not None):
         yield _FIRST_CONFIGS, first
 
@@ -257,7 +238,7 @@ def _better(name: str, program: Program, assigner: Assigner, device: Device, tun
         return {}
     # only the candidates that prove better are checked with the constants of their layers, after
     # the timing
-    programs = [program, *(assigner.program(exchanged(program, exchange, is_checked=False))
+    programs = [program, *(assigner.program(_exchanged(program, exchange))
                            for exchange in exchanges)]
     before, *times = end_to_end(name, programs, device, tuner, note, brief=True)
     better: dict[str, tuple[float, Exchange]] = {}
@@ -274,6 +255,18 @@ def _better(name: str, program: Program, assigner: Assigner, device: Device, tun
     return {name: candidate for _, exchange in better.values()
             if all(checked[name].is_usable for name in exchange)
             for name, candidate in exchange.items()}
+
+
+def _exchanged(program: Program, exchange: Exchange) -> Assigned:
+    """Returns the assignment of a program with some of its candidates exchanged for others of the
+    same formats."""
+    nodes = {node.layer.name: node for node in program.measured}
+    taken = [(node, exchange.get(step.layer.name) or step.candidate_of(node.candidates))
+             for step in program.steps if (node := nodes.get(step.layer.name)) is not None]
+    conversions_us = sum(step.candidate_of(step.candidates).cost for step in program.steps
+                         if step.layer.name not in nodes)
+    return Assigned(taken, program.reshapes,
+                    conversions_us + sum(candidate.cost for _, candidate in taken), ())
 
 
 def _exchanges(program: Program, device: Device, tuner: Tuner) -> list[Exchange]:

@@ -29,7 +29,7 @@ from gossamer.plan.choose.builder import (
     may_be_conversion,
 )
 from gossamer.plan.choose.outcomes import EndToEnd
-from gossamer.plan.choose.restriction import Restriction
+from gossamer.plan.choose.restriction import Restriction, allowed, free
 from gossamer.plan.measurement import Measurement
 from gossamer.plan.policy import EFFORTS
 from gossamer.plan.program import Layer, MeasuredLayer, Program, Step
@@ -147,23 +147,23 @@ def test_programs_of_drawn_formats(recorded: Recorded) -> None:
 class _Assigner:
     """Assigns to each layer its cheapest candidate that a restriction allows."""
 
-    def __init__(self, nodes: list[MeasuredLayer], device: Any, refuses: str) -> None:
-        self.nodes, self.device, self.refuses = nodes, device, refuses
+    def __init__(self, nodes: list[MeasuredLayer], device: Any, refuses: str,
+                 is_lost: bool) -> None:
+        self.nodes, self.device, self.refuses, self.is_lost = nodes, device, refuses, is_lost
 
     def assigned(self, restriction: Restriction) -> Assigned:
-        taken = []
-        for node in self.nodes:
-            allowed = restriction.allowed(node)
-            if not allowed:
-                raise UnsupportedError(f"{node.layer.name} has no candidate")
-            taken.append((node, min(allowed, key=lambda candidate: candidate.cost)))
+        taken = [(node, min(allowed(restriction, node), key=lambda candidate: candidate.cost))
+                 for node in self.nodes]
         return Assigned(taken, {}, sum(candidate.cost for _, candidate in taken), ())
 
-    def program(self, restriction: Restriction, why: str = "",
-                first: Assigned | None = None) -> Program:
-        if restriction.only == self.refuses:
-            raise (DeviceLostError if why else ValueError)("it cannot be built\nin detail")
-        assigned = first or self.assigned(restriction)
+    def checked(self, restriction: Restriction, first: Assigned) -> Assigned:
+        admitted = {candidate.algorithm.name for node in self.nodes for candidate in node.candidates
+                    if restriction(node, candidate)}
+        if admitted == {self.refuses}:
+            raise (DeviceLostError if self.is_lost else ValueError)("it cannot be built\nin detail")
+        return first
+
+    def program(self, assigned: Assigned, why: str = "") -> Program:
         steps = [Step(node.layer, candidate.algorithm, candidate.variant, node.device, [], [],
                       {"": why}, node.candidates, in_place=node.layer.name == "in place")
                  for node, candidate in assigned.taken]
@@ -209,7 +209,7 @@ def _drawn_comparison(seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
 
     tuner: Any = SimpleNamespace(effort=effort, limits=limits, is_over=seed % 11 == 10,
                                  verified=verified)
-    assigner: Any = _Assigner(nodes, device, rng.choice(("", "", "other", "sparse")))
+    assigner: Any = _Assigner(nodes, device, rng.choice(("", "", "other", "sparse")), seed % 9 == 8)
     fails, is_part = rng.choice((0.0, 0.2)), rng.choice(("", "", "bits", "dense", "other"))
     timed: list[str] = []
 
@@ -235,7 +235,7 @@ def _drawn_comparison(seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(refine, "problem_key", lambda problem: problem)
     monkeypatch.setattr(refine, "is_one_part", lambda program: len(program.steps) == 1
                         and program.steps[0].algorithm.name == is_part)
-    chosen = assigner.program(Restriction())
+    chosen = assigner.program(assigner.assigned(free))
     try:
         found = refine.refined("net", chosen, assigner, device, tuner, accurate)
     except GossamerError as error:

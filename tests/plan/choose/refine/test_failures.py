@@ -15,8 +15,7 @@ from gossamer.device.registry import find
 from gossamer.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from gossamer.measure import Task, Timing
 from gossamer.plan.choose import plan_times
-from gossamer.plan.choose.assigner import Assigner
-from gossamer.plan.choose.restriction import FREE, Restriction
+from gossamer.plan.choose.assigner import Assigned, Assigner
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
 from gossamer.plan.run import prepared_steps
@@ -115,11 +114,11 @@ def refuse_dense(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """Has making the plan with the dense algorithm raise an error."""
     program = Assigner.program
 
-    def refused(self: Assigner, restriction: Restriction = FREE, *arguments: Any,
-                **options: Any) -> Program:
-        if restriction.only == DENSE:
+    def refused(self: Assigner, assigned: Assigned, *why: str) -> Program:
+        if any((node.layer.name, candidate.algorithm.name) == ("thin", DENSE)
+               for node, candidate in assigned.taken):
             raise error
-        return program(self, restriction, *arguments, **options)
+        return program(self, assigned, *why)
 
     monkeypatch.setattr(Assigner, "program", refused)
 
