@@ -45,6 +45,9 @@ _CLEARLY_SLOWER = 1.25
 """A plan is not timed as a whole where the sum of its layers' times is at least this many times the
 sum for the measured choice: caches and gaps between layers change the time of a whole plan by
 less."""
+_SMALL_SHARE = 0.05
+"""Share of the cheapest assignment's time. If the layers that an algorithm can compute take less
+than this share, the plan that takes the algorithm wherever it can is not made."""
 _NEIGHBOURS_US = 1.0
 """Microseconds by which the time of a step may change with the steps beside it. On an H200 the
 difference between two candidates' times was up to 1.4 us lower in a network than alone."""
@@ -194,7 +197,7 @@ class _Plans:
 def _restrictions(chosen: Program, device: Device, tuner: Tuner
                   ) -> Iterator[tuple[str, Restriction]]:
     """Yields the restrictions of the whole network that may give another program, with their names.
-    """
+    Algorithms for layers that take little time are left out, unless the effort tries everything."""
     usable: dict[str, dict[str, bool]] = {}
     on_bits: dict[str, set[bool]] = {}
     for known in chosen.measured:
@@ -210,7 +213,11 @@ def _restrictions(chosen: Program, device: Device, tuner: Tuner
     if any(len(kinds) == 2 for kinds in on_bits.values()):
         yield _FLOATS_ONLY, floats
     for name in dict.fromkeys(name for algorithms in several for name in algorithms):
-        yield name + WHEREVER, wherever(name)
+        own = {layer for layer, algorithms in usable.items() if name in algorithms}
+        own_us = sum(step.candidate_of(step.candidates).cost for step in chosen.steps
+                     if not own.isdisjoint(step.layer.computes))
+        if tuner.limits.everything or own_us >= _SMALL_SHARE * (chosen.cost_us or 0.0):
+            yield name + WHEREVER, wherever(name)
     first = first_configs(chosen.measured, _FIRST_OF[tuner.effort])
     measured = {known.layer.name: known for known in chosen.measured}
     # where all steps take first configs, the choice among first configs is the same program

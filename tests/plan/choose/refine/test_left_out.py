@@ -49,3 +49,21 @@ def test_a_plan_that_is_the_measured_choice_is_timed_once(
     found = outcomes(make())
     assert found[SAME] == f"the same as {CHOICE}"
     assert rounds == [[DEPTHWISE, DENSE]]
+
+
+@pytest.mark.parametrize("others_us", [9.0, 11.0])
+def test_a_plan_of_an_algorithm_for_layers_that_take_little_time_is_not_made(
+        others_us: float, make: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    reset(monkeypatch, **{DEPTHWISE: 100.0, DENSE: 100.0})
+    time = Candidate.cost.fget  # type: ignore[attr-defined]
+
+    def cost(self: Candidate) -> float:
+        is_thin = self.variant.inputs[0].shape[1] == self.variant.outputs[0].shape[1]
+        us = others_us if not is_thin else 1.0 if self.algorithm.name == DENSE else 1.1
+        return us if math.isfinite(time(self)) else math.inf
+
+    monkeypatch.setattr(Candidate, "cost", property(cost))
+    found = outcomes(make())
+    # 1 of 19 us is not little; 1 of 23 us is, and the other plan is the measured choice
+    assert set(found) == ({CHOICE, OTHER, SAME} if others_us == 9.0 else set())
+    assert found.get(OTHER) in (None, f"the same as {CHOICE}")
