@@ -173,6 +173,13 @@ def able_on(problem: Problem, device: Device, refusal_reason: Refusal,
     return able, reasons
 
 
+def forced_otherwise(fusion: Layer, algorithm: Algorithm, policy: Policy) -> str:
+    """Returns why the policy's `force` keeps an algorithm from a fusion: a layer of the fusion has
+    to take another algorithm. Returns "" where `force` allows the algorithm."""
+    return next((f"{policy.force[name]} is forced for {name}" for name in fusion.covers
+                 if policy.force.get(name, algorithm.name) != algorithm.name), "")
+
+
 def is_above(sparsity: float, threshold: float) -> bool:
     """Returns whether a sparsity is above the threshold."""
     # in floating point, 1 - 0.7 is a little more than 0.3

@@ -12,9 +12,14 @@ from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder, is_packed_alike
-from gossamer.plan.choose.fusion_options import forced_otherwise
 from gossamer.plan.choose.network import Network
-from gossamer.plan.eligibility import able_on, eligibility, first_in_order, refusal_reason
+from gossamer.plan.eligibility import (
+    able_on,
+    eligibility,
+    first_in_order,
+    forced_otherwise,
+    refusal_reason,
+)
 from gossamer.plan.fusion import find_fusions, recognising, with_fusions
 from gossamer.plan.part import find_parts, is_part, may_have_parts
 from gossamer.plan.policy import Policy

@@ -16,16 +16,23 @@ from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.part.profile import problem_times
 from gossamer.ops.zero_weights import ZeroWeights
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.choose.fusion_options import fusion_eligibility
 from gossamer.plan.choose.network import Network
 from gossamer.plan.choose.plan_assignment import load_solver
-from gossamer.plan.eligibility import Refusal, able_on, eligibility
-from gossamer.plan.fusion import find_fusions
+from gossamer.plan.eligibility import (
+    Refusal,
+    able_on,
+    eligibility,
+    forced_otherwise,
+    is_above,
+    is_asked_for,
+)
+from gossamer.plan.fusion import find_fusions, recognising
 from gossamer.plan.in_place import in_place_candidates, layers_in_place
 from gossamer.plan.part import find_parts, may_have_parts
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, MeasuredLayer
 from gossamer.plan.store.keys import problem_key
+from gossamer.plan.tune.bounds import uncheckable
 from gossamer.plan.tune.discontinuity import has_jumps
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.profile import LISTING
@@ -162,13 +169,32 @@ class NetworkCandidates:
         return MeasuredLayer(fusion, self._device, self._precise(fusion, candidates), reasons)
 
     def _fusion_eligibility(self, fusion: Layer) -> tuple[list[Algorithm], dict[str, str]]:
+        """Returns the algorithms that may compute a fusion, and for each other algorithm that
+        recognises the fusion the reason why it may not."""
+        policy, refusal = self._policy, self._tuner.space.refusal_reason
         layers = [self._layers[name] for name in fusion.covers]
-        taken_alone = self._policy.only is not None and any(
-            self._policy.only in {algorithm.name for algorithm in able_on(
-                layer.problem, self._device, self._tuner.space.refusal_reason)[0]}
+        taken_alone = policy.only is not None and any(
+            policy.only in {algorithm.name for algorithm in able_on(
+                layer.problem, self._device, refusal)[0]}
             for layer in layers if not layer.is_reshape)
-        return fusion_eligibility(fusion, layers, self._device, self._policy,
-                                  self._tuner.space.refusal_reason, taken_alone)
+        able, reasons = able_on(fusion.problem, self._device, refusal, recognising(fusion))
+        unchecked = uncheckable(fusion.problem) if has_jumps(fusion.problem) else None
+        above = set() if policy.sparse_threshold is None else {
+            is_above(1 - layer.density, policy.sparse_threshold) for layer in layers
+            if layer.density is not None}
+        for algorithm in able:
+            reason = unchecked
+            if not is_asked_for(algorithm, policy):
+                reason = "is taken where it is asked for by its name"
+            elif taken_alone and algorithm.name != policy.only:
+                reason = f"{policy.only} is forced"
+            elif other := forced_otherwise(fusion, algorithm, policy):
+                reason = other
+            elif above - {not algorithm.dense}:
+                reason = f"the threshold {policy.sparse_threshold:g} decided otherwise"
+            if reason is not None:
+                reasons[algorithm.name] = reason
+        return [algorithm for algorithm in able if algorithm.name not in reasons], reasons
 
     def _precise(self, layer: Layer, candidates: list[Candidate]) -> list[Candidate]:
         """Returns the candidates of a layer. Where the layer must be as precise as float32, a

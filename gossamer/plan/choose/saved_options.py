@@ -22,6 +22,7 @@ from gossamer.plan.part import part_of
 from gossamer.plan.program import Layer, Program, Step
 from gossamer.plan.store.keys import libraries, problem_key, source_hash
 from gossamer.plan.store.plan_file import again
+from gossamer.plan.tune.alike import timed_problem
 from gossamer.tensor import Format
 
 Stored = Mapping[str, Any]
@@ -43,7 +44,8 @@ def _stored(step: Step, device: Device) -> dict[str, Any]:
     name, config, inputs, outputs, precision = candidate_key(step.algorithm, step.variant)
     return {"layer": step.layer.name, "op": step.layer.op, "inserted": step.layer.inserted,
             "covers": list(step.layer.covers),
-            "problem": problem_key(step.problem), "algorithm": name, "config": config,
+            "problem": problem_key(timed_problem(step.problem, step.algorithm)),
+            "algorithm": name, "config": config,
             "inputs": list(inputs), "outputs": list(outputs), "precision": precision,
             "default_layouts": [spec.is_default for spec in
                                 (*step.variant.inputs, *step.variant.outputs)],
@@ -118,8 +120,6 @@ class StoredChoices:
                    if (step := choices.get((fusion.name, False))) is not None
                    and (planned or isinstance(_restored(step, fusion, device, exact=False),
                                               LayerChoice))]
-        if planned:
-            _check_fusions(self.path, choices.values(), fusions, device)
 
         def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
             step = choices.get((layer.name, layer.inserted))
@@ -158,17 +158,6 @@ def _parts(steps: Iterable[Stored], layers: Sequence[Layer],
                 yield part
 
 
-def _check_fusions(path: Path, steps: Iterable[Stored], fusions: Sequence[Layer],
-                   device: Device) -> None:
-    """Raises InputError where the network no longer has a fusion that was planned."""
-    names = {fusion.name for fusion in fusions}
-    for step in steps:
-        if step["covers"] and step["layer"] not in names:
-            raise InputError(f"{path}: {step['layer']} cannot be computed as planned: "
-                             f"{step['algorithm']} computes no such fusion; "
-                             f"{again(path, device.name)}")
-
-
 def _ratio(a: int, b: int) -> float:
     low, high = sorted((max(a, 1), max(b, 1)))
     return high / low
@@ -176,13 +165,14 @@ def _ratio(a: int, b: int) -> float:
 
 def _restored(step: Stored, layer: Layer, device: Device, *, exact: bool) -> LayerChoice | str:
     """Returns the stored choice of a layer, or the reason why this choice cannot be used. exact:
-    whether the choice may be used for an equal problem only."""
-    if exact and step["problem"] != problem_key(layer.problem):
-        return f"it is {layer.problem.describe()}, which is not what was planned"
+    whether the choice may be used only for a problem that counts as equal for the algorithm."""
     layer_device = find("host") if step["on_host"] else device
     for algorithm in OPS[layer.op].algorithms:
         if algorithm.name != step["algorithm"]:
             continue
+        if exact and step["problem"] != problem_key(timed_problem(layer.problem, algorithm)):
+            return (f"it is {layer.problem.describe()}, and {algorithm.name} was chosen for "
+                    "another problem, or for weights with other zeros or values")
         reason = algorithm.supports(layer.problem, layer_device)
         if reason is not None:
             return f"{algorithm.name}: {reason}"
