@@ -63,13 +63,13 @@ class Candidate:
 
 
 def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
-    """Returns why a candidate was not taken for a layer. why: as in Comparison."""
+    """Returns why a candidate was not taken for a layer. why: as in Planned."""
     return candidate.measured.failure or compared(candidate.cost, taken.cost, why)
 
 
 def compared(cost: float, taken: float, why: str = "") -> str:
     """Returns words that compare two times in microseconds: `cost`, the time of a choice that was
-    not taken, and `taken`, the time of the choice that was taken. why: as in Comparison."""
+    not taken, and `taken`, the time of the choice that was taken. why: as in Planned."""
     text = f"{cost:.1f} us against {taken:.1f} us"
     if cost >= taken:
         return text
@@ -83,7 +83,7 @@ def compared(cost: float, taken: float, why: str = "") -> str:
 def why_not_others(candidates: Iterable[Candidate], taken: Candidate,
                    why: str = "") -> dict[str, str]:
     """Returns, for each algorithm that was not taken for a layer, why the algorithm's best
-    candidate was not taken. why: as in Comparison."""
+    candidate was not taken. why: as in Planned."""
     best: dict[str, Candidate] = {}
     for candidate in candidates:
         name = candidate.algorithm.name

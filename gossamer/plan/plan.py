@@ -17,8 +17,8 @@ from gossamer.measure import Timing, called, scatter_notice
 from gossamer.model.formats import format_lines
 from gossamer.model.graph import Graph, ValueInfo, as_called
 from gossamer.plan.callable_plan import CallablePlan
-from gossamer.plan.choose.outcomes import EndToEnd
-from gossamer.plan.choose.planner import Planned, Planner
+from gossamer.plan.choose.outcomes import EndToEnd, Planned
+from gossamer.plan.choose.planner import Planner
 from gossamer.plan.choose.saved_options import StoredChoices, stored, used_algorithms
 from gossamer.plan.eligibility import ANY
 from gossamer.plan.optimised import optimised_for
@@ -426,9 +426,8 @@ class Plan(CallablePlan):
                 # layers may refuse drawn numbers, such as indices that are out of range
                 unprofiled.append(f"the times of single layers are missing: {error}")
         contexts = self._calls.contexts.of(batch)
-        report = make_report(planned.program, self.device, self._timings.get(batch),
-                             self._end_to_end.get(batch), planned.comparison, planned.accuracy,
-                             contexts[0].builds if contexts else None)
+        report = make_report(planned, self.device, self._timings.get(batch),
+                             self._end_to_end.get(batch), contexts[0].builds if contexts else None)
         report = replace(report, call_us=self._call_us.get(batch))
         warnings = [] if self._choices is None else [*self._choices.notices]
         if self.tuner is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,9 +13,8 @@ from gossamer.accuracy import normalised_error
 from gossamer.errors import InputError
 from gossamer.model.batch_axis import along_batch
 from gossamer.model.graph import Graph, as_called
-from gossamer.ops.algorithm import Variant
-from gossamer.plan.choose.outcomes import Accuracy
-from gossamer.plan.program import Layer, Program, Step
+from gossamer.plan.choose.outcomes import Accuracy, Planned
+from gossamer.plan.program import Program, Step
 from gossamer.plan.run.binding import batch_of
 from gossamer.plan.tune.reference import Arrays, reference
 
@@ -82,35 +82,35 @@ class Calibration:
                     worst = max(worst, normalised_error(y, expected, 1))
         return worst
 
-    def choose(self, chosen: Callable[[frozenset[str] | None], Program],
-               error: Callable[[Program], float]) -> tuple[Program, Accuracy]:
-        """Returns a program within the tolerance, and its accuracy.
+    def choose(self, chosen: Callable[[frozenset[str] | None], Planned],
+               error: Callable[[Program], float]) -> Planned:
+        """Returns a plan within the tolerance, with its accuracy.
 
-        chosen: makes the fastest program in which only the named layers may be less precise than
-        float32; with None all layers may be less precise. Where the program for None exceeds the
+        chosen: makes the fastest plan in which only the named layers may be less precise than
+        float32; with None all layers may be less precise. Where the plan for None exceeds the
         tolerance, as many layers as possible keep their lower precision, first the layers that save
         the most time. The number of layers is found by bisection, under the assumption that each
         further layer of lower precision makes the error larger.
         error: returns the error of a program.
         """
-        program = chosen(None)
-        program_error = error(program)
-        faster = [step.layer.name for step in sorted(_less_precise(program), key=_saved,
+        taken = chosen(None)
+        taken_error = error(taken.program)
+        faster = [step.layer.name for step in sorted(_less_precise(taken.program), key=_saved,
                                                      reverse=True)]
-        if self.tolerance is None or program_error <= self.tolerance or not faster:
-            return program, self.accuracy(program, program_error)
+        if self.tolerance is None or taken_error <= self.tolerance or not faster:
+            return replace(taken, accuracy=self.accuracy(taken.program, taken_error))
         fits, too_many = 0, len(faster)
-        program = chosen(frozenset())
-        program_error = error(program)
+        taken = chosen(frozenset())
+        taken_error = error(taken.program)
         while too_many - fits > 1:
             middle = (fits + too_many) // 2
-            candidate = chosen(frozenset(faster[:middle]))
-            candidate_error = error(candidate)
-            if candidate_error <= self.tolerance:
-                fits, program, program_error = middle, candidate, candidate_error
+            planned = chosen(frozenset(faster[:middle]))
+            planned_error = error(planned.program)
+            if planned_error <= self.tolerance:
+                fits, taken, taken_error = middle, planned, planned_error
             else:
                 too_many = middle
-        return program, self.accuracy(program, program_error, faster)
+        return replace(taken, accuracy=self.accuracy(taken.program, taken_error, faster))
 
     def accuracy(self, program: Program, error: float, faster: Sequence[str] = ()) -> Accuracy:
         """Returns the accuracy of a program with the given error. faster: the names of layers that
@@ -123,8 +123,8 @@ class Calibration:
 
 def _less_precise(program: Program) -> list[Step]:
     """Returns the steps of the network's layers that are computed in less than float32."""
-    return [step for step in program.steps
-            if not step.layer.inserted and not _is_precise(step.layer, step.variant)]
+    return [step for step in program.steps if not step.layer.inserted
+            and not step.variant.is_as_precise_as_float32(step.layer.problem)]
 
 
 def _saved(step: Step) -> float:
@@ -133,9 +133,5 @@ def _saved(step: Step) -> float:
     cost = min((candidate.cost for candidate in step.candidates
                 if candidate.variant == step.variant), default=0.0)
     return min((candidate.cost for candidate in step.candidates
-                if _is_precise(step.layer, candidate.variant)), default=math.inf) - cost
-
-
-def _is_precise(layer: Layer, variant: Variant) -> bool:
-    """Returns whether a layer is computed as precisely as in float32."""
-    return variant.precision == "fp32" or variant.is_as_precise_as_float32(layer.problem)
+                if candidate.variant.is_as_precise_as_float32(step.layer.problem)),
+               default=math.inf) - cost

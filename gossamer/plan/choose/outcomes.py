@@ -4,12 +4,16 @@ measured."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gossamer.measure import Timing
 from gossamer.plan.measurement import counted
 from gossamer.plan.program import Program
+
+if TYPE_CHECKING:
+    from gossamer.plan.choose.assigner import Assigner
 
 MEASURED = "measured choice"
 DENSE_ONLY = "dense algorithms only"
@@ -62,18 +66,24 @@ class EndToEnd:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The outcome of comparing the program of the cheapest assignment with other programs.
+class Planned:
+    """A program for one batch size, and how it was chosen.
 
-    program: the program to use.
-    end_to_end: the time of the program.
+    assigner: the maker of the program; None where nothing was measured.
+    accuracy: the error on the calibration inputs; None without such inputs.
+    notes: sentences for the user about the choice.
+    end_to_end: the time of one execution; None where it was not measured.
     why: the reason, for reports, why layers take slower candidates than in the cheapest assignment;
     "" where the program is the program of the cheapest assignment.
-    plans: one dict for each plan with the keys plan, median_us, p25_us, p75_us, outcome and
-    is_taken. The first dict is about the plan of the cheapest assignment.
+    plans: the comparison with baseline plans, one dict for each plan with the keys plan, median_us,
+    p25_us, p75_us, outcome and is_taken. The first dict is about the plan of the cheapest
+    assignment. Empty where no plans were compared.
     """
 
     program: Program
-    end_to_end: EndToEnd
-    why: str
-    plans: list[dict[str, Any]]
+    assigner: Assigner | None = None
+    accuracy: Accuracy | None = None
+    notes: tuple[str, ...] = ()
+    end_to_end: EndToEnd | None = None
+    why: str = ""
+    plans: Sequence[dict[str, Any]] = ()

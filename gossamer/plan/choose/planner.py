@@ -6,7 +6,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gossamer.device.base import Device
@@ -16,7 +17,7 @@ from gossamer.model.infer.resolve import resolve
 from gossamer.ops.weights import WeightsStore
 from gossamer.plan.choose.first import FirstChoices
 from gossamer.plan.choose.network import Network
-from gossamer.plan.choose.outcomes import Accuracy, Comparison, EndToEnd
+from gossamer.plan.choose.outcomes import Planned
 from gossamer.plan.choose.saved_options import StoredChoices
 from gossamer.plan.eligibility import ANY
 from gossamer.plan.lower.inputs import given_inputs
@@ -28,26 +29,8 @@ from gossamer.plan.tune.profile import CHOOSING, STORING
 from gossamer.tensor import TensorSpec, default_spec
 
 if TYPE_CHECKING:
-    from gossamer.plan.choose.assigner import Assigner
     from gossamer.plan.choose.calibration import Calibration
     from gossamer.plan.tune.tuner import Tuner
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A program for one batch size, and how it was chosen.
-
-    comparison: the comparison with baseline plans; None where no comparison was made.
-    accuracy: the error on the calibration inputs; None without such inputs.
-    notes: sentences for the user about the choice.
-    end_to_end: the time of one execution; None where it was not measured.
-    """
-
-    program: Program
-    comparison: Comparison | None = None
-    accuracy: Accuracy | None = None
-    notes: tuple[str, ...] = ()
-    end_to_end: EndToEnd | None = None
 
 
 class Planner:
@@ -103,70 +86,52 @@ class Planner:
         _check_forced(network.layers, self._policy)
         stage = nullcontext() if self._tuner is None else self._tuner.profile.stage(CHOOSING)
         with stage:
-            planned, assigner = self._chosen(network)
+            planned = self._chosen(network)
         if self._policy.sparse_threshold is not None:
             return replace(planned, notes=(
                 "sparse and dense algorithms were not compared: the threshold "
                 f"{self._policy.sparse_threshold:g} decided",))
-        if self._tuner is None or assigner is None or self._policy.only is not None:
+        if self._tuner is None or self._policy.only is not None:
             return planned
         if self._tuner.is_over:
             return replace(planned, notes=(
                 *planned.notes, "measuring was ended before all that may be of use was measured",))
-        return self._refined(planned, assigner, self._tuner)
+        return self._refined(planned, self._tuner)
 
-    def _chosen(self, network: Network) -> tuple[Planned, Assigner | None]:
-        """Returns the cheapest plan, within the tolerance if there is one, and the assigner that
-        made the plan. The assigner is None where nothing is measured."""
-        made: list[tuple[Program, Assigner | None]] = []
-
-        def make(less_precise: frozenset[str] | None) -> Program:
-            made.append(self._made(network, less_precise))
-            return made[-1][0]
-
+    def _chosen(self, network: Network) -> Planned:
+        """Returns the cheapest plan, within the tolerance if there is one."""
         if self._calibration is None:
-            planned = Planned(make(None))
-        else:
-            program, accuracy = self._calibration.choose(make, self._error)
-            planned = Planned(program, accuracy=accuracy)
-        # a new assigner was made for each set of less precise layers, and _refined() needs the one
-        # that made the taken program
-        return planned, next(maker for program, maker in made if program is planned.program)
+            return self._made(network, None)
+        return self._calibration.choose(partial(self._made, network), self._error)
 
-    def _made(self, network: Network,
-              less_precise: frozenset[str] | None) -> tuple[Program, Assigner | None]:
-        """Returns the cheapest program and the assigner that made the program, None where nothing
-        is measured. less_precise: as in Assigner."""
+    def _made(self, network: Network, less_precise: frozenset[str] | None) -> Planned:
+        """Returns the cheapest plan. less_precise: as in Assigner."""
         if self._tuner is None:
-            return FirstChoices(network, self._device, self._policy).program(), None
+            return Planned(FirstChoices(network, self._device, self._policy).program())
         from gossamer.plan.choose.assigner import Assigner
 
         try:
             assigner = Assigner(network, self._device, self._tuner, self._policy, less_precise)
-            return assigner.program(assigner.checked()), assigner
+            return Planned(assigner.program(assigner.checked()), assigner)
         finally:
             # the programs that are timed next may need all memory of the device
             self._tuner.release()
 
-    def _refined(self, planned: Planned, assigner: Assigner, tuner: Tuner) -> Planned:
+    def _refined(self, planned: Planned, tuner: Tuner) -> Planned:
         """Returns the plan that is the fastest from end to end: the plan of the cheapest
         assignment, or another plan."""
         from gossamer.plan.choose.refine import refined
 
         try:
-            comparison = refined(self._graph.name, planned.program, assigner, self._device, tuner,
-                                 self._accurate, self._note)
+            found = refined(self._graph.name, planned, self._device, tuner, self._accurate,
+                            self._note)
         finally:
             tuner.release()
-        if comparison is None:
-            return planned
-        time = comparison.end_to_end
-        accuracy = planned.accuracy
-        if accuracy is not None and comparison.program is not planned.program:
-            assert self._calibration is not None
-            accuracy = self._calibration.accuracy(
-                comparison.program, self._error(comparison.program), accuracy.held_back)
-        return Planned(comparison.program, comparison, accuracy, end_to_end=time)
+        if planned.accuracy is None or found.program is planned.program:
+            return found
+        assert self._calibration is not None
+        return replace(found, accuracy=self._calibration.accuracy(
+            found.program, self._error(found.program), planned.accuracy.held_back))
 
     def _error(self, program: Program) -> float:
         """Returns the error of a program's outputs on the calibration inputs."""

@@ -21,7 +21,7 @@ def fusion_reasons(measured: Iterable[MeasuredLayer], taken: Mapping[str, Candid
     that computes its first layer gets the reasons why no algorithm computes the fusion.
 
     measured: all layers and fusions. taken: the candidate of each step, by the name of its layer or
-    fusion. forced: the algorithm that the user forces. why: as in Comparison.
+    fusion. forced: the algorithm that the user forces. why: as in Planned.
     """
     known = {node.layer.name: node for node in measured}
     fusions = [node for node in known.values() if node.layer.covers]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, GossamerError, first_line
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.assigner import Assigned, Assigner
-from gossamer.plan.choose.outcomes import DENSE_ONLY, MEASURED, WHEREVER, Comparison, EndToEnd
+from gossamer.plan.choose.outcomes import DENSE_ONLY, MEASURED, WHEREVER, EndToEnd, Planned
 from gossamer.plan.choose.plan_times import end_to_end, is_clearly_faster, program_key
 from gossamer.plan.choose.restriction import (
     Restriction,
@@ -56,11 +57,11 @@ Exchange = Mapping[str, Candidate]
 """Candidates that take the place of others, by the names of their layers."""
 
 
-def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tuner: Tuner,
+def refined(name: str, chosen: Planned, device: Device, tuner: Tuner,
             accurate: Callable[[Program], Program],
-            note: Callable[[str], None] = lambda line: None) -> Comparison | None:
-    """Returns the fastest of a network's programs: the program of the cheapest assignment, or
-    another program that is clearly faster as a whole.
+            note: Callable[[str], None] = lambda line: None) -> Planned:
+    """Returns the fastest of a network's plans: the plan of the cheapest assignment, or another
+    plan that is clearly faster as a whole.
 
     These plans are compared with the cheapest assignment:
     - For each algorithm, the plan that takes this algorithm wherever it can, if other algorithms
@@ -73,23 +74,22 @@ def refined(name: str, chosen: Program, assigner: Assigner, device: Device, tune
     A plan that cannot be made or does not run is reported with the reason.
 
     accurate: returns the given program, or raises GossamerError where the program is less accurate
-    than the user allows. Returns None where there is nothing to compare: all plans are the same
-    program.
+    than the user allows. Nothing is timed where all plans are the same program.
     """
-    plans = _Plans(name, chosen, assigner, device, tuner, accurate, note)
-    for plan, restriction in _restrictions(chosen, device, tuner):
+    plans = _Plans(name, chosen, device, tuner, accurate, note)
+    for plan, restriction in _restrictions(chosen.program, device, tuner):
         plans.add(plan, partial(plans.assigned, restriction))
     taken = plans.fastest()
     if plans.runs(taken):
         program = plans.programs[taken]
-        exchange = _better(name, program, assigner, device, tuner, note)
+        exchange = _better(name, program, plans.assigner, device, tuner, note)
         if exchange:
             plan = (f"{taken}, but " if taken != MEASURED else "") + (
                 f"other candidates for {counted(len(exchange), 'layer')}")
             plans.add(plan, partial(_exchanged, program, exchange))
             if plan in plans.programs:
                 taken = plans.fastest([taken, plan])
-    return plans.comparison(taken)
+    return plans.planned(taken)
 
 
 class _NotTriedError(Exception):
@@ -100,21 +100,24 @@ class _Plans:
     """The plans of one network that are compared: their programs and times, and the reasons why
     other plans have no program or no time."""
 
-    def __init__(self, name: str, chosen: Program, assigner: Assigner, device: Device, tuner: Tuner,
+    def __init__(self, name: str, chosen: Planned, device: Device, tuner: Tuner,
                  accurate: Callable[[Program], Program], note: Callable[[str], None]) -> None:
-        self.programs = {MEASURED: chosen}
+        assert chosen.assigner is not None
+        self.assigner = chosen.assigner
+        self.programs = {MEASURED: chosen.program}
+        self._chosen = chosen
         self._times: dict[str, EndToEnd] = {}
         self._failures: dict[str, EndToEnd] = {}
-        self._keys = {MEASURED: program_key(chosen, device)}
+        self._keys = {MEASURED: program_key(chosen.program, device)}
         self._name, self._device, self._tuner = name, device, tuner
-        self._assigner, self._accurate, self._note = assigner, accurate, note
-        chosen_us = chosen.cost_us or math.inf
+        self._accurate, self._note = accurate, note
+        chosen_us = chosen.program.cost_us or math.inf
         self._most_us = math.inf if tuner.limits.everything else _CLEARLY_SLOWER * chosen_us
 
     def add(self, plan: str, assigned: Callable[[], Assigned]) -> None:
         """Makes a plan's program from the assignment that a function returns."""
         try:
-            program = self._accurate(self._assigner.program(assigned()))
+            program = self._accurate(self.assigner.program(assigned()))
         except DeviceLostError:
             raise
         except _NotTriedError as reason:
@@ -127,7 +130,7 @@ class _Plans:
     def assigned(self, restriction: Restriction) -> Assigned:
         """Returns the cheapest assignment within a restriction. Raises _NotTriedError where the sum
         of its layers' times is clearly larger than the sum for the measured choice."""
-        assigned = self._assigner.assigned(restriction)
+        assigned = self.assigner.assigned(restriction)
         # on processors, bits and floats take nearly the same time, so that the sums of layers'
         # times do not tell which plan is faster; and the time of a part that is the whole network
         # may be far from the time of the plan
@@ -136,7 +139,7 @@ class _Plans:
             raise _NotTriedError(
                 f"its layers take at least {assigned.cost_us:.1f} us alone, those of the measured "
                 f"choice {self.programs[MEASURED].cost_us or 0.0:.1f} us")
-        return self._assigner.checked(restriction, assigned)
+        return self.assigner.checked(restriction, assigned)
 
     def fastest(self, among: Collection[str] | None = None) -> str:
         """Times plans together, by default all, and returns the plan to use. The plan to beat is
@@ -175,23 +178,24 @@ class _Plans:
         """Returns whether a plan runs, as far as is known."""
         return plan not in self._times or self._times[plan].timing is not None
 
-    def comparison(self, taken: str) -> Comparison | None:
-        """Returns the outcome with plan `taken` as the choice; None where nothing was timed."""
+    def planned(self, taken: str) -> Planned:
+        """Returns the outcome with plan `taken` as the choice."""
         if not self._times:
-            return None
+            return self._chosen
         first = {key: plan for plan, key in reversed(self._keys.items())}
         rows = [_row(plan, timed, self._times, taken, first.get(self._keys.get(plan, ""), plan))
                 for plan, timed in {**self._times, **self._failures}.items()]
+        compared = replace(self._chosen, end_to_end=self._times[taken], plans=rows)
         if taken == MEASURED:
-            return Comparison(self.programs[MEASURED], self._times[taken], "", rows)
+            return compared
         why = (f"the plan that takes {taken} "
                + ("runs, which the measured choice does not" if self._times[MEASURED].failure
                   else "is faster as a whole"
                   if is_clearly_faster(self._times[taken], self._times[MEASURED])
                   else "is one part, and the measured choice is not clearly faster"))
         # the same program again, with the reason in its layers
-        same = _exchanged(self.programs[taken], {})
-        return Comparison(self._assigner.program(same, why), self._times[taken], why, rows)
+        program = self.assigner.program(_exchanged(self.programs[taken], {}), why)
+        return replace(compared, program=program, why=why)
 
 
 def _restrictions(chosen: Program, device: Device, tuner: Tuner

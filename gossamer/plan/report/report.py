@@ -10,7 +10,7 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.measure import Timing
 from gossamer.plan.candidate import Candidate, why_not
-from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, Comparison, EndToEnd
+from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, EndToEnd, Planned
 from gossamer.plan.measurement import counted
 from gossamer.plan.prepare import BuildCost
 from gossamer.plan.program import Program, Step
@@ -232,19 +232,17 @@ def seconds_text(seconds: float) -> str:
     return f"{1e3 * seconds:.1f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.0f} us"
 
 
-def make_report(program: Program, device: Device, timings: Sequence[Timing] | None,
-                end_to_end: EndToEnd | None = None, comparison: Comparison | None = None,
-                accuracy: Accuracy | None = None,
+def make_report(planned: Planned, device: Device, timings: Sequence[Timing] | None,
+                end_to_end: EndToEnd | None = None,
                 builds: Sequence[BuildCost | None] | None = None) -> Report:
     """Returns the report of a program.
 
     timings: the times of the program's steps, where they were profiled.
     end_to_end: the time of one execution.
-    comparison: the comparison with baseline plans.
-    accuracy: the error on calibration inputs.
     builds: the cost of preparing each step for this plan, where the steps were prepared.
     """
-    rows = _rows(program, comparison.why if comparison else "", builds)
+    program, accuracy = planned.program, planned.accuracy
+    rows = _rows(program, planned.why, builds)
     if timings is not None:
         total = sum(timing.median_us for timing in timings) or 1.0
         for row, timing in zip(rows, timings, strict=True):
@@ -254,7 +252,7 @@ def make_report(program: Program, device: Device, timings: Sequence[Timing] | No
     notes = [where, *run_notes(program), *([str(accuracy)] if accuracy else [])]
     report = Report(device.name, program.batch, rows, notes,
                     [where] if program.host_steps(device) else [],
-                    plans=comparison.plans if comparison else [], accuracy=accuracy,
+                    plans=list(planned.plans), accuracy=accuracy,
                     memory=None if builds is None else memory_use(program, builds))
     if end_to_end is None or end_to_end.timing is None:
         return report

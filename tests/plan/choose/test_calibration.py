@@ -27,6 +27,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose import plan_times, planner
 from gossamer.plan.choose.calibration import Calibration
+from gossamer.plan.choose.outcomes import Planned
 from gossamer.plan.choose.planner import Planner
 from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
@@ -71,7 +72,7 @@ class _Variant:
     precision: str
 
     def is_as_precise_as_float32(self, problem: object) -> bool:
-        return False
+        return self.precision == "fp32"
 
 
 @dataclass
@@ -85,7 +86,7 @@ _LAYERS = {"a": (5.0, 3e-4), "b": (1.0, 1e-4), "c": (9.0, 2e-4), "d": (3.0, 4e-4
 """For each layer the time in us that the lower precision saves, and the error that it adds."""
 
 
-def _chosen(allowed: frozenset[str] | None) -> _Program:
+def _chosen(allowed: frozenset[str] | None) -> Planned:
     program = _Program()
     for name, (saved, _) in _LAYERS.items():
         low = allowed is None or name in allowed
@@ -95,7 +96,7 @@ def _chosen(allowed: frozenset[str] | None) -> _Program:
         program.steps.append(SimpleNamespace(
             layer=SimpleNamespace(name=name, inserted=False, problem=SimpleNamespace()),
             variant=half if low else full, candidates=candidates))
-    return program
+    return Planned(program)  # type: ignore[arg-type]
 
 
 def _error(program: _Program) -> float:
@@ -110,10 +111,12 @@ def _error(program: _Program) -> float:
 def test_layers_that_save_most_keep_their_precision(graph: Graph, allowed: float | None,
                                                     less_precise: str) -> None:
     calibration = Calibration(graph, [images(2)], allowed)
-    program, accuracy = calibration.choose(_chosen, _error)  # type: ignore[arg-type]
+    planned = calibration.choose(_chosen, _error)  # type: ignore[arg-type]
+    accuracy = planned.accuracy
+    assert accuracy is not None
     assert "".join(accuracy.less_precise) == less_precise
     assert set(accuracy.held_back) == set("abcd") - set(less_precise)
-    assert accuracy.error == _error(program)  # type: ignore[arg-type]
+    assert accuracy.error == _error(planned.program)  # type: ignore[arg-type]
     met = allowed is None or accuracy.error <= allowed
     assert met == ("cannot be met" not in str(accuracy))
     assert met == (allowed != 1e-8)
@@ -163,7 +166,8 @@ def rounding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns the comparison with baseline plans off."""
-    monkeypatch.setattr("gossamer.plan.choose.refine.refined", lambda *args: None)
+    monkeypatch.setattr("gossamer.plan.choose.refine.refined",
+                        lambda name, planned, *others: planned)
 
 
 @pytest.mark.usefixtures("rounding", "alone")

@@ -28,7 +28,7 @@ from gossamer.plan.choose.builder import (
     is_packed_alike,
     may_be_conversion,
 )
-from gossamer.plan.choose.outcomes import EndToEnd
+from gossamer.plan.choose.outcomes import EndToEnd, Planned
 from gossamer.plan.choose.restriction import Restriction, allowed, free
 from gossamer.plan.measurement import Measurement
 from gossamer.plan.policy import EFFORTS
@@ -235,12 +235,12 @@ def _drawn_comparison(seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(refine, "problem_key", lambda problem: problem)
     monkeypatch.setattr(refine, "is_one_part", lambda program: len(program.steps) == 1
                         and program.steps[0].algorithm.name == is_part)
-    chosen = assigner.program(assigner.assigned(free))
+    chosen = Planned(assigner.program(assigner.assigned(free)), assigner)
     try:
-        found = refine.refined("net", chosen, assigner, device, tuner, accurate)
+        found = refine.refined("net", chosen, device, tuner, accurate)
     except GossamerError as error:
         return f"{type(error).__name__}: {error}"
-    if found is None:
+    if not found.plans:
         return "nothing to compare"
     rows = [f"{row['plan']}{'*' if row['is_taken'] else ''}: {row['outcome']}"
             for row in found.plans]

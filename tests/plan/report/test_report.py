@@ -18,7 +18,7 @@ from gossamer.device.registry import find
 from gossamer.errors import UnsupportedError
 from gossamer.measure import Timing
 from gossamer.ops.registry import OPS
-from gossamer.plan.choose.outcomes import DENSE_ONLY, EndToEnd
+from gossamer.plan.choose.outcomes import DENSE_ONLY, EndToEnd, Planned
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.store.tuning_cache import file_name, tuning_folder
@@ -176,7 +176,7 @@ def _shares(plan: Plan, end_to_end_us: float, step_us: float = 10.0) -> dict[str
     program = plan.program(2)
     timings = [Timing(step_us, step_us, step_us, 5)] * len(program.steps)
     end_to_end = EndToEnd(Timing(end_to_end_us, end_to_end_us, end_to_end_us, 5))
-    return make_report(program, plan.device, timings, end_to_end).shares
+    return make_report(Planned(program), plan.device, timings, end_to_end).shares
 
 
 def test_shares_say_whose_kernels_the_time_goes_to(
@@ -209,7 +209,7 @@ def test_a_layer_without_a_time_leaves_shares_out(tmp_path: Path) -> None:
     (step, *_) = [step for step in program.steps if step.candidates]
     step.candidates = [replace(candidate, measured=replace(
         candidate.measured, median_us=None, failure="given up")) for candidate in step.candidates]
-    report = make_report(program, plan.device, None, EndToEnd(Timing.of([20.0])))
+    report = make_report(Planned(program), plan.device, None, EndToEnd(Timing.of([20.0])))
     assert any(row.get("median_us", 0) is None for row in report.rows)
     assert report.shares == {} and report.end_to_end_us == 20.0
     assert "end to end on host, batch 2: 20.0 us" in str(report)
