@@ -3,10 +3,11 @@ one algorithm may compute in one step."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 from gossamer.model.readers.onnx.order import stable_order
-from gossamer.ops.algorithm import Algorithm
+from gossamer.ops.algorithm import Algorithm, Problem
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.problem import FusionProblem, Source, entry
 from gossamer.ops.part.problem import PartProblem
@@ -37,9 +38,8 @@ def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Laye
     for start in range(len(layers)):
         for pattern in patterns:
             found.update(dict.fromkeys(_chains(layers, readers, pattern, (start,))))
-    fusions = (fusion_of([layers[index] for index in indices], _read_elsewhere(
-        layers, readers, indices, outputs)) for indices in found
-        if not _is_read_too_early(layers, readers, indices))
+    fusions = (_fusion_of(layers, [layers[index] for index in indices], outputs)
+               for indices in found if not _is_read_too_early(layers, readers, indices))
     return [fusion for fusion in fusions if fusion is not None and recognising(fusion)]
 
 
@@ -91,49 +91,45 @@ def _chains(layers: Sequence[Layer], readers: dict[str, list[int]], pattern: Seq
         yield from _chains(layers, readers, pattern, (*chain, index))
 
 
-def _read_elsewhere(layers: Sequence[Layer], readers: dict[str, list[int]],
-                    indices: tuple[int, ...], outputs: Collection[str]) -> set[str]:
-    """Returns the outputs of a fusion's layers that other layers or the network's user read."""
-    return {name for index in indices for name in layers[index].outputs
-            if name in outputs or not set(indices).issuperset(readers.get(name, ()))}
+def _fusion_of(layers: Sequence[Layer], members: Sequence[Layer],
+               outputs: Collection[str]) -> Layer | None:
+    """Returns layers as one layer with a FusionProblem. The arguments and None are as in
+    joined()."""
+    return joined(layers, members, outputs, FusionProblem,
+                  " + ".join(layer.name for layer in members),
+                  density=_density(members),
+                  source=" and ".join(layer.source or layer.name for layer in members))
 
 
-def fusion_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer | None:
-    """Returns layers as one layer with a FusionProblem; None where the layers read no value from
-    outside, or where no value that they write is read outside.
+def joined(layers: Sequence[Layer], covered: Sequence[Layer], outputs: Collection[str],
+           make: Callable[..., Problem], name: str, **others: Any) -> Layer | None:
+    """Returns some layers of a network as one layer, which covers them; None where they read no
+    value from outside, or where no value that they write is read outside.
 
-    read_elsewhere: the values that other layers, or the network's user, read.
+    outputs: the names of the network's outputs.
+    make: makes the problem of the parts, their sources and the exits, as FusionProblem does.
+    name: the name of the layer. others: further fields of the layer.
     """
-    entries, exits, sources = links_of(layers, read_elsewhere)
+    inside = {layer.name for layer in covered}
+    read = {value for layer in layers if layer.name not in inside for value in layer.inputs}
+    sources: dict[str, Source] = {
+        value: (index, output) for index, layer in enumerate(covered)
+        for output, value in enumerate(layer.outputs)}
+    entries = list(dict.fromkeys(value for layer in covered for value in layer.inputs
+                                 if value not in sources))
+    exits = [value for value in sources if value in read or value in outputs]
     if not entries or not exits:
         return None
-    parts = tuple(layer.problem for layer in layers)
-    problem = FusionProblem(
-        parts, tuple(tuple(sources[name] for name in layer.inputs) for layer in layers),
-        tuple(sources[name] for name in exits))
-    weights = {f"{index}.{name}": array for index, layer in enumerate(layers)
-               for name, array in layer.weights.items()}
-    names = tuple(layer.name for layer in layers)
-    return Layer(" + ".join(names), entries, exits, problem,
-                 weights, _density(layers), " and ".join(layer.source or layer.name
-                                                         for layer in layers), covers=names,
-                 facts={name: facts for layer in layers for name, facts in layer.facts.items()
-                        if name in exits}, store=layers[0].store)
-
-
-def links_of(layers: Sequence[Layer], read_elsewhere: Collection[str]
-             ) -> tuple[list[str], list[str], dict[str, Source]]:
-    """Returns three things as a FusionProblem states them: the values that the layers read from
-    outside, the values that the layers write for readers outside, and the source of each value.
-    read_elsewhere: as for fusion_of()."""
-    sources: dict[str, Source] = {
-        name: (index, output) for index, layer in enumerate(layers)
-        for output, name in enumerate(layer.outputs)}
-    entries = list(dict.fromkeys(name for layer in layers for name in layer.inputs
-                                 if name not in sources))
-    exits = [name for name in sources if name in read_elsewhere]
-    sources.update({name: entry(number) for number, name in enumerate(entries)})
-    return entries, exits, sources
+    sources.update({value: entry(number) for number, value in enumerate(entries)})
+    problem = make(tuple(layer.problem for layer in covered),
+                   tuple(tuple(sources[value] for value in layer.inputs) for layer in covered),
+                   tuple(sources[value] for value in exits))
+    return Layer(name, entries, exits, problem, {
+        f"{index}.{key}": array for index, layer in enumerate(covered)
+        for key, array in layer.weights.items()},
+        covers=tuple(layer.name for layer in covered), facts={
+            value: facts for layer in covered for value, facts in layer.facts.items()
+            if value in exits}, store=layers[0].store, **others)
 
 
 def _density(layers: Sequence[Layer]) -> float | None:

@@ -4,6 +4,7 @@ one layer."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from gossamer.ops.onnx_part.session import ComputingError
 from gossamer.ops.part.model import part_of_node
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
-from gossamer.plan.fusion import links_of
+from gossamer.plan.fusion import joined
 from gossamer.plan.measurement import counted
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
@@ -79,25 +80,12 @@ def part_of(layers: Sequence[Layer], members: Sequence[Layer],
     """Returns some of a network's layers as one layer with a PartProblem; None where these layers
     read no value from outside, where no value that they write is read outside, or where all of them
     are reshapes."""
-    inside = {layer.name for layer in members}
-    read = {name for layer in layers if layer.name not in inside for name in layer.inputs}
-    entries, exits, sources = links_of(members, read.union(outputs))
     count = sum(not layer.is_reshape for layer in members)
-    if not (entries and exits and count):
-        return None
     whole = len(members) == len(layers)
-    problem = PartProblem(
-        tuple(layer.problem for layer in members),
-        tuple(tuple(sources[name] for name in layer.inputs) for layer in members),
-        tuple(sources[name] for name in exits), whole)
-    names = tuple(layer.name for layer in members)
-    name = WHOLE if whole else f"{names[0]} to {names[-1]}, {counted(count, 'layer')}"
-    return Layer(name, entries, exits, problem,
-                 {f"{index}.{key}": array for index, layer in enumerate(members)
-                  for key, array in layer.weights.items()},
-                 source=name, covers=names, members=tuple(members),
-                 facts={value: facts for layer in members for value, facts in layer.facts.items()
-                        if value in exits}, store=layers[0].store)
+    name = WHOLE if whole else (
+        f"{members[0].name} to {members[-1].name}, {counted(count, 'layer')}")
+    return joined(layers, members, outputs, partial(PartProblem, whole=whole), name, source=name,
+                  members=tuple(members)) if count else None
 
 
 def source_of(layer: Layer, error: InputError) -> str:
