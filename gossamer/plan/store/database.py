@@ -26,7 +26,6 @@ from gossamer.plan.store.tuning_file import (
     Section,
     check,
     damage_named,
-    of_versions,
     other_version,
     problem_of,
 )
@@ -334,18 +333,8 @@ def _version(base: sqlite3.Connection) -> int | None:
 
 
 def _insert(base: sqlite3.Connection, section: Section) -> None:
-    """Adds the lines of a section. The first measurement of a problem by the present version of an
-    algorithm removes the measurements by other versions."""
+    """Adds the lines of a section. A line replaces another line of its kind and key."""
     made_by = _text(section["made_by"])
-    present = {of_versions(key, line) for key, line in section.get("candidates", {}).items()}
-    for any_version, this_version in present:
-        # Both prefixes end with a space, and in the order of characters "!" is next to the space.
-        # So the keys that begin with a prefix, and no other keys, lie from the prefix on and before
-        # the same text with "!" in place of its last space.
-        base.execute("DELETE FROM line WHERE made_by = ? AND kind = 'candidates'"
-                     " AND key >= ? AND key < ? AND substr(key, 1, ?) != ?",
-                     (made_by, any_version, any_version[:-1] + "!", len(this_version),
-                      this_version))
     for kind in KINDS:
         base.executemany("INSERT OR REPLACE INTO line VALUES (?, ?, ?, ?)", [
             (made_by, kind, key, _text(line)) for key, line in section.get(kind, {}).items()])

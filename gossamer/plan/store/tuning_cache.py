@@ -78,6 +78,7 @@ class TuningCache:
         algorithms made, in a fixed order; None where there are no such measurements."""
         key = problem_key(problem)
         measurements: dict[CandidateKey, Measurement] = {}
+        outdated: dict[str, None] = {}
         for line in self._base.known.candidates.get(key, {}).values():
             name = line["algorithm"]
             source = _source(problem.op, name, self._owner)
@@ -85,7 +86,9 @@ class TuningCache:
                 measured = decode(line)
                 measurements[measured.candidate_key] = measured
             elif source is not None:
-                self._outdated[name, key] = None
+                outdated[name] = None
+        present = {measured.algorithm for measured in measurements.values()}
+        self._outdated |= {(name, key): None for name in outdated if name not in present}
         if not measurements and key not in self._foreign:
             self._note_other_sections(key)
         return [measurements[candidate] for candidate in sorted(measurements)] or None
@@ -104,7 +107,7 @@ class TuningCache:
             source = _source(problem.op, measurement.algorithm, self._owner)
             if source is None:
                 raise ValueError(f"{problem.op} has no algorithm {measurement.algorithm}")
-            lines[candidate_key(key, source, measurement)] = encode(described, source, measurement)
+            lines[candidate_key(key, measurement)] = encode(described, source, measurement)
         if lines:
             self._base.add("candidates", lines)
 

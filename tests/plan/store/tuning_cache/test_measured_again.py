@@ -7,6 +7,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.cudnn import Cudnn
 from gossamer.ops.registry import OPS
 from gossamer.plan.measurement import Measurement
+from gossamer.plan.store import database
 from gossamer.plan.store.tuning_cache import TuningCache
 from tests.plan.store.tuning_cache.measurements import cache, measured, problem
 
@@ -24,6 +25,17 @@ def test_a_changed_algorithm_is_measured_again_alone(tmp_path, algorithms):
     assert fresh.notices == []
     del algorithms["few_rows"]
     assert cache(tmp_path).get(problem()) == [measured("tile=16")]
+
+
+def test_a_measurement_by_the_present_version_replaces_the_one_by_another(tmp_path, algorithms):
+    cache(tmp_path).put(problem(), [measured("tile=8"), measured("tile=16")])
+    algorithms["tiled"] = "second source"
+    stored = cache(tmp_path)
+    stored.put(problem(), [measured("tile=8", median_us=3.0)])
+    (section,) = database.read(stored.path)["sections"]
+    assert {line["config"]: line["source"] for line in section["candidates"].values()} == {
+        "tile=8": "second source", "tile=16": "first source"}
+    assert cache(tmp_path).get(problem()) == [measured("tile=8", median_us=3.0)]
 
 
 def test_another_driver_or_version_is_measured_again_and_nothing_is_lost(tmp_path, monkeypatch):
