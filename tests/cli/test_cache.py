@@ -40,8 +40,9 @@ def folder(tmp_path, monkeypatch):
 def fill(device, *rows):
     stored = TuningCache(device)
     for m in rows:
-        stored.put(GemmProblem(m, 2, 3), [
-            Measurement(NAME, f"tile={size}", ("row",), ("row",), "fp32", 1.0) for size in (8, 16)])
+        stored.put({GemmProblem(m, 2, 3): [
+            Measurement(NAME, f"tile={size}", ("row",), ("row",), "fp32", 1.0)
+            for size in (8, 16)]})
     stored.put_plans({"key": ("small, batch 1", Timing(9.0, 8.0, 10.0, 20))})
     return stored.path
 

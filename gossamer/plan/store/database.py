@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
-import math
 import os
 import sqlite3
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -30,8 +27,6 @@ from gossamer.plan.store.tuning_file import (
     problem_of,
 )
 
-WRITE_SECONDS = 2.0
-"""Seconds from one write to the next while measurements are added."""
 _BUSY_SECONDS = 10.0
 """Seconds for which a process waits for another process that writes."""
 _APPLICATION = int.from_bytes(b"gsmr", "big")
@@ -68,12 +63,9 @@ class Known:
 
 
 class Database:
-    """The measurements in one device's data base, and measurements that wait to be written to it.
-    Each access is a short transaction with its own connection, so that processes wait for each
-    other only as long as a transaction takes.
-
-    Added lines are written at most every WRITE_SECONDS, so that a killed process loses only the
-    lines of that time. Where the data base cannot be read or written, the lines stay in memory.
+    """The measurements in one device's data base. Each access is a short transaction with its own
+    connection, so that processes wait for each other only as long as a transaction takes. Where the
+    data base cannot be read or written, the lines stay in memory.
 
     path: the file.
     device: the device as the file describes it.
@@ -86,11 +78,9 @@ class Database:
         self.messages: dict[str, None] = {}
         """Sentences for the user about bad files, each once."""
         self.waiting: list[Section] = []
-        """The lines that were added and are not written yet, the oldest first."""
+        """The lines that could not be written yet, the oldest first."""
         self._device = dict(device)
         self._known: Known | None = None
-        self._attempted = -math.inf
-        """When writing was last tried, by the monotonic clock."""
 
     @property
     def known(self) -> Known:
@@ -107,22 +97,12 @@ class Database:
                 self._known.add(section)
         return self._known
 
-    def add(self, kind: str, added: Mapping[str, Any], *, now: bool | None = None) -> None:
-        """Adds lines of a kind of KINDS by key. now: True writes all lines that wait, and False
-        writes no line; by default the lines are written if the last attempt to write is at least
-        WRITE_SECONDS ago."""
+    def add(self, kind: str, added: Mapping[str, Any]) -> None:
+        """Writes lines of a kind of KINDS by key, and the lines that could not be written before,
+        in one transaction."""
         section = {"made_by": self.made_by, kind: dict(added)}
         self.known.add(section)
         self.waiting.append(section)
-        if now is None:
-            now = time.monotonic() - self._attempted >= WRITE_SECONDS
-        if now:
-            self.flush()
-
-    def flush(self) -> None:
-        """Writes all lines that wait, beside the measurements of other processes."""
-        if self.is_kept:
-            return
         try:
             try:
                 self._write(self.waiting)
@@ -131,22 +111,11 @@ class Database:
                 self._write(self.waiting)
         except _Busy:
             self._say(f"another process keeps {self.path} locked: measurements are in memory only "
-                      "until it is free")
+                      "until others are written")
         except (OSError, BadFile) as error:
             warn_unwritable(self.path.parent, str(getattr(error, "strerror", None) or error))
         else:
             self.waiting = []
-        finally:
-            self._attempted = time.monotonic()
-
-    def close(self) -> None:
-        """Writes all lines that wait. This method is called when the cache is dropped or the
-        process ends."""
-        self.flush()
-        if not self.is_kept:
-            # the garbage collector may call this method in the middle of a write by the same
-            # thread; that write holds the lock, so that flush() cannot write
-            atexit.register(self.flush)
 
     @property
     def is_kept(self) -> bool:

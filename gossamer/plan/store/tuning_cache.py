@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +55,9 @@ class TuningCache:
     and add to it at the same time; a TuningCache is used by one thread at a time.
 
     The data base has one section for each combination of driver, toolkit and gossamer version with
-    which measurements were made; this process uses only the section of its own combination. New
-    measurements are written together every few seconds, and by flush(). Where the data base cannot
-    be read or written, measurements stay in memory.
+    which measurements were made; this process uses only the section of its own combination. Added
+    measurements are on disk when a method returns. Measurements that cannot be written stay in
+    memory until others are added.
     """
 
     def __init__(self, device: Device, folder: Path | None = None) -> None:
@@ -69,7 +68,6 @@ class TuningCache:
             {"api": device.api, "description": device.description,
              "compute_units": device.limits.compute_units},
             {"driver": device.driver, "toolkit": device.toolkit, "gossamer": PACKAGE_VERSION})
-        weakref.finalize(self, self._base.close)
         self._foreign: dict[str, str] = {}
         self._outdated: dict[tuple[str, str], None] = {}
 
@@ -93,21 +91,18 @@ class TuningCache:
             self._note_other_sections(key)
         return [measurements[candidate] for candidate in sorted(measurements)] or None
 
-    def put(self, problem: Problem, measured: Sequence[Measurement]) -> None:
-        """Adds measurements that the present versions of the algorithms made, and replaces
-        measurements of the same candidates. The measurements are on disk, beside the measurements
-        of other processes, after the next flush(), at the latest when the object is dropped or the
-        process ends.
-
-        Raises ValueError for an algorithm that the problem's op does not have.
-        """
-        key, described = problem_key(problem), f"{problem.op} {problem.describe()}"
+    def put(self, measured: Mapping[Problem, Sequence[Measurement]]) -> None:
+        """Adds measurements of problems that the present versions of the algorithms made, and
+        replaces measurements of the same candidates. Raises ValueError for an algorithm that a
+        problem's op does not have."""
         lines: dict[str, Any] = {}
-        for measurement in measured:
-            source = _source(problem.op, measurement.algorithm, self._owner)
-            if source is None:
-                raise ValueError(f"{problem.op} has no algorithm {measurement.algorithm}")
-            lines[candidate_key(key, measurement)] = encode(described, source, measurement)
+        for problem, measurements in measured.items():
+            key, described = problem_key(problem), f"{problem.op} {problem.describe()}"
+            for measurement in measurements:
+                source = _source(problem.op, measurement.algorithm, self._owner)
+                if source is None:
+                    raise ValueError(f"{problem.op} has no algorithm {measurement.algorithm}")
+                lines[candidate_key(key, measurement)] = encode(described, source, measurement)
         if lines:
             self._base.add("candidates", lines)
 
@@ -116,11 +111,14 @@ class TuningCache:
         weights: the digest of the other constants."""
         return self._check_key(problem, measured, weights) in self._base.known.checks
 
-    def put_check(self, problem: Problem, measured: Measurement, weights: str) -> None:
-        """Stores that a candidate is right with other constants than in its measurement. The check
-        is on disk after the next flush()."""
-        self._base.add("checks", {self._check_key(problem, measured, weights):
-                                  f"{measured.algorithm} {problem.describe()}"}, now=False)
+    def put_checks(self, passed: Iterable[tuple[Problem, Measurement, str]]) -> None:
+        """Stores that candidates are right with other constants than in their measurements. passed:
+        for each candidate the arguments of has_check()."""
+        lines = {self._check_key(problem, measured, weights):
+                 f"{measured.algorithm} {problem.describe()}"
+                 for problem, measured, weights in passed}
+        if lines:
+            self._base.add("checks", lines)
 
     def _check_key(self, problem: Problem, measured: Measurement, weights: str) -> str:
         source = _source(problem.op, measured.algorithm, self._owner) or ""
@@ -134,12 +132,11 @@ class TuningCache:
         return None if line is None else decode_plan(line)
 
     def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
-        """Adds the end-to-end times of plans, and replaces times of the same keys. The times are on
-        disk when this method returns. timings: for each key, a description for the reader of the
-        file, and the time."""
+        """Adds the end-to-end times of plans, and replaces times of the same keys. timings: for
+        each key, a description for the reader of the file, and the time."""
         if timings:
             self._base.add("plans", {
-                key: encode_plan(*described) for key, described in timings.items()}, now=True)
+                key: encode_plan(*described) for key, described in timings.items()})
 
     def take(self, content: dict[str, Any]) -> None:
         """Adds all lines of another file of measurements, and replaces measurements of the same
@@ -150,11 +147,6 @@ class TuningCache:
         written.
         """
         self._base.take(content, self._owner.name)
-
-    def flush(self) -> None:
-        """Writes the measurements that are in memory only, beside the measurements of other
-        processes."""
-        self._base.flush()
 
     @property
     def is_kept(self) -> bool:
