@@ -21,8 +21,9 @@ from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.store.tuning_file import parse, text
 
 NAME = OPS["gemm"].algorithms[0].name
-ABACUS = {"api": "opencl", "index": 7, "description": "Abacus 3000", "driver": "beads 1.0",
-          "toolkit": "", "runs_cuda_libraries": False, "limits": SimpleNamespace(compute_units=4)}
+ABACUS = {"name": "opencl:7", "api": "opencl", "index": 7, "description": "Abacus 3000",
+          "driver": "beads 1.0", "toolkit": "", "runs_cuda_libraries": False,
+          "limits": SimpleNamespace(compute_units=4)}
 
 
 class Abacus(SimpleNamespace):

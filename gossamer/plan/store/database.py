@@ -68,17 +68,20 @@ class Database:
     data base cannot be read or written, the lines stay in memory.
 
     path: the file.
+    name: the name of the device, for messages.
     device: the device as the file describes it.
     made_by: the driver, toolkit and gossamer version of this process.
     """
 
-    def __init__(self, path: Path, device: Mapping[str, Any], made_by: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, name: str, device: Mapping[str, Any],
+                 made_by: Mapping[str, str]) -> None:
         self.path = path
         self.made_by = dict(made_by)
         self.messages: dict[str, None] = {}
         """Sentences for the user about bad files, each once."""
         self.waiting: list[Section] = []
         """The lines that could not be written yet, the oldest first."""
+        self._name = name
         self._device = dict(device)
         self._known: Known | None = None
 
@@ -122,9 +125,9 @@ class Database:
         """Whether the file has all lines that were added."""
         return not self.waiting
 
-    def take(self, content: dict[str, Any], name: str) -> None:
+    def take(self, content: dict[str, Any]) -> None:
         """Adds all lines of a file of measurements, and replaces measurements of the same
-        candidates and times of the same plans. name: the name of the device, for messages.
+        candidates and times of the same plans.
 
         Raises BadFile where the measurements were made on another device, or where no measurement
         was made with the present driver, toolkit and gossamer; OSError where they cannot be
@@ -132,7 +135,7 @@ class Database:
         """
         if content["device"] != self._device:
             raise BadFile("foreign", f"was measured on {_device_text(content['device'])}; "
-                                     f"{name} is {_device_text(self._device)}")
+                                     f"{self._name} is {_device_text(self._device)}")
         made_by = [section["made_by"] for section in content["sections"]]
         if self.made_by not in made_by:
             others = " and with ".join(_versions_text(other) for other in made_by) or "nothing"

@@ -50,7 +50,7 @@ def take(device: Device, data: bytes) -> None:
         TuningCache(device).take(parse(data))
 
 
-class TuningCache:
+class TuningCache(Database):
     """The measurements made on one device, in one data base. Other processes may read the data base
     and add to it at the same time; a TuningCache is used by one thread at a time.
 
@@ -62,9 +62,8 @@ class TuningCache:
 
     def __init__(self, device: Device, folder: Path | None = None) -> None:
         self._owner = device
-        self.path = (folder or tuning_folder()) / file_name(device)
-        self._base = Database(
-            self.path,
+        super().__init__(
+            (folder or tuning_folder()) / file_name(device), device.name,
             {"api": device.api, "description": device.description,
              "compute_units": device.limits.compute_units},
             {"driver": device.driver, "toolkit": device.toolkit, "gossamer": PACKAGE_VERSION})
@@ -77,7 +76,7 @@ class TuningCache:
         key = problem_key(problem)
         measurements: dict[CandidateKey, Measurement] = {}
         outdated: dict[str, None] = {}
-        for line in self._base.known.candidates.get(key, {}).values():
+        for line in self.known.candidates.get(key, {}).values():
             name = line["algorithm"]
             source = _source(problem.op, name, self._owner)
             if line["source"] == source:
@@ -104,12 +103,12 @@ class TuningCache:
                     raise ValueError(f"{problem.op} has no algorithm {measurement.algorithm}")
                 lines[candidate_key(key, measurement)] = encode(described, source, measurement)
         if lines:
-            self._base.add("candidates", lines)
+            self.add("candidates", lines)
 
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
         """Returns whether a candidate was found right with other constants than in its measurement.
         weights: the digest of the other constants."""
-        return self._check_key(problem, measured, weights) in self._base.known.checks
+        return self._check_key(problem, measured, weights) in self.known.checks
 
     def put_checks(self, passed: Iterable[tuple[Problem, Measurement, str]]) -> None:
         """Stores that candidates are right with other constants than in their measurements. passed:
@@ -118,7 +117,7 @@ class TuningCache:
                  f"{measured.algorithm} {problem.describe()}"
                  for problem, measured, weights in passed}
         if lines:
-            self._base.add("checks", lines)
+            self.add("checks", lines)
 
     def _check_key(self, problem: Problem, measured: Measurement, weights: str) -> str:
         source = _source(problem.op, measured.algorithm, self._owner) or ""
@@ -128,35 +127,20 @@ class TuningCache:
     def get_plan(self, key: str) -> Timing | None:
         """Returns the time of a plan from end to end; None where the plan was not timed. key:
         identifies everything that the plan runs, the sources of its algorithms included."""
-        line = self._base.known.plans.get(key)
+        line = self.known.plans.get(key)
         return None if line is None else decode_plan(line)
 
     def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
         """Adds the end-to-end times of plans, and replaces times of the same keys. timings: for
         each key, a description for the reader of the file, and the time."""
         if timings:
-            self._base.add("plans", {
+            self.add("plans", {
                 key: encode_plan(*described) for key, described in timings.items()})
-
-    def take(self, content: dict[str, Any]) -> None:
-        """Adds all lines of another file of measurements, and replaces measurements of the same
-        candidates and times of the same plans.
-
-        Raises BadFile where the measurements were made on another device, or where no measurement
-        was made with the present driver, toolkit and gossamer; OSError where they cannot be
-        written.
-        """
-        self._base.take(content, self._owner.name)
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether all measurements that were added are on disk."""
-        return self._base.is_kept
 
     @property
     def notices(self) -> list[str]:
         """Sentences for the user about bad files and measurements that are no longer valid."""
-        lines = list(self._base.messages)
+        lines = list(self.messages)
         for difference, number in Counter(self._foreign.values()).items():
             if difference:
                 lines.append(f"measurements of {counted(number, 'layer')} were made with "
@@ -171,9 +155,9 @@ class TuningCache:
         process; among several such sections, the most similar one counts."""
         differences = [
             [f"{name} {before or 'none'}, now {now or 'none'}"
-             for name, now in self._base.made_by.items()
+             for name, now in self.made_by.items()
              if (before := made_by.get(name, "")) != now]
-            for made_by in self._base.known.elsewhere.get(key, ())]
+            for made_by in self.known.elsewhere.get(key, ())]
         nearest = min(differences, key=len, default=[])
         self._foreign[key] = " and ".join(nearest)
 
