@@ -69,10 +69,10 @@ from gossamer.plan.store.database import Database
 
 added, add = [], Database.add
 
-def record(base, kind, entries, **options):
+def record(base, kind, entries):
     if kind == "candidates":
         added.extend(entries)
-    add(base, kind, entries, **options)
+    add(base, kind, entries)
 
 Database.add = record
 plan = gossamer.compile(sys.argv[1], sys.argv[2], effort="quick")

@@ -21,8 +21,9 @@ from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.store.tuning_file import parse, text
 
 NAME = OPS["gemm"].algorithms[0].name
-ABACUS = {"api": "opencl", "index": 7, "description": "Abacus 3000", "driver": "beads 1.0",
-          "toolkit": "", "runs_cuda_libraries": False, "limits": SimpleNamespace(compute_units=4)}
+ABACUS = {"name": "opencl:7", "api": "opencl", "index": 7, "description": "Abacus 3000",
+          "driver": "beads 1.0", "toolkit": "", "runs_cuda_libraries": False,
+          "limits": SimpleNamespace(compute_units=4)}
 
 
 class Abacus(SimpleNamespace):
@@ -40,8 +41,9 @@ def folder(tmp_path, monkeypatch):
 def fill(device, *rows):
     stored = TuningCache(device)
     for m in rows:
-        stored.put(GemmProblem(m, 2, 3), [
-            Measurement(NAME, f"tile={size}", ("row",), ("row",), "fp32", 1.0) for size in (8, 16)])
+        stored.put({GemmProblem(m, 2, 3): [
+            Measurement(NAME, f"tile={size}", ("row",), ("row",), "fp32", 1.0)
+            for size in (8, 16)]})
     stored.put_plans({"key": ("small, batch 1", Timing(9.0, 8.0, 10.0, 20))})
     return stored.path
 

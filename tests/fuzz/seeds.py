@@ -235,7 +235,7 @@ def measurements() -> list[bytes]:
                "device": {"api": "host", "description": "d", "compute_units": 2},
                "sections": [{"made_by": {"driver": "", "toolkit": "", "gossamer": "0.1"},
                              "candidates": {
-                                 tuning_file.candidate_key("00ff", "ab", line):
+                                 tuning_file.candidate_key("00ff", line):
                                      tuning_file.encode("conv2d 1x2", "ab", line)},
                              "plans": {"k": tuning_file.encode_plan("p", Timing(1.0, 1.0, 2.0, 5))},
                              "checks": {"c": "conv2d"}}]}

@@ -138,16 +138,16 @@ def _measurements(path: Path) -> None:
     kept.unlink(missing_ok=True)
     seed = json.loads(seeds.measurements()[0])
     made_by = seed["sections"][0]["made_by"]
-    file = Database(kept, seed["device"], made_by)
+    file = Database(kept, "host", seed["device"], made_by)
     try:
         content = tuning_file.parse(path.read_bytes())
-        file.take(content, "host")
+        file.take(content)
     except tuning_file.BadFile as error:
         raise GossamerError(error) from None
     assert [tuning_file.count(section) for section in content["sections"]]
     given = {key for section in content["sections"] if section["made_by"] == made_by
              for key in section.get("candidates", ())}
-    again = Database(kept, seed["device"], made_by)
+    again = Database(kept, "host", seed["device"], made_by)
     assert {key for lines in again.known.candidates.values() for key in lines} == given
     assert not again.messages
 

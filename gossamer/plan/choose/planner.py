@@ -25,7 +25,7 @@ from gossamer.plan.lower.rules import lower
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer, Program
 from gossamer.plan.run.context import Context
-from gossamer.plan.tune.profile import CHOOSING, STORING
+from gossamer.plan.tune.profile import CHOOSING
 from gossamer.tensor import TensorSpec, default_spec
 
 if TYPE_CHECKING:
@@ -69,11 +69,7 @@ class Planner:
             return self._plan(batch)
         with self._tuner.profile.whole():
             self._tuner.start()
-            try:
-                return self._plan(batch)
-            finally:
-                with self._tuner.profile.stage(STORING):
-                    self._tuner.flush()
+            return self._plan(batch)
 
     def _plan(self, batch: int) -> Planned:
         if self._calibration is not None:

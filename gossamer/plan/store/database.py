@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
-import math
 import os
 import sqlite3
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -26,13 +23,10 @@ from gossamer.plan.store.tuning_file import (
     Section,
     check,
     damage_named,
-    of_versions,
     other_version,
     problem_of,
 )
 
-WRITE_SECONDS = 2.0
-"""Seconds from one write to the next while measurements are added."""
 _BUSY_SECONDS = 10.0
 """Seconds for which a process waits for another process that writes."""
 _APPLICATION = int.from_bytes(b"gsmr", "big")
@@ -69,29 +63,27 @@ class Known:
 
 
 class Database:
-    """The measurements in one device's data base, and measurements that wait to be written to it.
-    Each access is a short transaction with its own connection, so that processes wait for each
-    other only as long as a transaction takes.
-
-    Added lines are written at most every WRITE_SECONDS, so that a killed process loses only the
-    lines of that time. Where the data base cannot be read or written, the lines stay in memory.
+    """The measurements in one device's data base. Each access is a short transaction with its own
+    connection, so that processes wait for each other only as long as a transaction takes. Where the
+    data base cannot be read or written, the lines stay in memory.
 
     path: the file.
+    name: the name of the device, for messages.
     device: the device as the file describes it.
     made_by: the driver, toolkit and gossamer version of this process.
     """
 
-    def __init__(self, path: Path, device: Mapping[str, Any], made_by: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, name: str, device: Mapping[str, Any],
+                 made_by: Mapping[str, str]) -> None:
         self.path = path
         self.made_by = dict(made_by)
         self.messages: dict[str, None] = {}
         """Sentences for the user about bad files, each once."""
         self.waiting: list[Section] = []
-        """The lines that were added and are not written yet, the oldest first."""
+        """The lines that could not be written yet, the oldest first."""
+        self._name = name
         self._device = dict(device)
         self._known: Known | None = None
-        self._attempted = -math.inf
-        """When writing was last tried, by the monotonic clock."""
 
     @property
     def known(self) -> Known:
@@ -108,22 +100,12 @@ class Database:
                 self._known.add(section)
         return self._known
 
-    def add(self, kind: str, added: Mapping[str, Any], *, now: bool | None = None) -> None:
-        """Adds lines of a kind of KINDS by key. now: True writes all lines that wait, and False
-        writes no line; by default the lines are written if the last attempt to write is at least
-        WRITE_SECONDS ago."""
+    def add(self, kind: str, added: Mapping[str, Any]) -> None:
+        """Writes lines of a kind of KINDS by key, and the lines that could not be written before,
+        in one transaction."""
         section = {"made_by": self.made_by, kind: dict(added)}
         self.known.add(section)
         self.waiting.append(section)
-        if now is None:
-            now = time.monotonic() - self._attempted >= WRITE_SECONDS
-        if now:
-            self.flush()
-
-    def flush(self) -> None:
-        """Writes all lines that wait, beside the measurements of other processes."""
-        if self.is_kept:
-            return
         try:
             try:
                 self._write(self.waiting)
@@ -132,31 +114,20 @@ class Database:
                 self._write(self.waiting)
         except _Busy:
             self._say(f"another process keeps {self.path} locked: measurements are in memory only "
-                      "until it is free")
+                      "until others are written")
         except (OSError, BadFile) as error:
             warn_unwritable(self.path.parent, str(getattr(error, "strerror", None) or error))
         else:
             self.waiting = []
-        finally:
-            self._attempted = time.monotonic()
-
-    def close(self) -> None:
-        """Writes all lines that wait. This method is called when the cache is dropped or the
-        process ends."""
-        self.flush()
-        if not self.is_kept:
-            # the garbage collector may call this method in the middle of a write by the same
-            # thread; that write holds the lock, so that flush() cannot write
-            atexit.register(self.flush)
 
     @property
     def is_kept(self) -> bool:
         """Whether the file has all lines that were added."""
         return not self.waiting
 
-    def take(self, content: dict[str, Any], name: str) -> None:
+    def take(self, content: dict[str, Any]) -> None:
         """Adds all lines of a file of measurements, and replaces measurements of the same
-        candidates and times of the same plans. name: the name of the device, for messages.
+        candidates and times of the same plans.
 
         Raises BadFile where the measurements were made on another device, or where no measurement
         was made with the present driver, toolkit and gossamer; OSError where they cannot be
@@ -164,7 +135,7 @@ class Database:
         """
         if content["device"] != self._device:
             raise BadFile("foreign", f"was measured on {_device_text(content['device'])}; "
-                                     f"{name} is {_device_text(self._device)}")
+                                     f"{self._name} is {_device_text(self._device)}")
         made_by = [section["made_by"] for section in content["sections"]]
         if self.made_by not in made_by:
             others = " and with ".join(_versions_text(other) for other in made_by) or "nothing"
@@ -334,18 +305,8 @@ def _version(base: sqlite3.Connection) -> int | None:
 
 
 def _insert(base: sqlite3.Connection, section: Section) -> None:
-    """Adds the lines of a section. The first measurement of a problem by the present version of an
-    algorithm removes the measurements by other versions."""
+    """Adds the lines of a section. A line replaces another line of its kind and key."""
     made_by = _text(section["made_by"])
-    present = {of_versions(key, line) for key, line in section.get("candidates", {}).items()}
-    for any_version, this_version in present:
-        # Both prefixes end with a space, and in the order of characters "!" is next to the space.
-        # So the keys that begin with a prefix, and no other keys, lie from the prefix on and before
-        # the same text with "!" in place of its last space.
-        base.execute("DELETE FROM line WHERE made_by = ? AND kind = 'candidates'"
-                     " AND key >= ? AND key < ? AND substr(key, 1, ?) != ?",
-                     (made_by, any_version, any_version[:-1] + "!", len(this_version),
-                      this_version))
     for kind in KINDS:
         base.executemany("INSERT OR REPLACE INTO line VALUES (?, ?, ?, ?)", [
             (made_by, kind, key, _text(line)) for key, line in section.get(kind, {}).items()])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,25 +50,23 @@ def take(device: Device, data: bytes) -> None:
         TuningCache(device).take(parse(data))
 
 
-class TuningCache:
+class TuningCache(Database):
     """The measurements made on one device, in one data base. Other processes may read the data base
     and add to it at the same time; a TuningCache is used by one thread at a time.
 
     The data base has one section for each combination of driver, toolkit and gossamer version with
-    which measurements were made; this process uses only the section of its own combination. New
-    measurements are written together every few seconds, and by flush(). Where the data base cannot
-    be read or written, measurements stay in memory.
+    which measurements were made; this process uses only the section of its own combination. Added
+    measurements are on disk when a method returns. Measurements that cannot be written stay in
+    memory until others are added.
     """
 
     def __init__(self, device: Device, folder: Path | None = None) -> None:
         self._owner = device
-        self.path = (folder or tuning_folder()) / file_name(device)
-        self._base = Database(
-            self.path,
+        super().__init__(
+            (folder or tuning_folder()) / file_name(device), device.name,
             {"api": device.api, "description": device.description,
              "compute_units": device.limits.compute_units},
             {"driver": device.driver, "toolkit": device.toolkit, "gossamer": PACKAGE_VERSION})
-        weakref.finalize(self, self._base.close)
         self._foreign: dict[str, str] = {}
         self._outdated: dict[tuple[str, str], None] = {}
 
@@ -78,46 +75,49 @@ class TuningCache:
         algorithms made, in a fixed order; None where there are no such measurements."""
         key = problem_key(problem)
         measurements: dict[CandidateKey, Measurement] = {}
-        for line in self._base.known.candidates.get(key, {}).values():
+        outdated: dict[str, None] = {}
+        for line in self.known.candidates.get(key, {}).values():
             name = line["algorithm"]
             source = _source(problem.op, name, self._owner)
             if line["source"] == source:
                 measured = decode(line)
                 measurements[measured.candidate_key] = measured
             elif source is not None:
-                self._outdated[name, key] = None
+                outdated[name] = None
+        present = {measured.algorithm for measured in measurements.values()}
+        self._outdated |= {(name, key): None for name in outdated if name not in present}
         if not measurements and key not in self._foreign:
             self._note_other_sections(key)
         return [measurements[candidate] for candidate in sorted(measurements)] or None
 
-    def put(self, problem: Problem, measured: Sequence[Measurement]) -> None:
-        """Adds measurements that the present versions of the algorithms made, and replaces
-        measurements of the same candidates. The measurements are on disk, beside the measurements
-        of other processes, after the next flush(), at the latest when the object is dropped or the
-        process ends.
-
-        Raises ValueError for an algorithm that the problem's op does not have.
-        """
-        key, described = problem_key(problem), f"{problem.op} {problem.describe()}"
+    def put(self, measured: Mapping[Problem, Sequence[Measurement]]) -> None:
+        """Adds measurements of problems that the present versions of the algorithms made, and
+        replaces measurements of the same candidates. Raises ValueError for an algorithm that a
+        problem's op does not have."""
         lines: dict[str, Any] = {}
-        for measurement in measured:
-            source = _source(problem.op, measurement.algorithm, self._owner)
-            if source is None:
-                raise ValueError(f"{problem.op} has no algorithm {measurement.algorithm}")
-            lines[candidate_key(key, source, measurement)] = encode(described, source, measurement)
+        for problem, measurements in measured.items():
+            key, described = problem_key(problem), f"{problem.op} {problem.describe()}"
+            for measurement in measurements:
+                source = _source(problem.op, measurement.algorithm, self._owner)
+                if source is None:
+                    raise ValueError(f"{problem.op} has no algorithm {measurement.algorithm}")
+                lines[candidate_key(key, measurement)] = encode(described, source, measurement)
         if lines:
-            self._base.add("candidates", lines)
+            self.add("candidates", lines)
 
     def has_check(self, problem: Problem, measured: Measurement, weights: str) -> bool:
         """Returns whether a candidate was found right with other constants than in its measurement.
         weights: the digest of the other constants."""
-        return self._check_key(problem, measured, weights) in self._base.known.checks
+        return self._check_key(problem, measured, weights) in self.known.checks
 
-    def put_check(self, problem: Problem, measured: Measurement, weights: str) -> None:
-        """Stores that a candidate is right with other constants than in its measurement. The check
-        is on disk after the next flush()."""
-        self._base.add("checks", {self._check_key(problem, measured, weights):
-                                  f"{measured.algorithm} {problem.describe()}"}, now=False)
+    def put_checks(self, passed: Iterable[tuple[Problem, Measurement, str]]) -> None:
+        """Stores that candidates are right with other constants than in their measurements. passed:
+        for each candidate the arguments of has_check()."""
+        lines = {self._check_key(problem, measured, weights):
+                 f"{measured.algorithm} {problem.describe()}"
+                 for problem, measured, weights in passed}
+        if lines:
+            self.add("checks", lines)
 
     def _check_key(self, problem: Problem, measured: Measurement, weights: str) -> str:
         source = _source(problem.op, measured.algorithm, self._owner) or ""
@@ -127,41 +127,20 @@ class TuningCache:
     def get_plan(self, key: str) -> Timing | None:
         """Returns the time of a plan from end to end; None where the plan was not timed. key:
         identifies everything that the plan runs, the sources of its algorithms included."""
-        line = self._base.known.plans.get(key)
+        line = self.known.plans.get(key)
         return None if line is None else decode_plan(line)
 
     def put_plans(self, timings: Mapping[str, tuple[str, Timing]]) -> None:
-        """Adds the end-to-end times of plans, and replaces times of the same keys. The times are on
-        disk when this method returns. timings: for each key, a description for the reader of the
-        file, and the time."""
+        """Adds the end-to-end times of plans, and replaces times of the same keys. timings: for
+        each key, a description for the reader of the file, and the time."""
         if timings:
-            self._base.add("plans", {
-                key: encode_plan(*described) for key, described in timings.items()}, now=True)
-
-    def take(self, content: dict[str, Any]) -> None:
-        """Adds all lines of another file of measurements, and replaces measurements of the same
-        candidates and times of the same plans.
-
-        Raises BadFile where the measurements were made on another device, or where no measurement
-        was made with the present driver, toolkit and gossamer; OSError where they cannot be
-        written.
-        """
-        self._base.take(content, self._owner.name)
-
-    def flush(self) -> None:
-        """Writes the measurements that are in memory only, beside the measurements of other
-        processes."""
-        self._base.flush()
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether all measurements that were added are on disk."""
-        return self._base.is_kept
+            self.add("plans", {
+                key: encode_plan(*described) for key, described in timings.items()})
 
     @property
     def notices(self) -> list[str]:
         """Sentences for the user about bad files and measurements that are no longer valid."""
-        lines = list(self._base.messages)
+        lines = list(self.messages)
         for difference, number in Counter(self._foreign.values()).items():
             if difference:
                 lines.append(f"measurements of {counted(number, 'layer')} were made with "
@@ -176,9 +155,9 @@ class TuningCache:
         process; among several such sections, the most similar one counts."""
         differences = [
             [f"{name} {before or 'none'}, now {now or 'none'}"
-             for name, now in self._base.made_by.items()
+             for name, now in self.made_by.items()
              if (before := made_by.get(name, "")) != now]
-            for made_by in self._base.known.elsewhere.get(key, ())]
+            for made_by in self.known.elsewhere.get(key, ())]
         nearest = min(differences, key=len, default=[])
         self._foreign[key] = " and ".join(nearest)
 

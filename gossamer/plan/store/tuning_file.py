@@ -15,7 +15,7 @@ from gossamer.measure import Timing
 from gossamer.plan.measurement import Measurement, rounded
 
 FORMAT = "gossamer measurements"
-VERSION = 9
+VERSION = 10
 Section = dict[str, Any]
 """The measurements with one combination of driver, toolkit and gossamer version: lines by key, for
 each kind of KINDS."""
@@ -36,21 +36,9 @@ class BadFile(Exception):
         self.kind = kind
 
 
-def candidate_key(problem: str, source: str, measured: Measurement) -> str:
-    """Returns the key of a candidate's line.
-
-    problem: the key of the candidate's problem.
-    source: the identity of the candidate's algorithm on the device, as keys.identity() returns it.
-    """
-    name, *others = measured.candidate_key
-    return f"{problem} {name} {source} {json.dumps(others)}"
-
-
-def of_versions(key: str, line: dict[str, Any]) -> tuple[str, str]:
-    """Returns two prefixes of the keys of an algorithm's candidates for a problem: one for all
-    versions of the algorithm, and one for the version that measured this candidate."""
-    any_version = f"{problem_of(key)} {line['algorithm']} "
-    return any_version, f"{any_version}{line['source']} "
+def candidate_key(problem: str, measured: Measurement) -> str:
+    """Returns the key of a candidate's line. problem: the key of the candidate's problem."""
+    return f"{problem} {json.dumps(measured.candidate_key)}"
 
 
 def problem_of(key: str) -> str:
@@ -62,7 +50,7 @@ def encode(problem: str, source: str, measured: Measurement) -> dict[str, Any]:
     """Returns a measurement as JSON values.
 
     problem: the problem in words.
-    source: as for candidate_key().
+    source: the identity of the candidate's algorithm on the device, as keys.identity() returns it.
     """
     line = {"problem": problem, "source": source, **vars(measured)}
     line.update(inputs=list(measured.inputs), outputs=list(measured.outputs))

@@ -48,22 +48,13 @@ class Results:
         return {**{measured.candidate_key: measured for measured in on_disk},
                 **self.of(problem, device)}
 
-    def keep(self, problem: Problem, device: Device, measured: Sequence[Measurement], *,
-             on_disk: bool) -> None:
-        """Makes this process use these measurements of a problem's candidates. on_disk: whether the
-        cache stores them, too."""
+    def keep(self, problem: Problem, device: Device, measured: Sequence[Measurement]) -> None:
+        """Makes this process use these measurements of a problem's candidates."""
         if measured:
             self._known.setdefault((problem, device.name), {}).update(
                 {each.candidate_key: each for each in measured})
-        if measured and on_disk:
-            self.cache_of(device).put(problem, measured)
 
     @property
     def notices(self) -> list[str]:
         """Sentences for the user about the files of measurements."""
         return [line for cache in self._caches.values() for line in cache.notices]
-
-    def flush(self) -> None:
-        """Writes the measurements that are not on disk yet."""
-        for cache in self._caches.values():
-            cache.flush()

@@ -317,11 +317,11 @@ class Search:
                         (attempt.measured.failure or "").removeprefix(_NOT_TRIED))
                 elif attempt.key not in of_process:
                     self.reused += 1
-                self._results.keep(group.problem, self._device, [attempt.measured], on_disk=False)
+                self._results.keep(group.problem, self._device, [attempt.measured])
         group.update()
         if all(spec.size == 0 for spec in group.problem.outputs):
             self._results.keep(group.problem, self._device, [
-                self._no_time(attempt) for attempt in missing], on_disk=False)
+                self._no_time(attempt) for attempt in missing])
             return []
         kind = None if self._limits.everything else likeness(group.problem)
         if kind is not None and missing:
@@ -372,10 +372,11 @@ class Search:
     def _store(self) -> None:
         """Stores the measurements, and which candidates were left out."""
         self._stored = time.monotonic()
+        fresh: dict[Problem, list[Measurement]] = {}
+        final: dict[Problem, list[Measurement]] = {}
         with self._profile.stage(STORING):
             for group in self._groups.values():
                 known = self._results.of(group.problem, self._device)
-                fresh: dict[bool, list[Measurement]] = {True: [], False: []}
                 for key, attempt in group.attempts.items():
                     result, skip = attempt.measured, self.skips.get(attempt)
                     if result is None and skip is not None:
@@ -384,10 +385,13 @@ class Search:
                         continue
                     result = _with_first_build(result, attempt.before)
                     if result != known.get(key):
-                        is_final = skip.is_final if skip else not attempt.may_differ
-                        fresh[is_final].append(result)
-                for on_disk, measured in fresh.items():
-                    self._results.keep(group.problem, self._device, measured, on_disk=on_disk)
+                        fresh.setdefault(group.problem, []).append(result)
+                        if skip.is_final if skip else not attempt.may_differ:
+                            final.setdefault(group.problem, []).append(result)
+            # written first: what an interrupt of the writing leaves out is fresh for the next call
+            self._results.cache_of(self._device).put(final)
+            for problem, measured in fresh.items():
+                self._results.keep(problem, self._device, measured)
 
     def _left_out(self, attempt: Attempt, skip: Skip) -> Measurement:
         return Measurement.of(attempt.algorithm, attempt.variant, not_tried=True,

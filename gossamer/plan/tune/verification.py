@@ -9,9 +9,9 @@ from functools import partial
 from gossamer.device import blas
 from gossamer.device.base import Device
 from gossamer.errors import CompilerEndedError, DeviceLostError, OutOfMemoryError
-from gossamer.ops.algorithm import State
+from gossamer.ops.algorithm import Problem, State
 from gossamer.plan.candidate import Candidate
-from gossamer.plan.measurement import CandidateKey
+from gossamer.plan.measurement import CandidateKey, Measurement
 from gossamer.plan.prepare import build, responsive, side_by_side
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.candidates import BuiltCheck, CandidateSet, reason_of
@@ -84,15 +84,19 @@ class Verification:
         makers = side_by_side(device, [partial(built, layer, candidate)
                                        for layer, candidate, _ in chosen])
         failures: list[Exception | None] = []
-        for (layer, candidate, _), made in zip(chosen, makers, strict=True):
-            try:
-                candidates, state, check = made()
-                candidates.checked(candidate.algorithm, candidate.variant, state, check)
-            except DeviceLostError:
-                raise
-            except Exception as error:  # a candidate may fail in any way; its failure is reported
-                failures.append(error)
-                continue
-            cache.put_check(layer.problem, candidate.measured, layer.digest)
-            failures.append(None)
+        passed: list[tuple[Problem, Measurement, str]] = []
+        try:
+            for (layer, candidate, _), made in zip(chosen, makers, strict=True):
+                try:
+                    candidates, state, check = made()
+                    candidates.checked(candidate.algorithm, candidate.variant, state, check)
+                except DeviceLostError:
+                    raise
+                except Exception as error:  # a candidate may fail in any way, which is reported
+                    failures.append(error)
+                    continue
+                passed.append((layer.problem, candidate.measured, layer.digest))
+                failures.append(None)
+        finally:
+            cache.put_checks(passed)
         return failures

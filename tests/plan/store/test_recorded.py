@@ -31,7 +31,6 @@ from gossamer.plan.store.tuning_file import (
     decode_plan,
     encode,
     encode_plan,
-    of_versions,
     parse,
     text,
 )
@@ -177,8 +176,8 @@ def test_lines_of_measurements(recorded: Recorded) -> None:
 
     for number, measured in enumerate(MEASURED):
         line = encode("conv2d", "source", measured)
-        key = candidate_key("problem", "source", measured)
-        texts[f"{number}"] = f"{json.dumps(line)} {key} {of_versions(key, line)}"
+        key = candidate_key("problem", measured)
+        texts[f"{number}"] = f"{json.dumps(line)} {key}"
         assert decode(line) == measured
         for name in line:
             for wrong in WRONG if not number else ("", -1, True):
@@ -195,7 +194,7 @@ def test_lines_of_measurements(recorded: Recorded) -> None:
 
 def test_files_of_measurements(recorded: Recorded) -> None:
     section = {"made_by": {"driver": "1", "toolkit": ""},
-               "candidates": {candidate_key("problem", "source", each): encode("p", "source", each)
+               "candidates": {candidate_key("problem", each): encode("p", "source", each)
                               for each in MEASURED[:2]},
                "plans": {"key": encode_plan("plan", Timing(1.0, 1.0, 1.0, 1))},
                "checks": {"key": "tiled"}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.program import Layer
 from gossamer.plan.tune.alike import likeness, timed_problem
+from gossamer.plan.tune.candidates import CandidateSet
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
 from tests.plan.tune.paced import Paced, PacedDevice, layer
@@ -25,7 +27,6 @@ def problem(density: float, mask: str, channels: int = 4) -> Conv2dProblem:
 def measure(tuner: Tuner, device: PacedDevice, layers: Sequence[Layer],
             *algorithms: Paced) -> list[Sequence[Candidate]]:
     tuner.measure_all([MeasurementRequest(each, algorithms, device) for each in layers])
-    tuner.flush()
     return [tuner.measure(each, algorithms, device) for each in layers]
 
 
@@ -112,6 +113,28 @@ def test_a_check_with_other_constants_is_stored(
         tuner = paced_tuner()
         _, (candidate,) = measure(tuner, paced_device, [one, two], dense)
         assert tuner.verified([(two, candidate, paced_device)]) == [candidate]
-        tuner.flush()
         # once to be measured and once to be checked with the other constants
         assert len(dense.built) == 2
+
+
+def test_an_interrupt_keeps_the_checks_that_were_passed(
+        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
+        known: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    dense = Paced("paced dense", 100.0)
+    known(dense)
+    layers = [layer(name, seed=seed) for seed, name in enumerate(("one", "two", "three"))]
+    tuner = paced_tuner()
+    (candidate,) = measure(tuner, paced_device, layers, dense)[0]
+    checked = CandidateSet.checked
+
+    def interrupted(candidates: CandidateSet, *arguments: Any) -> Any:
+        if candidates.digest == layers[2].digest:
+            raise KeyboardInterrupt
+        return checked(candidates, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(CandidateSet, "checked", interrupted)
+        tuner.verified([(each, candidate, paced_device) for each in layers])
+    before = len(dense.built)
+    paced_tuner().verified([(layers[1], candidate, paced_device)])
+    assert len(dense.built) == before

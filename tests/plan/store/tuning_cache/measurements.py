@@ -37,7 +37,7 @@ def good_file(folder):
     """Writes a data base with measurements of a problem and times of a plan, and returns its path
     and content."""
     stored = cache(folder)
-    stored.put(problem(), [measured()])
+    stored.put({problem(): [measured()]})
     stored.put_plans({"plan key": ("small, batch 1", Timing(9.0, 8.0, 10.0, 20))})
     return stored.path, database.read(stored.path)
 

@@ -128,7 +128,7 @@ def test_a_bad_data_base_is_set_aside_whole(tmp_path, name, first):
     stored = cache(tmp_path)
     if first == "get":
         assert stored.get(problem()) is None
-    stored.put(problem(2), [measured()])
+    stored.put({problem(2): [measured()]})
     assert stored.get_plan("plan key") is None
     (notice,) = stored.notices
     aside = path.with_name(f"{path.name}.{kind}")
@@ -143,7 +143,7 @@ def test_the_journal_of_a_bad_data_base_does_not_reach_the_next_one(tmp_path):
     path.write_bytes(b"bad")
     journal = path.with_name(path.name + "-journal")
     journal.write_bytes(b"old pages")
-    cache(tmp_path).put(problem(2), [measured()])
+    cache(tmp_path).put({problem(2): [measured()]})
     assert not journal.exists()
     assert cache(tmp_path).get(problem(2)) == [measured()]
 
@@ -168,7 +168,7 @@ def test_what_another_process_has_set_aside_is_not_set_aside_again(tmp_path, rep
 
     database._connected = replaced_meanwhile
     try:
-        stored.put(problem(2), [measured()])
+        stored.put({problem(2): [measured()]})
     finally:
         database._connected = found
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
@@ -183,7 +183,7 @@ def test_an_empty_file_is_a_data_base_without_measurements(tmp_path):
     path.write_bytes(b"")
     stored = cache(tmp_path)
     assert stored.get(problem()) is None
-    stored.put(problem(), [measured()])
+    stored.put({problem(): [measured()]})
     assert cache(tmp_path).get(problem()) == [measured()] and stored.notices == []
 
 
@@ -192,7 +192,7 @@ def test_measurements_of_an_older_gossamer_are_left_and_named(tmp_path):
     old.write_text("{}")
     stored = cache(tmp_path)
     assert stored.get(problem()) is None
-    stored.put(problem(), [measured()])
+    stored.put({problem(): [measured()]})
     (notice,) = stored.notices
     assert str(old) in notice and "measured again" in notice and old.read_text() == "{}"
 
@@ -214,7 +214,7 @@ def test_what_is_no_file_is_set_aside(tmp_path, kind):
     os.mkdir(path) if kind == "folder" else os.mkfifo(path)
     stored = cache(tmp_path)
     assert stored.get(problem()) is None
-    stored.put(problem(), [measured()])
+    stored.put({problem(): [measured()]})
     assert path.is_file() and path.with_name(path.name + ".foreign").exists()
     assert len(stored.notices) == 1
 
@@ -230,8 +230,8 @@ def test_a_file_that_cannot_be_set_aside_is_left_as_it_is(tmp_path, monkeypatch)
     stored = cache(tmp_path)
     assert stored.get(problem()) is None
     with pytest.warns(GossamerWarning, match="cannot be written"):
-        stored.put(problem(), [measured()])
-        stored.put(problem(2), [measured()])
+        stored.put({problem(): [measured()]})
+        stored.put({problem(2): [measured()]})
     assert stored.get(problem()) == [measured()]
     assert path.read_text() == "bad"
     (notice,) = stored.notices
@@ -246,7 +246,7 @@ def test_a_file_that_cannot_be_read_is_left_as_it_is(tmp_path, monkeypatch):
             sqlite3.SQLITE_CANTOPEN, "unable to open database file")))
         assert stored.get(problem()) is None
         with pytest.warns(GossamerWarning, match="unable to open database file"):
-            stored.put(problem(2), [measured()])
+            stored.put({problem(2): [measured()]})
         assert stored.get(problem(2)) == [measured()]
     (notice,) = stored.notices
     assert f"{path} cannot be read (unable to open database file)" in notice

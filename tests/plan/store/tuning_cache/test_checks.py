@@ -7,18 +7,16 @@ from tests.plan.store.tuning_cache.measurements import cache, good_file, measure
 def test_checks_come_back(tmp_path):
     first = cache(tmp_path)
     assert not first.has_check(problem(), measured(), "weights")
-    first.put_check(problem(), measured(), "weights")
+    first.put_checks([(problem(), measured(), "weights")])
     assert first.has_check(problem(), measured(), "weights")
-    assert not first.is_kept
-    first.flush()
     later = cache(tmp_path)
-    assert first.is_kept and later.has_check(problem(), measured(), "weights")
+    assert later.has_check(problem(), measured(), "weights")
     assert later.get(problem()) is None and later.notices == []
 
 
 def test_a_check_holds_for_one_candidate_with_one_set_of_constants(tmp_path, algorithms):
     stored = cache(tmp_path)
-    stored.put_check(problem(), measured("tile=8"), "weights")
+    stored.put_checks([(problem(), measured("tile=8"), "weights")])
     assert not stored.has_check(problem(), measured("tile=8"), "others")
     assert not stored.has_check(problem(), measured("tile=16"), "weights")
     assert not stored.has_check(problem(2), measured("tile=8"), "weights")
@@ -29,16 +27,14 @@ def test_a_check_holds_for_one_candidate_with_one_set_of_constants(tmp_path, alg
 
 def test_checks_of_another_driver_count_for_nothing(tmp_path):
     stored = cache(tmp_path)
-    stored.put_check(problem(), measured(), "weights")
-    stored.flush()
+    stored.put_checks([(problem(), measured(), "weights")])
     assert not cache(tmp_path, driver="beads 2.0").has_check(problem(), measured(), "weights")
 
 
 def test_checks_are_added_to_those_of_other_processes(tmp_path):
     one, other = cache(tmp_path), cache(tmp_path)
     for stored, weights in ((one, "first"), (other, "second")):
-        stored.put_check(problem(), measured(), weights)
-        stored.flush()
+        stored.put_checks([(problem(), measured(), weights)])
     later = cache(tmp_path)
     assert later.has_check(problem(), measured(), "first")
     assert later.has_check(problem(), measured(), "second")
@@ -50,8 +46,7 @@ def test_a_file_without_checks_is_taken(tmp_path):
     stored = cache(tmp_path)
     stored.take(content)
     assert not stored.has_check(problem(), measured(), "weights")
-    stored.put_check(problem(), measured(), "weights")
-    stored.flush()
+    stored.put_checks([(problem(), measured(), "weights")])
     later = cache(tmp_path)
     assert later.has_check(problem(), measured(), "weights")
     assert later.get(problem()) == [measured()] and later.notices == []
@@ -59,9 +54,8 @@ def test_a_file_without_checks_is_taken(tmp_path):
 
 def test_checks_travel_with_the_measurements(tmp_path):
     stored = cache(tmp_path / "from")
-    stored.put(problem(), [measured()])
-    stored.put_check(problem(), measured(), "weights")
-    stored.flush()
+    stored.put({problem(): [measured()]})
+    stored.put_checks([(problem(), measured(), "weights")])
     other = cache(tmp_path / "to")
     other.take(database.read(stored.path))
     assert cache(tmp_path / "to").has_check(problem(), measured(), "weights")

@@ -20,21 +20,20 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="locks and signals of
 def test_a_data_base_that_is_locked_too_long_only_delays_the_writing(tmp_path, monkeypatch):
     monkeypatch.setattr(database, "_BUSY_SECONDS", 0.01)
     stored = cache(tmp_path)
-    stored.put(problem(0), [measured()])
+    stored.put({problem(0): [measured()]})
     with contextlib.closing(sqlite3.connect(stored.path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        stored.put(problem(1), [measured()])
-        stored.flush()
+        stored.put({problem(1): [measured()]})
         assert not stored.is_kept and stored.get(problem(1)) == [measured()]
     (notice,) = stored.notices
     assert "locked" in notice and str(stored.path) in notice
-    stored.flush()
+    stored.put({problem(2): [measured()]})
     assert stored.is_kept and cache(tmp_path).get(problem(1)) == [measured()]
 
 
 def test_what_is_removed_while_a_writer_waits_is_not_written_to(tmp_path, monkeypatch):
     stored = cache(tmp_path)
-    stored.put(problem(1), [measured()])
+    stored.put({problem(1): [measured()]})
     connect = sqlite3.connect
 
     def removed_meanwhile(*arguments, **options):
@@ -43,10 +42,8 @@ def test_what_is_removed_while_a_writer_waits_is_not_written_to(tmp_path, monkey
         database.clear(stored.path)
         return opened
 
-    stored.put(problem(2), [measured()])
     monkeypatch.setattr(sqlite3, "connect", removed_meanwhile)
-    monkeypatch.setattr(tuning_cache, "_source", lambda *_: "first source")
-    stored.flush()
+    stored.put({problem(2): [measured()]})
     monkeypatch.setattr(tuning_cache, "_source", lambda *_: "first source")
     assert cache(tmp_path).get(problem(2)) == [measured()]
     assert cache(tmp_path).get(problem(1)) is None
@@ -57,8 +54,8 @@ def _tune(folder, number, barrier):
     stored = cache(folder)
     barrier.wait()
     for rows in range(40):
-        stored.put(problem(1000 * number + rows), [measured("tile=8")])
-        stored.put(problem(rows), [measured(f"tile={number}"), measured("same")])
+        stored.put({problem(1000 * number + rows): [measured("tile=8")]})
+        stored.put({problem(rows): [measured(f"tile={number}"), measured("same")]})
         stored.put_plans({f"{number}, {rows}": ("small, batch 1", TIMING)})
 
 
@@ -99,8 +96,7 @@ def _tune_until_killed(folder, first, acknowledged):
     stored = cache(folder)
     rows = first
     while True:
-        stored.put(problem(rows), [measured()])
-        stored.flush()
+        stored.put({problem(rows): [measured()]})
         acknowledged.send_bytes(str(rows).encode())
         rows += 1
 
@@ -129,7 +125,7 @@ def test_200_kills_leave_a_readable_file_that_lost_nothing(tmp_path):
             except (EOFError, OSError):
                 break
         assert known <= _rows(cache(tmp_path).path)
-    cache(tmp_path).put(problem(9), [measured()])
+    cache(tmp_path).put({problem(9): [measured()]})
     assert [path.name for path in tmp_path.iterdir()] == [cache(tmp_path).path.name]
 
 
@@ -147,7 +143,7 @@ def _tune_until_line(folder, line, rows):
         return trace
 
     sys.settrace(trace)
-    stored.put(problem(rows), [measured()])
+    stored.put({problem(rows): [measured()]})
     sys.settrace(None)
 
 
@@ -157,7 +153,7 @@ def test_a_kill_at_any_line_of_the_writing_loses_nothing_older(tmp_path):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     stored = cache(tmp_path)
-    stored.put(problem(), [measured()])
+    stored.put({problem(): [measured()]})
     before = {1}
     line = left_over = 0
     ended = False

@@ -28,7 +28,7 @@ def test_what_was_put_comes_back(tmp_path):
                        failure="did not compile: no such thing\nas \"this\"")]
     first = cache(tmp_path)
     assert first.get(problem()) is None
-    first.put(problem(), put)
+    first.put({problem(): put})
     second = cache(tmp_path)
     assert second.get(problem()) == first.get(problem()) == [put[2], put[1], put[0]]
     assert second.get(problem(2)) is None
@@ -41,7 +41,7 @@ def test_an_exported_file_can_be_read_by_people(tmp_path):
     stored = cache(tmp_path)
     put = [measured("tile=8"), measured("tile=16"),
            measured("", "few_rows", failure="wrong numbers (error 0.3)")]
-    stored.put(problem(), put)
+    stored.put({problem(): put})
     content = database.read(stored.path)
     (section,) = content["sections"]
     assert section["made_by"]["driver"] == "beads 1.0"
@@ -54,7 +54,7 @@ def test_an_exported_file_can_be_read_by_people(tmp_path):
         "failure": None, "not_tried": False, "search": "", "wrong_numbers": False, "samples": 0,
         "weights": "", "build_s": None, "build_cached": False, "device_bytes": None}
     again = cache(tmp_path / "again")
-    again.put(problem(), put[::-1])
+    again.put({problem(): put[::-1]})
     assert text(database.read(again.path)) == text(content)
 
 
@@ -75,15 +75,14 @@ def test_what_cannot_be_measured_is_refused(tmp_path):
         with pytest.raises(ValueError, match="tiled"):
             Measurement("tiled", "", (), (), "fp32", wrong)
     with pytest.raises(ValueError, match="abacus"):
-        cache(tmp_path).put(problem(), [measured(algorithm="abacus")])
+        cache(tmp_path).put({problem(): [measured(algorithm="abacus")]})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_later_measurement_replaces_an_earlier_one(tmp_path):
     stored = cache(tmp_path)
-    stored.put(problem(), [measured(median_us=5.0), measured("tile=16", median_us=6.0)])
-    stored.put(problem(), [measured(median_us=7.0)])
-    stored.flush()
+    stored.put({problem(): [measured(median_us=5.0), measured("tile=16", median_us=6.0)]})
+    stored.put({problem(): [measured(median_us=7.0)]})
     assert [measurement.median_us for measurement in cache(tmp_path).get(problem())] == [6.0, 7.0]
 
 
@@ -92,7 +91,7 @@ def test_times_of_plans_come_back(tmp_path):
     assert first.get_plan("key") is None
     first.put_plans({"key": ("small, batch 1", Timing(123.4444, 120.0, 130.1, 20)),
                      "other": ("small, batch 1", Timing(5.0, 5.0, 5.0, 3))})
-    first.put(problem(), [measured()])
+    first.put({problem(): [measured()]})
     for stored in (first, cache(tmp_path)):
         assert stored.get_plan("key") == TIMING and stored.get_plan("absent") is None
         assert stored.get_plan("other") == Timing(5.0, 5.0, 5.0, 3)

@@ -1,6 +1,5 @@
 """Stored measurements while they are written, and where writing fails."""
 
-import gc
 import os
 import shutil
 import sqlite3
@@ -12,7 +11,7 @@ import time
 import pytest
 
 from gossamer.errors import GossamerWarning
-from gossamer.plan.store.database import WRITE_SECONDS
+from gossamer.plan.store import tuning_cache
 from tests.plan.store.tuning_cache.measurements import (
     TIMING,
     cache,
@@ -53,8 +52,8 @@ def test_a_folder_that_cannot_be_written_warns_once(tmp_path, monkeypatch, obsta
     stored = cache(folder)
     assert stored.get(problem()) == before
     with pytest.warns(GossamerWarning, match="cannot be written") as caught:
-        stored.put(problem(2), [big])
-        stored.put(problem(3), [measured("tile=4")])
+        stored.put({problem(2): [big]})
+        stored.put({problem(3): [measured("tile=4")]})
         stored.put_plans({"key": ("small, batch 1", TIMING)})
     assert len(caught) == 1
     assert stored.get_plan("key") == TIMING
@@ -63,10 +62,11 @@ def test_a_folder_that_cannot_be_written_warns_once(tmp_path, monkeypatch, obsta
     assert stored.get(problem()) == before
     assert len(list(tmp_path.rglob("*.*"))) == 1
     monkeypatch.undo()
+    monkeypatch.setattr(tuning_cache, "_source", lambda *_: "first source")
     if obstacle == "a file for a folder":
         folder.unlink()
-    stored.flush()
-    assert stored.is_kept
+    stored.put({problem(4): [measured()]})
+    assert stored.is_kept and cache(folder).get(problem(2)) == [big]
 
 
 def test_a_read_only_folder_with_a_journal_is_not_read(tmp_path, monkeypatch):
@@ -83,99 +83,63 @@ def test_what_could_not_be_written_is_written_with_the_next(tmp_path, monkeypatc
     stored = cache(tmp_path)
     with monkeypatch.context() as patch, pytest.warns(GossamerWarning):
         _fill_disk(patch)
-        stored.put(problem(1), [measured()])
-    stored.put(problem(2), [measured()])
-    stored.flush()
+        stored.put({problem(1): [measured()]})
+    stored.put({problem(2): [measured()]})
     assert cache(tmp_path).get(problem(1)) == cache(tmp_path).get(problem(2)) == [measured()]
 
 
 def test_what_is_not_on_disk_is_told(tmp_path):
     stored = cache(tmp_path)
     assert stored.is_kept
-    stored.put(problem(), [measured()])
+    stored.put({problem(): [measured()]})
     assert stored.is_kept
     shutil.rmtree(tmp_path)
     tmp_path.write_text("no folder")
     with pytest.warns(GossamerWarning, match="cannot be written"):
-        stored.put(problem(2), [measured()])
-        stored.flush()
+        stored.put({problem(2): [measured()]})
     assert not stored.is_kept
     tmp_path.unlink()
-    stored.put(problem(3), [measured()])
-    stored.flush()
+    stored.put({problem(3): [measured()]})
     assert stored.is_kept and cache(tmp_path).get(problem(2)) == [measured()]
 
 
-def test_measurements_are_written_together(tmp_path, monkeypatch):
-    seconds = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: seconds)
-    stored = cache(tmp_path)
-    stored.put(problem(1), [measured()])
-    written = stored.path.read_bytes()
-    for rows in range(2, 30):
-        stored.put(problem(rows), [measured()])
-    assert stored.path.read_bytes() == written and not stored.is_kept
-    assert stored.get(problem(29)) == [measured()] and cache(tmp_path).get(problem(2)) is None
-    seconds += WRITE_SECONDS
-    stored.put(problem(30), [measured()])
-    assert stored.is_kept
-    assert all(cache(tmp_path).get(problem(rows)) == [measured()] for rows in range(1, 31))
-
-
-def test_flush_keeps_what_others_wrote_meanwhile(tmp_path):
+def test_writing_keeps_what_others_wrote_meanwhile(tmp_path):
     first, second = cache(tmp_path), cache(tmp_path)
     for rows in (1, 3):
-        first.put(problem(rows), [measured()])
-        second.put(problem(rows + 1), [measured()])
-    first.flush()
-    second.flush()
+        first.put({problem(rows): [measured()]})
+        second.put({problem(rows + 1): [measured()]})
     assert all(cache(tmp_path).get(problem(rows)) == [measured()] for rows in (1, 2, 3, 4))
 
 
-def test_times_of_plans_are_written_at_once_with_all_that_waits(tmp_path):
-    stored = cache(tmp_path)
-    stored.put(problem(1), [measured()])
-    stored.put(problem(2), [measured()])
-    stored.put_plans({"key": ("small, batch 1", TIMING)})
-    assert stored.is_kept and cache(tmp_path).get(problem(2)) == [measured()]
-
-
-def test_a_cache_that_is_dropped_writes_the_rest(tmp_path):
-    stored = cache(tmp_path)
-    stored.put(problem(1), [measured()])
-    stored.put(problem(2), [measured()])
-    del stored
-    gc.collect()
-    assert cache(tmp_path).get(problem(2)) == [measured()]
-
-
-@pytest.mark.parametrize("end", ["pass", "raise KeyboardInterrupt", "raise SystemExit(3)"])
-def test_a_process_that_ends_writes_the_rest(tmp_path, end):
+def test_a_process_that_is_ended_loses_nothing(tmp_path):
     code = textwrap.dedent("""
+        import os
         import sys
         from pathlib import Path
         from gossamer.plan.store import tuning_cache
-        from tests.plan.store.tuning_cache.measurements import cache, measured, problem
+        from tests.plan.store.tuning_cache.measurements import TIMING, cache, measured, problem
         tuning_cache._source = lambda op, name, device: {"tiled": "first source"}.get(name)
         stored = cache(Path(sys.argv[1]))
-        for rows in (1, 2, 3):
-            stored.put(problem(rows), [measured()])
-        assert not stored.is_kept
+        stored.put({problem(rows): [measured()] for rows in (1, 2)})
+        stored.put_plans({"key": ("small, batch 1", TIMING)})
+        stored.put_checks([(problem(), measured(), "weights")])
+        os._exit(9)
         """)
-    subprocess.run([sys.executable, "-c", code + end, tmp_path], capture_output=True)
-    assert all(cache(tmp_path).get(problem(rows)) == [measured()] for rows in (1, 2, 3))
+    subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True)
+    later = cache(tmp_path)
+    assert later.get(problem(1)) == later.get(problem(2)) == [measured()]
+    assert later.get_plan("key") == TIMING and later.has_check(problem(), measured(), "weights")
 
 
 def test_a_clock_that_runs_backwards_changes_nothing(tmp_path, monkeypatch):
     stored = cache(tmp_path)
-    stored.put(problem(1), [measured(median_us=9.0)])
+    stored.put({problem(1): [measured(median_us=9.0)]})
     os.utime(stored.path, (2**33, 2**33))
     times = iter(range(10**6, 0, -1))
     monkeypatch.setattr(time, "time", lambda: next(times))
     later = cache(tmp_path)
-    later.put(problem(1), [measured(median_us=8.0)])
+    later.put({problem(1): [measured(median_us=8.0)]})
     os.utime(stored.path, (0, 0))
-    stored.put(problem(2), [measured()])
-    stored.flush()
+    stored.put({problem(2): [measured()]})
     assert cache(tmp_path).get(problem(1)) == [measured(median_us=8.0)]
     assert stored.notices == later.notices == []
