@@ -106,5 +106,3 @@ class CandidateMemory:
         self.examples.forget()
         self._outputs.clear()
         self._workspace = self._cache_filler = None
-        if self.on_device is not None:
-            self.on_device.release()
