@@ -21,8 +21,6 @@ and its relative error large."""
 _SMALL = 2**14
 """Number of values of an image below which the images that are not compared are unpacked, too, so
 that their paddings are checked. Unpacking all images of a large batch takes most of a second."""
-_AT_ONCE = 2**17
-"""Number of values that fit a processor's cache and are compared at once."""
 
 
 def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
@@ -80,9 +78,7 @@ def _outside(result: np.ndarray, expected: np.ndarray, limits: Bounds | None,
     if limits is None:
         return difference(result, expected, together)
     right = expected.astype(result.dtype)
-    same = result == right
-    if result.dtype.kind == "f":
-        same |= np.isnan(right) & np.isnan(result)
+    same = (result == right) | ((result != result) & (right != right))  # both are NaN
     if (~same & limits.exact & ~limits.doubtful).any():
         return math.inf
     return difference(np.where(limits.doubtful, right, result), expected, together)
@@ -96,28 +92,17 @@ def difference(result: np.ndarray, expected: np.ndarray, together: int) -> float
         return 0.0 if np.array_equal(result, expected) else math.inf
     if not expected.size:
         return 0.0
-    result, expected = np.atleast_1d(result, expected)
-    # the axis that is outermost in memory, so that each part is contiguous
-    axis = int(np.argmax([stride if size > 1 else -1 for size, stride
-                          in zip(result.shape, result.strides, strict=True)]))
-    step = max(1, _AT_ONCE * result.shape[axis] // result.size)
-    squares = np.zeros((2, len(result)))
-    for first in range(0, result.shape[axis], step):
-        part = (slice(None),) * axis + (slice(first, first + step),)
-        right, computed = (array[part].astype(np.float64) for array in (expected, result))
-        with np.errstate(over="ignore"):
-            right_single = right.astype(np.float32)
-        finite = np.isfinite(right_single)
-        if not finite.all():
-            if not np.array_equal(computed[~finite].astype(np.float32), right_single[~finite],
-                                  equal_nan=True):
-                return math.inf
-            right[~finite] = computed[~finite] = 0
-        if not np.isfinite(computed).all():
-            return math.inf
-        computed -= right
-        squares[:, part[0]] += [_squares_by_image(right), _squares_by_image(computed)]
-    return largest_error(squares[0], squares[1], together)
+    result, expected = np.atleast_1d(result, expected.astype(np.float64))
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = expected.astype(np.float32)
+        errors = result - expected
+    odd = ~np.isfinite(single)
+    if not np.array_equal(result[odd].astype(np.float32), single[odd], equal_nan=True):
+        return math.inf
+    expected[odd] = errors[odd] = 0
+    if not np.isfinite(errors).all():
+        return math.inf
+    return largest_error(_squares_by_image(expected), _squares_by_image(errors), together)
 
 
 def largest_error(expected: np.ndarray, differences: np.ndarray, together: int) -> float:
@@ -131,4 +116,5 @@ def largest_error(expected: np.ndarray, differences: np.ndarray, together: int) 
 
 def _squares_by_image(numbers: np.ndarray) -> np.ndarray:
     """Returns the sum of squares of each image."""
-    return np.square(numbers).sum(axis=tuple(range(1, numbers.ndim)))
+    images = numbers.reshape(len(numbers), -1)
+    return np.einsum("ij,ij->i", images, images)
