@@ -40,11 +40,7 @@ class CandidateMemory:
     def empty(self, nbytes: int, purpose: str) -> Buffer:
         """Returns new memory. Where too little memory is free, the inputs of layers are freed
         first."""
-        try:
-            return self.device.empty(nbytes, purpose)
-        except OutOfMemoryError:
-            self.examples.forget()
-            return self.device.empty(nbytes, purpose)
+        return self.examples.with_room(lambda: self.device.empty(nbytes, purpose))
 
     def compile_checks(self) -> None:
         """Compiles the kernels that check candidates, unless they are compiled."""
