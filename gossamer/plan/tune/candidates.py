@@ -100,7 +100,6 @@ class CandidateSet:
         self._expected = (self._draw_large_results(few_results) if few_results
                           else self._reference(self._few))
         self._expected_buffers: dict[int, Buffer] = {}
-        self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
 
     @QUIET
     def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:
@@ -246,7 +245,8 @@ class CandidateSet:
         """Runs a prepared problem once. Returns the problem as work, and its error against the
         expected outputs."""
         device, memory = self.device, self.memory
-        sources = [self._source(index, spec) for index, spec in enumerate(variant.inputs)]
+        sources = [memory.examples.buffer(self.problem, index, spec, self._seed)
+                   for index, spec in enumerate(variant.inputs)]
         margin = device.alignment
         guarded = [memory.guarded(index, spec) for index, spec in enumerate(variant.outputs)]
         targets = [buffer.view(margin, spec.nbytes)
@@ -267,7 +267,6 @@ class CandidateSet:
         finally:
             if not error <= LARGEST_ERROR[variant.precision]:
                 # a wrong candidate may have written over its inputs, too
-                self._sources.clear()
                 self._expected_buffers.clear()
                 memory.examples.forget()
         return work, error
@@ -305,15 +304,8 @@ class CandidateSet:
             samples.append(self.device.time(graph))
         return statistics.median(samples)
 
-    def _source(self, index: int, spec: TensorSpec) -> Buffer:
-        buffers = self._sources.setdefault(spec, {})
-        if index not in buffers:
-            buffers[index] = self.memory.examples.buffer(self.problem, index, spec, self._seed)
-        return buffers[index]
-
     def release(self) -> None:
-        """Frees the device's copies of inputs and expected outputs that only this layer needs."""
-        self._sources.clear()
+        """Frees the device's copies of expected outputs."""
         self._expected_buffers.clear()
 
 

@@ -13,7 +13,7 @@ from gossamer.ops.algorithm import Problem
 from gossamer.ops.lru_cache import LruCache
 from gossamer.tensor import AXES, TensorSpec, pack
 
-_SHARE, _MOST_BYTES = 16, 2**31
+_SHARE, _MOST_BYTES = 8, 2**33
 """Inputs are stored for later layers in at most 1/_SHARE of the device's memory, and at most
 _MOST_BYTES."""
 _DRAWN_BYTES = 2**29
