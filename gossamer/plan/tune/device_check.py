@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device, Kernel
+from gossamer.device.base import Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.plan.tune.check import VALUES_OF_ERROR, largest_error
 from gossamer.tensor import TensorSpec
@@ -30,25 +29,17 @@ _LEAST_SQUARES = 1e-24
 
 
 class DeviceCheck:
-    """The kernels that compare the outputs of candidates, on one device."""
+    """The kernels that compare the outputs of candidates, compiled for one device."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
-
-    def compile(self) -> None:
-        """Compiles the kernels, unless they are compiled."""
-        _ = self._kernels
-
-    @cached_property
-    def _kernels(self) -> tuple[Kernel, ...]:
-        return tuple(map(self._device.compile, _KERNELS))
+        self._compare, self._fill = map(device.compile, _KERNELS)
 
     def fill_with_guards(self, memory: Buffer) -> None:
         """Fills memory, a multiple of four bytes, with the guard byte."""
         words = memory.nbytes // 4
         groups = min(_MOST_GROUPS, -(-words // _ITEMS))
-        _, fill = self._kernels
-        self._device.launch(fill, (groups,), (_ITEMS,), (memory, np.int64(words)))
+        self._device.launch(self._fill, (groups,), (_ITEMS,), (memory, np.int64(words)))
 
     def error_of(self, guarded: Buffer, spec: TensorSpec, expected: Buffer,
                  images: Sequence[int] | None) -> float | None:
@@ -69,8 +60,7 @@ class DeviceCheck:
         indices = device.upload(compared, "which images are compared")
         sizes, strides = _four(spec)
         image_stride = strides[_RANK - len(spec.shape)] if images is not None else 0
-        compare, _ = self._kernels
-        device.launch(compare, (blocks, len(compared)), (_ITEMS, 1), (
+        device.launch(self._compare, (blocks, len(compared)), (_ITEMS, 1), (
             guarded, int(spec.dtype == "float16"), np.int64(device.alignment),
             np.int64(spec.nbytes), expected, indices, answer,
             np.int64(image_size), np.int64(image_stride), *sizes[1:], *map(np.int64, strides)))

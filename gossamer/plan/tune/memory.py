@@ -42,11 +42,6 @@ class CandidateMemory:
         first."""
         return self.examples.with_room(lambda: self.device.empty(nbytes, purpose))
 
-    def compile_checks(self) -> None:
-        """Compiles the kernels that check candidates, unless they are compiled."""
-        if self.on_device is not None:
-            self.on_device.compile()
-
     def guarded(self, index: int, spec: TensorSpec) -> Buffer:
         """Returns memory for output `index` between two guards, each as long as the device's
         alignment. All bytes have the value of the guard byte."""
