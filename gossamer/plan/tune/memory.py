@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.errors import OutOfMemoryError
 from gossamer.ops.algorithm import Variant
 from gossamer.plan.tune.check import GUARD
 from gossamer.plan.tune.device_check import DeviceCheck, checks_in_memory
@@ -61,28 +58,14 @@ class CandidateMemory:
             device.write(target.view(first, part), guards[:part])
         return target
 
-    def reserve_workspace(self, variants: Iterable[Variant]) -> None:
-        """Allocates the largest workspace that one of the variants needs and that fits the free
-        memory."""
-        for nbytes in sorted({variant.workspace for variant in variants}, reverse=True):
-            if not nbytes or (self._workspace is not None and self._workspace.nbytes >= nbytes):
-                return
-            try:
-                self._workspace = self.empty(nbytes, "a candidate's workspace")
-            except OutOfMemoryError:
-                continue
-            return
-
     def workspace_of(self, variant: Variant) -> Buffer | None:
-        """Returns the workspace of a variant; None where the variant needs no workspace. Raises
-        OutOfMemoryError where the device has no room for the workspace."""
-        if not variant.workspace:
-            return None
-        self.reserve_workspace([variant])
-        if self._workspace is None or self._workspace.nbytes < variant.workspace:
-            raise OutOfMemoryError(f"{self.device.name} has no room for {variant.workspace} bytes "
-                                   "(a candidate's workspace)")
-        return self._workspace
+        """Returns the workspace of a variant; None where the variant needs no workspace."""
+        if variant.workspace and (self._workspace is None
+                                  or self._workspace.nbytes < variant.workspace):
+            # unless a candidate still needs it, the smaller workspace is freed first
+            self._workspace = None
+            self._workspace = self.empty(variant.workspace, "a candidate's workspace")
+        return self._workspace if variant.workspace else None
 
     def fill_cache(self) -> None:
         """Fills the device's cache with other data than a candidate's."""
