@@ -96,9 +96,7 @@ class CandidateSet:
             self._draw_inputs()
             self._parts = [_ContinuousPart(part, self._reference(few)) for part, few in zip(
                 continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
-        few_results = [] if self._jumps else self._few_results()
-        self._expected = (self._draw_large_results(few_results) if few_results
-                          else self._reference(self._few))
+        self._expected = self._large_results()
         self._expected_buffers: dict[int, Buffer] = {}
 
     @QUIET
@@ -171,51 +169,36 @@ class CandidateSet:
     def _draw_inputs(self) -> None:
         """Draws inputs again where rounding may move too many results across a jump, and keeps the
         draw with the fewest such results."""
-        shares = [self._doubtful_share()]
-        while shares[-1] > MOST_DOUBTFUL and len(shares) < _DRAWS:
-            if len(shares) > 1 and abs(shares[-1] - shares[0]) < _ALIKE * shares[0]:
-                # where sums often equal a threshold, they are near the jump in every draw
-                break
-            self._seed = len(shares)
+        shares: list[float] = []
+        for self._seed in range(_DRAWS):
             self._bounds.clear()
-            shares.append(self._doubtful_share())
+            shares.append(max(float(limit.doubtful.sum()) / max(1, limit.doubtful.size)
+                              for limit in self._bounds_of("fp32")))
+            # where sums often equal a threshold, they are near the jump in every draw
+            is_alike = self._seed > 0 and abs(shares[-1] - shares[0]) < _ALIKE * shares[0]
+            if is_alike or shares[-1] <= MOST_DOUBTFUL:
+                break
         best = shares.index(min(shares))
         if best != self._seed:
             self._seed = best
             self._bounds.clear()
 
-    def _few_results(self) -> list[int]:
-        """Returns the indices of the outputs with so few floats that all of them may be nearly
-        zero; an empty list where the reference takes long to compute."""
-        if not 0 < self._few.flops <= _CHEAP:
-            return []
-        return [number for number, spec in enumerate(self._few.outputs)
-                if spec.dtype.startswith("float") and 0 < spec.size < VALUES_OF_ERROR]
-
     @QUIET
-    def _draw_large_results(self, numbers: Sequence[int]) -> list[np.ndarray]:
-        """Draws inputs several times, keeps the draw in which the smallest 2-norm of an output is
-        largest, and returns the reference's outputs for this draw. Where a sum of many numbers is
-        nearly zero, the rounding of each number is a large relative error of the sum.
-
-        numbers: the indices of the outputs whose 2-norms count.
-        """
-        def smallest(outputs: Sequence[np.ndarray]) -> float:
-            return min(float(np.linalg.norm(np.nan_to_num(
-                outputs[number].astype(np.float64), posinf=0.0, neginf=0.0))) for number in numbers)
-
-        best: list[np.ndarray] = []
-        best_seed = 0
+    def _large_results(self) -> list[np.ndarray]:
+        """Returns the reference's outputs. Where an output has so few floats that all of them may
+        be nearly zero, and the reference takes little time, inputs are drawn several times. The
+        draw is kept in which the smallest 2-norm of such an output is largest: where a sum of many
+        numbers is nearly zero, the rounding of each number is a large relative error of the sum."""
+        few = [number for number, spec in enumerate(self._few.outputs)
+               if spec.dtype.startswith("float") and 0 < spec.size < VALUES_OF_ERROR]
+        if self._jumps or not few or not 0 < self._few.flops <= _CHEAP:
+            return self._reference(self._few)
+        draws = {}
         for self._seed in range(_DRAWS):
-            outputs = self._reference(self._few)
-            if not best or smallest(outputs) > smallest(best):
-                best, best_seed = outputs, self._seed
-        self._seed = best_seed
-        return best
-
-    def _doubtful_share(self) -> float:
-        """Returns the largest share of an output that float32 rounding may move across a jump."""
-        return max(limit.share for limit in self._bounds_of("fp32"))
+            draws[self._seed] = self._reference(self._few)
+        self._seed = max(draws, key=lambda seed: min(float(np.linalg.norm(np.nan_to_num(
+            draws[seed][number].astype(np.float64), posinf=0.0, neginf=0.0))) for number in few))
+        return draws[self._seed]
 
     @QUIET
     def checked(self, algorithm: Algorithm, variant: Variant, state: State,
