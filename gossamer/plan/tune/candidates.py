@@ -7,7 +7,7 @@ import math
 import statistics
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -57,18 +57,13 @@ class WrongNumbersError(Exception):
         super().__init__(f"wrong numbers (error {error:.1e})")
 
 
-@dataclass(frozen=True)
-class _ContinuousPart:
-    """The computation of the numbers on which a jump depends, as a problem without jumps, and the
-    reference's outputs for it."""
+_ContinuousPart = tuple[Problem, list[np.ndarray]]
+"""The computation of the numbers on which a jump depends, as a problem without jumps, and the
+reference's outputs for it."""
 
-    problem: Problem
-    expected: list[np.ndarray]
-
-
-BuiltCheck = list[tuple[_ContinuousPart, State]]
-"""The problems that the check of a candidate computes in addition to the candidate. They are ready
-to run."""
+BuiltCheck = list[tuple[list[np.ndarray], State]]
+"""The problems that the check of a candidate computes in addition to the candidate, ready to run,
+each with the reference's outputs."""
 
 
 class CandidateSet:
@@ -94,7 +89,7 @@ class CandidateSet:
         self._jumps = has_jumps(self.problem)
         if self._jumps:
             self._draw_inputs()
-            self._parts = [_ContinuousPart(part, self._reference(few)) for part, few in zip(
+            self._parts = [(part, self._reference(few)) for part, few in zip(
                 continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
         self._expected = self._large_results()
         self._expected_buffers: dict[int, Buffer] = {}
@@ -109,18 +104,12 @@ class CandidateSet:
         built: BuiltCheck = []
         if any(spec.format.is_packed for spec in variant.outputs):
             return built
-        for part in self._parts:
-            if algorithm.supports(part.problem, self.device) is not None:
-                continue
-            try:
-                state, _ = build(algorithm, self.weights, part.problem, variant, self.device)
-            except Exception:
-                # a vendor's library may fuse the candidate's epilogue and not the epilogue of this
-                # problem
-                if not algorithm.vendor:
-                    raise
-                continue
-            built.append((part, state))
+        for part, expected in self._parts:
+            if algorithm.supports(part, self.device) is None:
+                # a vendor's library may fuse the candidate's epilogue and not this problem's
+                with suppress(Exception) if algorithm.vendor else nullcontext():
+                    state, _ = build(algorithm, self.weights, part, variant, self.device)
+                    built.append((expected, state))
         return built
 
     def failed(self, algorithm: Algorithm, variant: Variant, failure: Exception) -> Measurement:
@@ -215,8 +204,8 @@ class CandidateSet:
         work, error = self._compared_work(algorithm, variant, state, self._expected, limits)
         if not error <= LARGEST_ERROR[rounding]:
             raise WrongNumbersError(error)
-        for part, other in check:
-            _, off = self._compared_work(algorithm, variant, other, part.expected, None)
+        for expected, other in check:
+            _, off = self._compared_work(algorithm, variant, other, expected, None)
             error = max(error, off)
         if not error <= LARGEST_ERROR[variant.precision]:
             raise WrongNumbersError(error)
