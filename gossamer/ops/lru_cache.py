@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 class LruCache(Generic[T]):
     """A cache of results by key. It drops the least recently used results when all results together
-    are larger than its limit.
+    are larger than its limit. A result that is larger than the limit alone is not stored.
 
     max_bytes: bytes that all results together may take.
     size: function that returns the bytes of a result.
@@ -38,10 +38,16 @@ class LruCache(Generic[T]):
             result = make()
         with self._lock:
             self._results[key] = result
-            self._results.move_to_end(key)
+            # what comes first is dropped first
+            self._results.move_to_end(key, last=self._size(result) <= self.max_bytes)
             while sum(map(self._size, self._results.values())) > self.max_bytes:
                 self._results.popitem(last=False)
         return result
+
+    def clear(self) -> None:
+        """Drops all results."""
+        with self._lock:
+            self._results.clear()
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:

@@ -52,11 +52,6 @@ class Bounds:
     doubtful: np.ndarray
     exact: np.ndarray
 
-    @property
-    def share(self) -> float:
-        """Returns the share of the output that is doubtful."""
-        return float(self.doubtful.mean()) if self.doubtful.size else 0.0
-
 
 @dataclass(frozen=True)
 class _Approximate:

@@ -65,8 +65,6 @@ class CandidateBuilds:
             return
         # one thread more than candidates are built at once: call() need not wait for a build
         self._pool = ThreadPoolExecutor(math.ceil(_AT_ONCE * processors()) + 1)
-        # the first candidate that is built needs the checks
-        self._pool.submit(self._memory.compile_checks)
         try:
             # references are computed side by side, each by one thread of BLAS
             with blas.limited(1):

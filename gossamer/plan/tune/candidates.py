@@ -7,7 +7,7 @@ import math
 import statistics
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -57,18 +57,13 @@ class WrongNumbersError(Exception):
         super().__init__(f"wrong numbers (error {error:.1e})")
 
 
-@dataclass(frozen=True)
-class _ContinuousPart:
-    """The computation of the numbers on which a jump depends, as a problem without jumps, and the
-    reference's outputs for it."""
+_ContinuousPart = tuple[Problem, list[np.ndarray]]
+"""The computation of the numbers on which a jump depends, as a problem without jumps, and the
+reference's outputs for it."""
 
-    problem: Problem
-    expected: list[np.ndarray]
-
-
-BuiltCheck = list[tuple[_ContinuousPart, State]]
-"""The problems that the check of a candidate computes in addition to the candidate. They are ready
-to run."""
+BuiltCheck = list[tuple[list[np.ndarray], State]]
+"""The problems that the check of a candidate computes in addition to the candidate, ready to run,
+each with the reference's outputs."""
 
 
 class CandidateSet:
@@ -93,13 +88,10 @@ class CandidateSet:
         self._jumps = has_jumps(self.problem)
         if self._jumps:
             self._draw_inputs()
-            self._parts = [_ContinuousPart(part, self._reference(few)) for part, few in zip(
+            self._parts = [(part, self._reference(few)) for part, few in zip(
                 continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
-        few_results = [] if self._jumps else self._few_results()
-        self._expected = (self._draw_large_results(few_results) if few_results
-                          else self._reference(self._few))
+        self._expected = self._large_results()
         self._expected_buffers: dict[int, Buffer] = {}
-        self._sources: dict[TensorSpec, dict[int, Buffer]] = {}
 
     @QUIET
     def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:
@@ -111,18 +103,12 @@ class CandidateSet:
         built: BuiltCheck = []
         if any(spec.format.is_packed for spec in variant.outputs):
             return built
-        for part in self._parts:
-            if algorithm.supports(part.problem, self.device) is not None:
-                continue
-            try:
-                state, _ = build(algorithm, self.weights, part.problem, variant, self.device)
-            except Exception:
-                # a vendor's library may fuse the candidate's epilogue and not the epilogue of this
-                # problem
-                if not algorithm.vendor:
-                    raise
-                continue
-            built.append((part, state))
+        for part, expected in self._parts:
+            if algorithm.supports(part, self.device) is None:
+                # a vendor's library may fuse the candidate's epilogue and not this problem's
+                with suppress(Exception) if algorithm.vendor else nullcontext():
+                    state, _ = build(algorithm, self.weights, part, variant, self.device)
+                    built.append((expected, state))
         return built
 
     def failed(self, algorithm: Algorithm, variant: Variant, failure: Exception) -> Measurement:
@@ -171,51 +157,36 @@ class CandidateSet:
     def _draw_inputs(self) -> None:
         """Draws inputs again where rounding may move too many results across a jump, and keeps the
         draw with the fewest such results."""
-        shares = [self._doubtful_share()]
-        while shares[-1] > MOST_DOUBTFUL and len(shares) < _DRAWS:
-            if len(shares) > 1 and abs(shares[-1] - shares[0]) < _ALIKE * shares[0]:
-                # where sums often equal a threshold, they are near the jump in every draw
-                break
-            self._seed = len(shares)
+        shares: list[float] = []
+        for self._seed in range(_DRAWS):
             self._bounds.clear()
-            shares.append(self._doubtful_share())
+            shares.append(max(float(limit.doubtful.sum()) / max(1, limit.doubtful.size)
+                              for limit in self._bounds_of("fp32")))
+            # where sums often equal a threshold, they are near the jump in every draw
+            is_alike = self._seed > 0 and abs(shares[-1] - shares[0]) < _ALIKE * shares[0]
+            if is_alike or shares[-1] <= MOST_DOUBTFUL:
+                break
         best = shares.index(min(shares))
         if best != self._seed:
             self._seed = best
             self._bounds.clear()
 
-    def _few_results(self) -> list[int]:
-        """Returns the indices of the outputs with so few floats that all of them may be nearly
-        zero; an empty list where the reference takes long to compute."""
-        if not 0 < self._few.flops <= _CHEAP:
-            return []
-        return [number for number, spec in enumerate(self._few.outputs)
-                if spec.dtype.startswith("float") and 0 < spec.size < VALUES_OF_ERROR]
-
     @QUIET
-    def _draw_large_results(self, numbers: Sequence[int]) -> list[np.ndarray]:
-        """Draws inputs several times, keeps the draw in which the smallest 2-norm of an output is
-        largest, and returns the reference's outputs for this draw. Where a sum of many numbers is
-        nearly zero, the rounding of each number is a large relative error of the sum.
-
-        numbers: the indices of the outputs whose 2-norms count.
-        """
-        def smallest(outputs: Sequence[np.ndarray]) -> float:
-            return min(float(np.linalg.norm(np.nan_to_num(
-                outputs[number].astype(np.float64), posinf=0.0, neginf=0.0))) for number in numbers)
-
-        best: list[np.ndarray] = []
-        best_seed = 0
+    def _large_results(self) -> list[np.ndarray]:
+        """Returns the reference's outputs. Where an output has so few floats that all of them may
+        be nearly zero, and the reference takes little time, inputs are drawn several times. The
+        draw is kept in which the smallest 2-norm of such an output is largest: where a sum of many
+        numbers is nearly zero, the rounding of each number is a large relative error of the sum."""
+        few = [number for number, spec in enumerate(self._few.outputs)
+               if spec.dtype.startswith("float") and 0 < spec.size < VALUES_OF_ERROR]
+        if self._jumps or not few or not 0 < self._few.flops <= _CHEAP:
+            return self._reference(self._few)
+        draws = {}
         for self._seed in range(_DRAWS):
-            outputs = self._reference(self._few)
-            if not best or smallest(outputs) > smallest(best):
-                best, best_seed = outputs, self._seed
-        self._seed = best_seed
-        return best
-
-    def _doubtful_share(self) -> float:
-        """Returns the largest share of an output that float32 rounding may move across a jump."""
-        return max(limit.share for limit in self._bounds_of("fp32"))
+            draws[self._seed] = self._reference(self._few)
+        self._seed = max(draws, key=lambda seed: min(float(np.linalg.norm(np.nan_to_num(
+            draws[seed][number].astype(np.float64), posinf=0.0, neginf=0.0))) for number in few))
+        return draws[self._seed]
 
     @QUIET
     def checked(self, algorithm: Algorithm, variant: Variant, state: State,
@@ -232,8 +203,8 @@ class CandidateSet:
         work, error = self._compared_work(algorithm, variant, state, self._expected, limits)
         if not error <= LARGEST_ERROR[rounding]:
             raise WrongNumbersError(error)
-        for part, other in check:
-            _, off = self._compared_work(algorithm, variant, other, part.expected, None)
+        for expected, other in check:
+            _, off = self._compared_work(algorithm, variant, other, expected, None)
             error = max(error, off)
         if not error <= LARGEST_ERROR[variant.precision]:
             raise WrongNumbersError(error)
@@ -245,7 +216,8 @@ class CandidateSet:
         """Runs a prepared problem once. Returns the problem as work, and its error against the
         expected outputs."""
         device, memory = self.device, self.memory
-        sources = [self._source(index, spec) for index, spec in enumerate(variant.inputs)]
+        sources = [memory.examples.buffer(self.problem, index, spec, self._seed)
+                   for index, spec in enumerate(variant.inputs)]
         margin = device.alignment
         guarded = [memory.guarded(index, spec) for index, spec in enumerate(variant.outputs)]
         targets = [buffer.view(margin, spec.nbytes)
@@ -266,7 +238,6 @@ class CandidateSet:
         finally:
             if not error <= LARGEST_ERROR[variant.precision]:
                 # a wrong candidate may have written over its inputs, too
-                self._sources.clear()
                 self._expected_buffers.clear()
                 memory.examples.forget()
         return work, error
@@ -304,15 +275,8 @@ class CandidateSet:
             samples.append(self.device.time(graph))
         return statistics.median(samples)
 
-    def _source(self, index: int, spec: TensorSpec) -> Buffer:
-        buffers = self._sources.setdefault(spec, {})
-        if index not in buffers:
-            buffers[index] = self.memory.examples.buffer(self.problem, index, spec, self._seed)
-        return buffers[index]
-
     def release(self) -> None:
-        """Frees the device's copies of inputs and expected outputs that only this layer needs."""
-        self._sources.clear()
+        """Frees the device's copies of expected outputs."""
         self._expected_buffers.clear()
 
 

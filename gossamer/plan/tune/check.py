@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import EllipsisType
 
 import numpy as np
 
@@ -17,11 +18,9 @@ GUARD = 0xFF
 VALUES_OF_ERROR = 64
 """The least number of values over which one error is computed: a single value may be nearly zero,
 and its relative error large."""
-_SEPARATE = 2**14
-"""For images with at least this many values, it is faster to read back only the images that are
-compared."""
-_AT_ONCE = 2**17
-"""Number of values that fit a processor's cache and are compared at once."""
+_SMALL = 2**14
+"""Number of values of an image below which the images that are not compared are unpacked, too, so
+that their paddings are checked. Unpacking all images of a large batch takes most of a second."""
 
 
 def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
@@ -37,38 +36,28 @@ def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
     for other results.
     """
     margin = buffer.device.alignment
-    end = margin + spec.nbytes
-    if any((_bytes(buffer, *ends) != GUARD).any() for ends in ((0, margin), (end, buffer.nbytes))):
+    memory = np.empty(buffer.nbytes, np.uint8)
+    buffer.device.read(buffer, memory)
+    before, output, after = np.split(memory, [margin, margin + spec.nbytes])
+    if (before != GUARD).any() or (after != GUARD).any():
         return math.inf
     count = spec.shape[0] if images is not None else 1
-    size, together = spec.nbytes // count, -(-VALUES_OF_ERROR * count // max(1, spec.size))
-    floats = spec.stored_dtype.kind == "f"
-    together_in_memory = not spec.format.images_are_apart or spec.size < _SEPARATE * count
-    if images is None or together_in_memory or len(images) == count:
-        result = _unpacked(_bytes(buffer, margin, end), spec)
-        if result is None:
-            return math.inf
-        if images is None:
-            return _outside(result, expected, limits, max(result.shape[:1], default=1))
+    together = (-(-VALUES_OF_ERROR * count // max(1, spec.size)) if images is not None
+                else max(spec.shape[:1], default=1))
+    compared: EllipsisType | list[int] = ...
+    if images is not None and len(images) < count:
+        words = output.view(f"u{spec.stored_dtype.itemsize}")
         # as a float the guard is a NaN, which marks unwritten values; integers may equal the guard
-        if floats and len(images) < count and _has_unwritten(result):
+        if spec.stored_dtype.kind == "f" and (words == np.iinfo(words.dtype).max).any():
             return math.inf
-        return _outside(result if len(images) == count else result[images], expected, limits,
-                        together)
-    # images lie one after another in memory, and only the compared images are read back
-    for image in range(count):
-        start = margin + image * size
-        if image not in images and floats and (
-                _bytes(buffer, start, start + min(size, margin)) == GUARD).all():
-            return math.inf
-    one = spec.first(1)
-    results = []
-    for start in (margin + image * size for image in images):
-        result = _unpacked(_bytes(buffer, start, start + size), one)
-        if result is None:
-            return math.inf
-        results.append(result)
-    return _outside(np.concatenate(results), expected, limits, together)
+        compared = list(images)
+        if spec.format.images_are_apart and spec.size >= _SMALL * count:
+            output = output.reshape(count, -1)[compared].reshape(-1)
+            spec, compared = spec.first(len(images)), ...
+    result = _unpacked(output, spec)
+    if result is None:
+        return math.inf
+    return _outside(result[compared], expected, limits, together)
 
 
 def _unpacked(memory: np.ndarray, spec: TensorSpec) -> np.ndarray | None:
@@ -89,22 +78,10 @@ def _outside(result: np.ndarray, expected: np.ndarray, limits: Bounds | None,
     if limits is None:
         return difference(result, expected, together)
     right = expected.astype(result.dtype)
-    same = result == right
-    if result.dtype.kind == "f":
-        same |= np.isnan(right) & np.isnan(result)
+    same = (result == right) | ((result != result) & (right != right))  # both are NaN
     if (~same & limits.exact & ~limits.doubtful).any():
         return math.inf
     return difference(np.where(limits.doubtful, right, result), expected, together)
-
-
-def _bytes(buffer: Buffer, start: int, end: int) -> np.ndarray:
-    """Returns the bytes of a buffer from `start` to `end`. The read begins before `start` where
-    `start` is no multiple of the alignment, because views of a buffer begin at multiples of the
-    alignment."""
-    first = start // buffer.device.alignment * buffer.device.alignment
-    memory = np.empty(end - first, np.uint8)
-    buffer.device.read(buffer.view(first, end - first), memory)
-    return memory[start - first:] if start == first else memory[start - first:].copy()
 
 
 def difference(result: np.ndarray, expected: np.ndarray, together: int) -> float:
@@ -115,28 +92,17 @@ def difference(result: np.ndarray, expected: np.ndarray, together: int) -> float
         return 0.0 if np.array_equal(result, expected) else math.inf
     if not expected.size:
         return 0.0
-    result, expected = np.atleast_1d(result, expected)
-    # the axis that is outermost in memory, so that each part is contiguous
-    axis = int(np.argmax([stride if size > 1 else -1 for size, stride
-                          in zip(result.shape, result.strides, strict=True)]))
-    step = max(1, _AT_ONCE * result.shape[axis] // result.size)
-    squares = np.zeros((2, len(result)))
-    for first in range(0, result.shape[axis], step):
-        part = (slice(None),) * axis + (slice(first, first + step),)
-        right, computed = (array[part].astype(np.float64) for array in (expected, result))
-        with np.errstate(over="ignore"):
-            right_single = right.astype(np.float32)
-        finite = np.isfinite(right_single)
-        if not finite.all():
-            if not np.array_equal(computed[~finite].astype(np.float32), right_single[~finite],
-                                  equal_nan=True):
-                return math.inf
-            right[~finite] = computed[~finite] = 0
-        if not np.isfinite(computed).all():
-            return math.inf
-        computed -= right
-        squares[:, part[0]] += [_squares_by_image(right), _squares_by_image(computed)]
-    return largest_error(squares[0], squares[1], together)
+    result, expected = np.atleast_1d(result, expected.astype(np.float64))
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = expected.astype(np.float32)
+        errors = result - expected
+    odd = ~np.isfinite(single)
+    if not np.array_equal(result[odd].astype(np.float32), single[odd], equal_nan=True):
+        return math.inf
+    expected[odd] = errors[odd] = 0
+    if not np.isfinite(errors).all():
+        return math.inf
+    return largest_error(_squares_by_image(expected), _squares_by_image(errors), together)
 
 
 def largest_error(expected: np.ndarray, differences: np.ndarray, together: int) -> float:
@@ -150,10 +116,5 @@ def largest_error(expected: np.ndarray, differences: np.ndarray, together: int) 
 
 def _squares_by_image(numbers: np.ndarray) -> np.ndarray:
     """Returns the sum of squares of each image."""
-    return np.square(numbers).sum(axis=tuple(range(1, numbers.ndim)))
-
-
-def _has_unwritten(result: np.ndarray) -> bool:
-    """Whether the output has a value that still equals the guard."""
-    words = result.view(f"u{result.itemsize}")
-    return bool((words == np.iinfo(words.dtype).max).any())
+    images = numbers.reshape(len(numbers), -1)
+    return np.einsum("ij,ij->i", images, images)

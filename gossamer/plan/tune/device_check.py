@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Buffer, Device, Kernel
+from gossamer.device.base import Buffer, Device
 from gossamer.device.source import KernelSource
 from gossamer.plan.tune.check import VALUES_OF_ERROR, largest_error
 from gossamer.tensor import TensorSpec
@@ -30,28 +29,17 @@ _LEAST_SQUARES = 1e-24
 
 
 class DeviceCheck:
-    """The kernels that compare the outputs of candidates, on one device. The memory for results is
-    allocated once and grows."""
+    """The kernels that compare the outputs of candidates, compiled for one device."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._lists: dict[tuple[int, ...], Buffer] = {}
-        self._memory: dict[str, Buffer] = {}
-
-    def compile(self) -> None:
-        """Compiles the kernels, unless they are compiled."""
-        _ = self._kernels
-
-    @cached_property
-    def _kernels(self) -> tuple[Kernel, ...]:
-        return tuple(map(self._device.compile, _KERNELS))
+        self._compare, self._fill = map(device.compile, _KERNELS)
 
     def fill_with_guards(self, memory: Buffer) -> None:
         """Fills memory, a multiple of four bytes, with the guard byte."""
         words = memory.nbytes // 4
         groups = min(_MOST_GROUPS, -(-words // _ITEMS))
-        _, fill = self._kernels
-        self._device.launch(fill, (groups,), (_ITEMS,), (memory, np.int64(words)))
+        self._device.launch(self._fill, (groups,), (_ITEMS,), (memory, np.int64(words)))
 
     def error_of(self, guarded: Buffer, spec: TensorSpec, expected: Buffer,
                  images: Sequence[int] | None) -> float | None:
@@ -63,18 +51,18 @@ class DeviceCheck:
         """
         device = self._device
         count = spec.shape[0] if images is not None else 1
-        compared = (0,) if images is None else tuple(images)
+        compared = np.array((0,) if images is None else images, np.int32)
         image_size = spec.size // count
         blocks = max(min(_BLOCKS, -(-image_size // _ITEMS)),
                      min(_MOST_GROUPS, -(-spec.size // (4 * _ITEMS))) // len(compared))
         sums = np.empty((len(compared), blocks, 4), np.float32)
-        answer = self._room("answer", sums.nbytes)
+        answer = device.empty(sums.nbytes, "the check of candidates")
+        indices = device.upload(compared, "which images are compared")
         sizes, strides = _four(spec)
         image_stride = strides[_RANK - len(spec.shape)] if images is not None else 0
-        compare, _ = self._kernels
-        device.launch(compare, (blocks, len(compared)), (_ITEMS, 1), (
+        device.launch(self._compare, (blocks, len(compared)), (_ITEMS, 1), (
             guarded, int(spec.dtype == "float16"), np.int64(device.alignment),
-            np.int64(spec.nbytes), expected, self._list_of(compared), answer,
+            np.int64(spec.nbytes), expected, indices, answer,
             np.int64(image_size), np.int64(image_stride), *sizes[1:], *map(np.int64, strides)))
         device.read(answer, sums)
         found = int(np.bitwise_or.reduce(sums[..., 3].astype(np.int32), axis=None))
@@ -88,25 +76,6 @@ class DeviceCheck:
             return None
         together = -(-VALUES_OF_ERROR * count // max(1, spec.size))
         return largest_error(squares[:, 1], squares[:, 0], together)
-
-    def _list_of(self, images: tuple[int, ...]) -> Buffer:
-        """Returns the indices of images in the device's memory."""
-        if images not in self._lists:
-            self._lists[images] = self._device.upload(np.array(images, np.int32),
-                                                      "which images are compared")
-        return self._lists[images]
-
-    def _room(self, purpose: str, nbytes: int) -> Buffer:
-        """Returns memory of at least `nbytes` bytes, which later checks use again."""
-        memory = self._memory.get(purpose)
-        if memory is None or memory.nbytes < nbytes:
-            self._memory.pop(purpose, None)
-            memory = self._memory[purpose] = self._device.empty(nbytes, "the check of candidates")
-        return memory
-
-    def release(self) -> None:
-        """Frees the memory for results."""
-        self._memory.clear()
 
 
 def checks_in_memory(device: Device) -> bool:

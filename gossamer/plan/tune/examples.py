@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ from gossamer.ops.algorithm import Problem
 from gossamer.ops.lru_cache import LruCache
 from gossamer.tensor import AXES, TensorSpec, pack
 
-_SHARE, _MOST_BYTES = 16, 2**31
+_SHARE, _MOST_BYTES = 8, 2**33
 """Inputs are stored for later layers in at most 1/_SHARE of the device's memory, and at most
 _MOST_BYTES."""
 _DRAWN_BYTES = 2**29
@@ -34,7 +33,8 @@ class Examples:
         self._device = device
         self._drawn: LruCache[list[np.ndarray]] = LruCache(
             _DRAWN_BYTES, lambda arrays: sum(array.nbytes for array in arrays))
-        self._buffers: OrderedDict[Hashable, Buffer] = OrderedDict()
+        self._buffers: LruCache[Buffer] = LruCache(
+            min(device.limits.memory_bytes // _SHARE, _MOST_BYTES), lambda buffer: buffer.nbytes)
 
     def of(self, problem: Problem, seed: int = 0,
            images: Sequence[int] | None = None) -> list[np.ndarray]:
@@ -73,16 +73,8 @@ class Examples:
         a spec."""
         period = _period(problem)
         key = _key(problem, index + 1, seed), period, spec
-        if key in self._buffers:
-            self._buffers.move_to_end(key)
-            return self._buffers[key]
-        made = self._made(self._of_period(problem, period, seed)[index], spec)
-        most = min(self._device.limits.memory_bytes // _SHARE, _MOST_BYTES)
-        if spec.nbytes <= most:
-            while spec.nbytes + sum(buffer.nbytes for buffer in self._buffers.values()) > most:
-                self._buffers.popitem(last=False)
-            self._buffers[key] = made
-        return made
+        return self._buffers.of(
+            key, lambda: self._made(self._of_period(problem, period, seed)[index], spec))
 
     def _made(self, array: np.ndarray, spec: TensorSpec) -> Buffer:
         """Returns an array on the device as a spec says, its images repeated where the spec has
@@ -97,7 +89,7 @@ class Examples:
             return self._uploaded(np.take(few, images, AXES[spec.layout].index(0)))
         if few.nbytes % self._device.alignment:
             return self._uploaded(np.resize(few, (spec.shape[0], *few.shape[1:])))
-        target = self._with_room(lambda: self._device.empty(spec.nbytes, "a candidate's input"))
+        target = self.with_room(lambda: self._device.empty(spec.nbytes, "a candidate's input"))
         self._device.write(target.view(0, few.nbytes), few)
         written = few.nbytes
         while written < spec.nbytes:
@@ -111,15 +103,15 @@ class Examples:
         self._buffers.clear()
 
     def _uploaded(self, memory: np.ndarray) -> Buffer:
-        return self._with_room(lambda: self._device.upload(memory, "a candidate's input"))
+        return self.with_room(lambda: self._device.upload(memory, "a candidate's input"))
 
-    def _with_room(self, allocate: Callable[[], Buffer]) -> Buffer:
+    def with_room(self, allocate: Callable[[], Buffer]) -> Buffer:
+        """Returns new memory. Where too little memory is free, the inputs on the device are freed
+        first."""
         try:
             return allocate()
         except OutOfMemoryError:
-            if not self._buffers:
-                raise
-            self._buffers.clear()
+            self.forget()
             return allocate()
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from gossamer.device.base import Buffer, Device
-from gossamer.errors import OutOfMemoryError
 from gossamer.ops.algorithm import Variant
 from gossamer.plan.tune.check import GUARD
 from gossamer.plan.tune.device_check import DeviceCheck, checks_in_memory
@@ -33,23 +30,17 @@ class CandidateMemory:
         self.device = device
         self.on_device = DeviceCheck(device) if checks_in_memory(device) else None
         self.examples = Examples(device)
-        self._outputs: dict[int, Buffer] = {}
-        self._workspace: Buffer | None = None
-        self._cache_filler: tuple[Buffer, Buffer] | None = None
+        self._buffers: dict[tuple[str, int], Buffer] = {}
 
-    def empty(self, nbytes: int, purpose: str) -> Buffer:
-        """Returns new memory. Where too little memory is free, the inputs of layers are freed
-        first."""
-        try:
-            return self.device.empty(nbytes, purpose)
-        except OutOfMemoryError:
-            self.examples.forget()
-            return self.device.empty(nbytes, purpose)
-
-    def compile_checks(self) -> None:
-        """Compiles the kernels that check candidates, unless they are compiled."""
-        if self.on_device is not None:
-            self.on_device.compile()
+    def _buffer(self, purpose: str, nbytes: int, index: int = 0) -> Buffer:
+        """Returns memory of at least `nbytes` bytes that all candidates share. Smaller memory is
+        freed first, unless a candidate that was prepared before still needs it."""
+        key = purpose, index
+        if key not in self._buffers or self._buffers[key].nbytes < nbytes:
+            self._buffers.pop(key, None)
+            self._buffers[key] = self.examples.with_room(
+                lambda: self.device.empty(nbytes, purpose))
+        return self._buffers[key]
 
     def guarded(self, index: int, spec: TensorSpec) -> Buffer:
         """Returns memory for output `index` between two guards, each as long as the device's
@@ -57,12 +48,10 @@ class CandidateMemory:
         device = self.device
         nbytes = spec.nbytes + 2 * device.alignment
         rounded = -(-nbytes // device.alignment) * device.alignment
-        if index not in self._outputs or self._outputs[index].nbytes < rounded:
-            self._outputs.pop(index, None)
-            self._outputs[index] = self.empty(rounded, "a candidate's output")
-        target = self._outputs[index].view(0, nbytes)
+        memory = self._buffer("a candidate's output", rounded, index)
+        target = memory.view(0, nbytes)
         if self.on_device is not None:
-            self.on_device.fill_with_guards(self._outputs[index].view(0, rounded))
+            self.on_device.fill_with_guards(memory.view(0, rounded))
             return target
         guards = np.full(min(nbytes, _FILLED_AT_ONCE), GUARD, np.uint8)
         for first in range(0, nbytes, _FILLED_AT_ONCE):
@@ -70,41 +59,18 @@ class CandidateMemory:
             device.write(target.view(first, part), guards[:part])
         return target
 
-    def reserve_workspace(self, variants: Iterable[Variant]) -> None:
-        """Allocates the largest workspace that one of the variants needs and that fits the free
-        memory."""
-        for nbytes in sorted({variant.workspace for variant in variants}, reverse=True):
-            if not nbytes or (self._workspace is not None and self._workspace.nbytes >= nbytes):
-                return
-            try:
-                self._workspace = self.empty(nbytes, "a candidate's workspace")
-            except OutOfMemoryError:
-                continue
-            return
-
     def workspace_of(self, variant: Variant) -> Buffer | None:
-        """Returns the workspace of a variant; None where the variant needs no workspace. Raises
-        OutOfMemoryError where the device has no room for the workspace."""
-        if not variant.workspace:
-            return None
-        self.reserve_workspace([variant])
-        if self._workspace is None or self._workspace.nbytes < variant.workspace:
-            raise OutOfMemoryError(f"{self.device.name} has no room for {variant.workspace} bytes "
-                                   "(a candidate's workspace)")
-        return self._workspace
+        """Returns the workspace of a variant; None where the variant needs no workspace."""
+        return (self._buffer("a candidate's workspace", variant.workspace) if variant.workspace
+                else None)
 
     def fill_cache(self) -> None:
         """Fills the device's cache with other data than a candidate's."""
         nbytes = 2 * self.device.limits.cache_bytes
-        if self._cache_filler is None:
-            self._cache_filler = (self.empty(nbytes, "what fills the cache"),
-                                  self.empty(nbytes, "what fills the cache"))
-        self.device.copy(*self._cache_filler, nbytes)
+        source, target = (self._buffer("what fills the cache", nbytes, index) for index in (0, 1))
+        self.device.copy(target, source, nbytes)
 
     def release(self) -> None:
         """Frees the memory, so that whole programs can use all memory of the device."""
         self.examples.forget()
-        self._outputs.clear()
-        self._workspace = self._cache_filler = None
-        if self.on_device is not None:
-            self.on_device.release()
+        self._buffers.clear()

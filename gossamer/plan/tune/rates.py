@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gossamer.device.base import Buffer, Device
+from gossamer.device.base import Device
 from gossamer.device.rates import PeakRates
 from gossamer.device.source import KernelSource
 from gossamer.device.source_hash import source_hash
@@ -68,34 +68,16 @@ def _measured(device: Device) -> PeakRates:
     return PeakRates(flops / 2 / max(computed.p25_us, 1e-3), 2 * nbytes / max(copied.p25_us, 1e-3))
 
 
-def multiply_add(device: Device, result: Buffer, work_groups: int, rounds: int,
-                 stream: Any = None, *, factor: float = 0.5, term: float = 1.0) -> int:
-    """Fills `result`, one float32 for each work-item, and returns the number of operations."""
-    device.launch(device.compile(SOURCE), (work_groups,), (WORK_GROUP_SIZE,),
-                  (result, factor, term, rounds), stream=stream)
-    return 2 * work_groups * WORK_GROUP_SIZE * CHAINS * STEPS * rounds
-
-
 def multiply_adds(device: Device) -> tuple[int, Work]:
-    """Returns the number of operations, and the work that does them in registers."""
-    if device.on_processors:
-        return _wide_multiply_adds(device)
-    work_groups, rounds = 32 * device.limits.compute_units, 64
-    result = device.empty(4 * work_groups * WORK_GROUP_SIZE, PURPOSE)
+    """Returns the number of operations, and the work that does them in registers. Processors do
+    them on vectors of 16 numbers."""
+    source, items, lanes, chains, rounds = (
+        (WIDE_SOURCE, 1, 16, WIDE_CHAINS, 1024) if device.on_processors
+        else (SOURCE, WORK_GROUP_SIZE, 1, CHAINS, 64))
+    groups, kernel = 32 * device.limits.compute_units, device.compile(source)
+    result = device.empty(4 * groups * items * lanes, PURPOSE)
 
     def compute(stream: Any) -> None:
-        multiply_add(device, result, work_groups, rounds, stream)
+        device.launch(kernel, (groups,), (items,), (result, 0.5, 1.0, rounds), stream=stream)
 
-    return 2 * work_groups * WORK_GROUP_SIZE * CHAINS * STEPS * rounds, compute
-
-
-def _wide_multiply_adds(device: Device) -> tuple[int, Work]:
-    """Returns the same as multiply_adds(), for processors: operations on vectors of 16 numbers."""
-    work_groups, rounds = 32 * device.limits.compute_units, 1024
-    kernel = device.compile(WIDE_SOURCE)
-    result = device.empty(4 * 16 * work_groups, PURPOSE)
-
-    def compute(stream: Any) -> None:
-        device.launch(kernel, (work_groups,), (1,), (result, 0.5, 1.0, rounds), stream=stream)
-
-    return 2 * work_groups * 16 * WIDE_CHAINS * STEPS * rounds, compute
+    return 2 * groups * items * lanes * chains * STEPS * rounds, compute

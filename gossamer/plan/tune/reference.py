@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -19,10 +21,8 @@ from gossamer.plan.run.binding import batch_of
 Arrays = Mapping[str, np.ndarray]
 """Inputs or outputs of a network by name."""
 
-_Lowered = tuple[Sequence[Layer], Arrays]
-
 _BYTES_AT_ONCE = 2**28
-"""The most bytes of the values of images that are computed together."""
+"""About the most bytes of the values of images that are computed together."""
 
 
 def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
@@ -32,35 +32,23 @@ def reference(graph: Graph, inputs: Arrays) -> dict[str, np.ndarray]:
     images = batch_of(graph, [inputs[info.name] for info in graph.inputs])
     by_image = {info.name for info in graph.inputs if info.shape[:1] == (None,)}
     mixing, outputs_by_image = along_batch(graph, images)
-    lowered = _lowered(graph, images, apart=bool(by_image) and mixing is None)
+    store, count = WeightsStore(), images
+    layers, constants = lower(resolve(graph, images), store)
+    nbytes = sum(8 * spec.size for layer in layers for spec in layer.problem.outputs)
+    if by_image and mixing is None and nbytes > _BYTES_AT_ONCE:
+        few = math.ceil(images / math.ceil(nbytes / _BYTES_AT_ONCE))
+        with suppress(GossamerError):  # the graph may be made for one batch size only
+            layers, constants = lower(resolve(graph, few), store)
+            count = few
     parts: list[dict[str, np.ndarray]] = []
-    first = 0
-    while first < images or not parts:
-        count = min(max(lowered), images - first)
-        values = {name: array[first:first + count] if name in by_image else array
-                  for name, array in inputs.items()}
-        parts.append(_computed(*lowered[count], values, [info.name for info in graph.outputs]))
-        first += count
-    return {name: np.concatenate([part[name] for part in parts])
+    for first in range(0, max(images, 1), max(count, 1)):
+        # the last part is filled up with the first images
+        values = {name: array.take(range(first, first + count), axis=0, mode="wrap")
+                  if name in by_image else array for name, array in inputs.items()}
+        parts.append(_computed(layers, constants, values, [info.name for info in graph.outputs]))
+    return {name: np.concatenate([part[name] for part in parts])[:images * len(array) // count]
             if len(parts) > 1 and name in outputs_by_image else array
             for name, array in parts[0].items()}
-
-
-def _lowered(graph: Graph, images: int, *, apart: bool) -> dict[int, _Lowered]:
-    """Returns the layers for each number of images that are computed together. With `apart`, images
-    are computed a few at a time: as many as _BYTES_AT_ONCE allows, and then the remainder. Else all
-    images are computed together."""
-    store = WeightsStore()
-    all_images = lower(resolve(graph, images), store)
-    nbytes = sum(8 * spec.size for layer in all_images[0] for spec in layer.problem.outputs)
-    if not apart or nbytes <= _BYTES_AT_ONCE:
-        return {images: all_images}
-    count = max(1, _BYTES_AT_ONCE * images // nbytes)
-    try:
-        return {part: lower(resolve(graph, part), store)
-                for part in (count, images % count) if part}
-    except GossamerError:  # the graph is made for one batch size only
-        return {images: all_images}
 
 
 def _computed(layers: Sequence[Layer], constants: Arrays, inputs: Arrays,

@@ -101,8 +101,6 @@ class Sampler:
 
     def try_(self, attempt: Attempt, built: Future[BuiltCandidate]) -> None:
         """Checks a candidate and takes the first sample of its time."""
-        # a failure to compile the checks is no failure of the candidate
-        self._memory.compile_checks()
         candidates = self._builds.set_of(attempt.group.layer)
         try:
             try:

@@ -88,8 +88,7 @@ class Search:
         """Number of candidates whose measurements came from the cache."""
         self._device, self._space, self._key = device, space, key
         self._limits = space.limits
-        self._results, self._estimates, self._memory, self._profile = (
-            results, estimates, memory, profile)
+        self._results, self._estimates, self._profile = results, estimates, profile
         self._is_over, self._begun, self._progress = is_over, begun, progress
         self._ranking = Ranking(estimates, space.limits, required_first=required_first)
         self._builds = CandidateBuilds(
@@ -227,7 +226,6 @@ class Search:
         """Adds attempts to the ranking."""
         self._attempts += attempts
         self._begun(attempts)
-        self._memory.reserve_workspace(attempt.variant for attempt in attempts)
         self._ranking.extend(attempts)
 
     def _listed(self, requests: Iterable[MeasurementRequest]

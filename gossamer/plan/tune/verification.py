@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from functools import partial
 
@@ -48,19 +48,18 @@ class Verification:
                    (layer, candidate, device)) for layer, candidate, device in chosen]
         unknown = {key: each for key, each in by_key
                    if key not in self._failures and not self._is_known(*each)}
-        found: dict[_Key, Exception | None] = {}
         for device in {device.name: device for _, _, device in unknown.values()}.values():
             of_device = {key: each for key, each in unknown.items() if each[2] is device}
             threads = blas.limited(1) if device.builds_side_by_side else nullcontext()
             with self._profile.stage(CHECKING), responsive(), threads:
-                found.update(zip(of_device, self._checked(list(of_device.values()), device),
-                                 strict=True))
-        self._failures.update((key, failure) for key, failure in found.items()
-                              if not isinstance(failure, _MAY_PASS))
-        found = {**self._failures, **found}
-        return [candidate if (failure := found.get(key)) is None
-                else candidate.with_exclusion(reason_of(failure))
-                for key, (_, candidate, _) in by_key]
+                self._failures.update(zip(of_device, self._checked(of_device.values(), device),
+                                          strict=True))
+        verified = [candidate if (failure := self._failures.get(key)) is None
+                    else candidate.with_exclusion(reason_of(failure))
+                    for key, (_, candidate, _) in by_key]
+        self._failures = {key: failure for key, failure in self._failures.items()
+                          if not isinstance(failure, _MAY_PASS)}
+        return verified
 
     def _is_known(self, layer: Layer, candidate: Candidate, device: Device) -> bool:
         """Returns whether a candidate is known to be right with a layer's constants: the layer has
@@ -70,7 +69,7 @@ class Verification:
         return (not layer.weights or measured.weights == layer.digest
                 or self._results.cache_of(device).has_check(layer.problem, measured, layer.digest))
 
-    def _checked(self, chosen: Sequence[Chosen], device: Device) -> list[Exception | None]:
+    def _checked(self, chosen: Collection[Chosen], device: Device) -> list[Exception | None]:
         """Returns for each candidate on a device how it failed; None for a candidate that is
         right."""
         memory, cache = self._memory_of(device), self._results.cache_of(device)
@@ -94,9 +93,9 @@ class Verification:
                     raise
                 except Exception as error:  # a candidate may fail in any way, which is reported
                     failures.append(error)
-                    continue
-                passed.append((layer.problem, candidate.measured, layer.digest))
-                failures.append(None)
+                else:
+                    passed.append((candidates.problem, candidate.measured, layer.digest))
+                    failures.append(None)
         finally:
             cache.put_checks(passed)
         return failures

@@ -33,7 +33,6 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
     attempts = [Attempt(group, algorithm, variant,
                         estimates.model_us(algorithm, layer.problem, variant))
                 for algorithm, variant in pairs]
-    memory.reserve_workspace(variant for _, variant in pairs)
     with responsive(), builds.started():
         for attempt in attempts:
             group.add(attempt)

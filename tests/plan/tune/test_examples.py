@@ -85,7 +85,7 @@ class Small(RecordingDevice):
 
     def __init__(self, room: int) -> None:
         super().__init__()
-        self.limits = replace(self.limits, memory_bytes=16 * room)
+        self.limits = replace(self.limits, memory_bytes=tune_examples._SHARE * room)
         self.uploads, self.refused = 0, 0
 
     def upload(self, array: np.ndarray, purpose: str) -> object:  # type: ignore[override]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune import rates
 from gossamer.plan.tune.rates import (
     CHAINS,
+    SOURCE,
     STEPS,
     WIDE_CHAINS,
     WIDE_SOURCE,
     WORK_GROUP_SIZE,
     know_rates,
-    multiply_add,
+    multiply_adds,
 )
 from tests.conftest import is_slow
 
@@ -28,10 +30,10 @@ from tests.conftest import is_slow
 @pytest.mark.sanitize
 def test_multiply_adds_are_done(compiled_device: Device) -> None:
     result = compiled_device.upload(np.zeros(WORK_GROUP_SIZE, np.float32), "a test")
-    flops = multiply_add(compiled_device, result, 1, 2, factor=1.0, term=0.5)
+    compiled_device.launch(compiled_device.compile(SOURCE), (1,), (WORK_GROUP_SIZE,),
+                           (result, 1.0, 0.5, 2))
     sums = np.empty(WORK_GROUP_SIZE, np.float32)
     compiled_device.read(result, sums)
-    assert flops == 2 * WORK_GROUP_SIZE * CHAINS * STEPS * 2
     starts = np.arange(WORK_GROUP_SIZE)[:, None] % 64 + np.arange(CHAINS)
     np.testing.assert_array_equal(sums, (starts + 0.5 * STEPS * 2).sum(axis=1))
 
@@ -46,6 +48,20 @@ def test_multiply_adds_of_vectors_are_done(compiled_device: Device) -> None:
     starts = 0.5 * (np.arange(3)[:, None] + np.arange(WIDE_CHAINS))
     expected = (starts + 0.5 * STEPS * 2).sum(axis=1)
     np.testing.assert_array_equal(sums, np.repeat(expected[:, None], 16, axis=1))
+
+
+def test_operations_are_those_of_the_launch(compiled_device: Device,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(type(compiled_device), "launch", lambda self, *arguments, stream: (
+        launches.append(arguments)))
+    flops, compute = multiply_adds(compiled_device)
+    compute(None)
+    ((_, (groups,), (items,), (result, *_, rounds)),) = launches
+    chains = WIDE_CHAINS if compiled_device.on_processors else CHAINS
+    # each number of the result is the sum of some chains
+    assert flops == 2 * (result.nbytes // 4) * chains * STEPS * rounds
+    assert (result.nbytes // 4) // (groups * items) == (16 if compiled_device.on_processors else 1)
 
 
 def forget(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

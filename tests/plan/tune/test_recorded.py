@@ -119,7 +119,8 @@ def test_differences_of_images(recorded: Recorded) -> None:
 
 
 def bounds_text(several: list[Bounds]) -> str:
-    return " ".join(f"{each.share:.4f} {digest([each.doubtful, each.exact])}" for each in several)
+    return " ".join(f"{each.doubtful.mean() if each.doubtful.size else 0.0:.4f} "
+                    f"{digest([each.doubtful, each.exact])}" for each in several)
 
 
 def test_bounds_of_functions(recorded: Recorded) -> None:

@@ -74,7 +74,7 @@ def test_whole_programs_have_the_devices_memory_to_themselves(
     def inputs_in_memory() -> int:
         assert plan.tuner is not None
         memory = plan.tuner._memory_of(plan.device)
-        return len(memory.examples._buffers) + len(memory._outputs)
+        return len(memory.examples._buffers._results) + len(memory._buffers)
 
     def watched(*arguments: Any) -> Any:
         counts.append(inputs_in_memory())
