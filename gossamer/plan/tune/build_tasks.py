@@ -4,6 +4,7 @@ the device."""
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -68,8 +69,10 @@ not build for another process."""
 _weights: LruCache[KeptWeights] = LruCache(MOST_BYTES, lambda weights: weights.host_bytes)
 
 
-def start(make_device: Callable[[], Device]) -> None:
-    """Makes the device for which this process builds from now on."""
+def start(make_device: Callable[[], Device], nice: int) -> None:
+    """Makes the device for which this process builds from now on. nice: the number that is added to
+    the niceness of this process."""
+    os.nice(nice)
     np.seterr(all="ignore")
     warnings.simplefilter("ignore")
     _devices[:] = [make_device()]

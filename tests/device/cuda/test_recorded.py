@@ -19,7 +19,6 @@ from tests.recorded.outcomes import outcome
 pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
 
 from gossamer.device.cuda import (
-    compile_processes,
     cubins,
     device,
     dlpack,
@@ -175,8 +174,6 @@ def test_limits_of_devices(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) 
         entered(order)
         found[f"contexts {order}"] = f"{calls} {now}"
         calls.clear()
-    for processors in (0, 1, 5, 6, 7, 50, 51, 52, 100):
-        found[f"processes {processors}"] = str(compile_processes.process_count(processors))
     made = itertools.count()
     side = streams.SideStreams(lambda: next(made))
     found["side streams"] = str([side.beside(handle, count) for handle, count in (

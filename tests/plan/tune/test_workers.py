@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,20 +143,61 @@ def test_a_process_that_ends_is_told_with_its_candidate(host: Device) -> None:
         submitted(workers, host, variant()).result(SECONDS)
 
 
+class Sparse(Scripted):
+    dense = False
+
+
 def test_pools_that_were_ended_build_nothing_and_are_closed(
         host: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Sparse(Scripted):
-        dense = False
-
     monkeypatch.setattr(workers_module, "processors", lambda: 2)
     pools = WorkerPools()
     pools.start(host, [Sparse()])
     (workers,) = pools.pools.values()
+    assert host.compilers is workers
     pools.end()
+    assert host.compilers is None
     with pytest.raises(NoProcessError, match="they were closed"):
         submitted(workers, host, variant()).result(SECONDS)
     pools.close()
     assert not pools.pools
+
+
+def test_the_compilers_of_another_plan_stay(host: Device) -> None:
+    first = BuildWorkers(host, 1)
+    with BuildWorkers(host, 1) as later:
+        first.close()
+        assert host.compilers is later
+    assert host.compilers is None
+
+
+@pytest.mark.parametrize(("count", "algorithms", "started"), [
+    (1, [Sparse(), Scripted(), VendorScripted()], {}),
+    (2, [Scripted()], {}),
+    (5, [Sparse(), Scripted()], {False: 4}),
+    (5, [VendorScripted(), Scripted()], {True: 4}),
+    (6, [Scripted()], {False: 5}),
+    (64, [VendorScripted(), Scripted()], {True: 5, False: 32}),
+    (64, [], {}),
+])
+def test_pools_are_started_where_they_are_of_use(
+        count: int, algorithms: list[Scripted], started: dict[bool, int],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_module, "processors", lambda: count)
+    monkeypatch.setattr(workers_module, "BuildWorkers", lambda device, count, on_device: count)
+    device = BuildableHost()
+    device.limits = replace(device.limits, memory_bytes=2**40)
+    pools = WorkerPools()
+    pools.start(device, algorithms)
+    assert pools.pools == started
+
+
+def test_processes_stand_back_unless_a_library_is_asked(host: Device) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    for on_device, added in ((False, 5), (True, 0)):
+        with BuildWorkers(host, 1, on_device=on_device) as workers:
+            pid = workers.submit(os.getpid, what="was asked").result(SECONDS)
+            # the scheduler knows no more than 19
+            assert os.getpriority(os.PRIO_PROCESS, pid) == min(own + added, 19)
 
 
 def test_a_device_that_cannot_be_made_elsewhere() -> None:
