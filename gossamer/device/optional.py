@@ -75,11 +75,6 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
         return False
 
     @property
-    def seconds_elsewhere(self) -> float:
-        """Processor seconds that other processes have spent compiling for the calling thread."""
-        return 0.0
-
-    @property
     def build_only(self) -> Callable[[], Device] | None:
         """Function that another process calls to make a device that builds kernels for this device.
 

@@ -123,11 +123,6 @@ class CudaDevice(Device):
         return True
 
     @property
-    def seconds_elsewhere(self) -> float:
-        seconds: float = getattr(self._of_thread, "seconds_elsewhere", 0.0)
-        return seconds
-
-    @property
     def toolkit(self) -> str:
         return f"NVRTC {nvrtc.version()}"
 
@@ -160,23 +155,17 @@ class CudaDevice(Device):
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[CudaKernel]:
         """Returns the kernels, from the disk cache if possible. Otherwise assembles the programs at
         the same time, each in its own process."""
-        seconds = 0.0
-
         def build() -> bytes:
-            nonlocal seconds
             programs = generate()
-            built, seconds = nvjitlink.build_all(programs, self.architecture)
+            built = nvjitlink.build_all(programs, self.architecture)
             return cubins.joined([program.name for program in programs], built)
 
         def load(entry: bytes) -> list[CudaKernel]:
             return [CudaKernel(cubins.source(name), cubin, self)
                     for name, cubin in cubins.separated(entry)]
 
-        kernels = self._loaded(nvjitlink.key(key, self.architecture), build, load,
-                               "generated kernels")
-        for kernel in kernels:
-            kernel.subprocess_seconds = seconds
-        return kernels
+        return self._loaded(nvjitlink.key(key, self.architecture), build, load,
+                            "generated kernels")
 
     def _load(self, source: KernelSource) -> CudaKernel:
         architecture = source.built_for(self.architecture)
@@ -200,15 +189,13 @@ class CudaDevice(Device):
             finally:
                 self._here.release()
         try:
-            cubin, seconds = pool.submit(
-                nvrtc.timed_cubin, source, architecture,
-                what=f"compiled {source.function} of {source.path.name}").result()
+            return bytes(pool.submit(
+                nvrtc.compile_cubin, source, architecture,
+                what=f"compiled {source.function} of {source.path.name}").result()[0])
         except ProcessEndedError as ended:
             raise CompilerEndedError(ended) from None
         except (NoProcessError, CancelledError):
             return nvrtc.compile_cubin(source, architecture)[0]
-        self._of_thread.seconds_elsewhere = self.seconds_elsewhere + seconds
-        return bytes(cubin)
 
     def _loaded(self, key: Sequence[str], build: Callable[[], bytes],
                 load: Callable[[bytes], list[CudaKernel]], what: str) -> list[CudaKernel]:

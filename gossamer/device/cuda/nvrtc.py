@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import time
 from dataclasses import dataclass
 
 from cuda.bindings import nvrtc
@@ -75,13 +74,6 @@ def compile_cubin(source: KernelSource, architecture: str) -> tuple[bytes, Build
         raise CompileError(f"NVRTC {version()} cannot build {source.function} of "
                            f"{source.path.name} for {architecture}: {error}") from None
     return cubin, _build_info(log.getvalue(), source.function)
-
-
-def timed_cubin(source: KernelSource, architecture: str) -> tuple[bytes, float]:
-    """Returns the cubin of a kernel and the processor seconds that compiling it took."""
-    start = time.thread_time()
-    cubin, _ = compile_cubin(source, architecture)
-    return cubin, time.thread_time() - start
 
 
 def _build_info(log: str, function: str) -> BuildInfo:

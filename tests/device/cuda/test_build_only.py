@@ -102,15 +102,14 @@ def test_what_it_assembles_is_found(real: Any, monkeypatch: pytest.MonkeyPatch) 
     assert [kernel.name for kernel in kernels] == [kernel.name for kernel in built] == ["a", "b"]
     assert all(kernel.cubin[:4] == b"\x7fELF" for kernel in kernels)
     assert [kernel.code_bytes for kernel in kernels] == [kernel.code_bytes for kernel in built]
-    assert all(kernel.subprocess_seconds == 0 for kernel in kernels)
 
 
 def test_the_device_assembles_what_is_missing_in_processes(real: Any) -> None:
     kernels = real.assemble(("two programs",), lambda: PROGRAMS)
-    assert all(kernel.subprocess_seconds > 0 and not kernel.from_cache for kernel in kernels)
+    assert not any(kernel.from_cache for kernel in kernels)
     assert [kernel.name for kernel in MAKER().assemble(("two programs",), nothing)] == ["a", "b"]
     again = real.assemble(("two programs",), nothing)
-    assert all(kernel.subprocess_seconds == 0 and kernel.from_cache for kernel in again)
+    assert all(kernel.from_cache for kernel in again)
     with pytest.raises(AssertionError, match="nothing is left"):
         real.assemble(("two other programs",), nothing)
 

@@ -82,8 +82,8 @@ def test_kernels(recorded: Recorded, fake: FakeDriver, made: Any, tmp_path: Path
         def assembled(place: Any = place, count: int = count) -> str:
             kernels = place.assemble([f"{place is made} {count}"], lambda: [
                 PtxProgram(f"p{index}", "") for index in range(count)])
-            return " ".join(f"{kernel.name} {kernel.code_bytes} {kernel.subprocess_seconds > 0} "
-                            f"{kernel.from_cache}" for kernel in kernels)
+            return " ".join(f"{kernel.name} {kernel.code_bytes} {kernel.from_cache}"
+                            for kernel in kernels)
 
         for turn in range(2):
             text = outcome(assembled)
@@ -133,13 +133,12 @@ def test_compilers(recorded: Recorded, fake: FakeDriver, made: Any, tmp_path: Pa
     source = source_of(tmp_path)
     for pool, idle, here, answer in itertools.product(
             (None, Pool()), (False, True), (0, 1),
-            ((b"there", 2.0), ProcessEndedError("ended"), NoProcessError("none"))):
+            ((b"there", None), ProcessEndedError("ended"), NoProcessError("none"))):
         made.compilers, Pool.has_idle, made._here = pool, idle, threading.Semaphore(here)
         answers[:] = [answer] * 2
-        made._of_thread.__dict__.clear()
         text = outcome(lambda: [made._compiled(source, "sm_90") for _ in range(2)], text=str)
         found[f"{pool is not None} {idle} {here} {type(answer).__name__}"] = (
-            f"{text} {made.seconds_elsewhere} {made._here._value}" + fake.taken())
+            f"{text} {made._here._value}" + fake.taken())
     recorded("cuda_compilers", found)
 
 
