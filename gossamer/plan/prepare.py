@@ -58,16 +58,16 @@ class BuildCost:
 
 @dataclass(frozen=True)
 class BuiltElsewhere:
-    """The packed forms and kernels that another process has made for a candidate.
+    """What another process has made for a candidate, besides the kernels in the kernel cache.
 
     forms: the packed forms by name.
-    seconds: seconds that this work took by the clock.
-    kernels: the kernels, as kernel_cache.hand_over returns them.
+    seconds: seconds that the work took by the clock.
+    from_cache: whether a kernel had been in the disk cache before.
     """
 
     forms: Mapping[str, np.ndarray]
     seconds: float
-    kernels: Mapping[str, bytes | None]
+    from_cache: bool = False
 
 
 # without warnings of NumPy, because weights may be huge or not finite; the check of a candidate's
@@ -88,7 +88,9 @@ def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Var
             weights.withdraw(built.forms)
     state.packed = tuple(watched.forms.values())
     seconds = time.perf_counter() - start + (built.seconds if built is not None else 0.0)
-    return state, BuildCost(seconds, any(launch.kernel.from_cache for launch in state.launches),
+    from_cache = (any(launch.kernel.from_cache for launch in state.launches) if built is None
+                  else built.from_cache)
+    return state, BuildCost(seconds, from_cache,
                             _device_bytes(state) if device.compiles else None,
                             {key: buffer.nbytes for key, buffer in watched.forms.items()})
 

@@ -107,7 +107,7 @@ def test_what_another_process_did_is_part_of_the_cost(clock: Clock) -> None:
     device = RecordingDevice()
     weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
     form = np.zeros((3, 4), np.float32)
-    built = BuiltElsewhere({"form": form, "other": form}, 400.0, {})
+    built = BuiltElsewhere({"form": form, "other": form}, 400.0)
     (variant,) = Packer(clock).variants(None, device)
     _, cost = build(Packer(clock), weights, None, variant, device, built)  # type: ignore[arg-type]
     assert cost == BuildCost(402, False, 48) and clock.now == 2

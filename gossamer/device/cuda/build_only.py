@@ -76,10 +76,10 @@ class BuildOnlyDevice(Device):
     def compile(self, source: KernelSource) -> BuiltKernel:
         if source not in self._kernels:
             architecture = source.built_for(self.architecture)
-            cubin = kernel_cache.cached(
+            cubin, from_cache = kernel_cache.cached(
                 nvrtc.key(source, architecture),
                 lambda: nvrtc.compile_cubin(source, architecture)[0])
-            self._kernels[source] = BuiltKernel(source, len(cubin))
+            self._kernels[source] = BuiltKernel(source, len(cubin), from_cache)
         return self._kernels[source]
 
     def assemble(self, key: Sequence[str],
@@ -92,8 +92,8 @@ class BuildOnlyDevice(Device):
             built = nvjitlink.build_all(programs, self.architecture, one_here=True)
             return cubins.joined([program.name for program in programs], built)
 
-        entry = kernel_cache.cached(nvjitlink.key(key, self.architecture), build)
-        return [BuiltKernel(cubins.source(name), len(cubin))
+        entry, from_cache = kernel_cache.cached(nvjitlink.key(key, self.architecture), build)
+        return [BuiltKernel(cubins.source(name), len(cubin), from_cache)
                 for name, cubin in cubins.separated(entry)]
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> AbsentBuffer:
@@ -162,5 +162,6 @@ class AbsentBuffer(Buffer):
 class BuiltKernel(Kernel):
     """A kernel that is in the disk cache, but not loaded."""
 
-    def __init__(self, source: KernelSource, code_bytes: int) -> None:
+    def __init__(self, source: KernelSource, code_bytes: int, from_cache: bool) -> None:
         self.name, self.source, self.code_bytes = source.function, source, code_bytes
+        self.from_cache = from_cache

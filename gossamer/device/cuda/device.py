@@ -201,19 +201,22 @@ class CudaDevice(Device):
                 load: Callable[[bytes], list[CudaKernel]], what: str) -> list[CudaKernel]:
         """Returns the kernels that `load` makes of an entry of the kernel cache. `build` makes the
         entry where it is missing or cannot be loaded. what: names the kernels, for the error."""
+        def loaded() -> list[CudaKernel]:
+            entry, from_cache = kernel_cache.cached(key, build)
+            kernels = load(entry)
+            for kernel in kernels:
+                kernel.from_cache = from_cache
+            return kernels
+
         try:
-            kernels = load(kernel_cache.cached(key, build))
+            return loaded()
         except DriverError:
             # the entry is intact but cannot be loaded
             kernel_cache.forget(key)
-            try:
-                kernels = load(kernel_cache.cached(key, build))
-            except DriverError as error:
-                raise device_error(f"{self.name} cannot load {what}", error) from None
-        from_cache = not kernel_cache.was_built(key)
-        for kernel in kernels:
-            kernel.from_cache = from_cache
-        return kernels
+        try:
+            return loaded()
+        except DriverError as error:
+            raise device_error(f"{self.name} cannot load {what}", error) from None
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> CudaBuffer:
         with self.current():

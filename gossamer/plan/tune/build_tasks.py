@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gossamer.device import kernel_cache
 from gossamer.device.base import Buffer, Device
 from gossamer.device.optional import NeedsDeviceError
 from gossamer.errors import first_line
@@ -85,7 +84,7 @@ def build(algorithm: Algorithm, problem: Problem, variant: Variant, layer: str, 
     except NeedsDeviceError as error:
         raise NoProcessError(str(error)) from None
     forms = {key: array for key in cost.forms if (array := weights.kept[key][1]) is not None}
-    return BuiltElsewhere(forms, cost.seconds, kernel_cache.hand_over())
+    return BuiltElsewhere(forms, cost.seconds, cost.from_cache)
 
 
 def work(function: Callable[[Device], object]) -> BuiltElsewhere:
@@ -95,4 +94,4 @@ def work(function: Callable[[Device], object]) -> BuiltElsewhere:
         function(*_devices)
     except Exception as error:
         raise NoProcessError(f"a process that builds failed: {first_line(error)}") from None
-    return BuiltElsewhere({}, time.perf_counter() - start, kernel_cache.hand_over())
+    return BuiltElsewhere({}, time.perf_counter() - start)

@@ -35,7 +35,7 @@ do not delay this process, which times candidates at the same time."""
 class BuildWorkers(ProcessPool):
     """Processes that build candidates for this process: they pack weights and compile kernels, or
     let a vendor's library use the device; see ProcessPool. Kernels come back through the kernel
-    cache, and packed forms with the results.
+    cache on disk, and packed forms with the results.
 
     device: the device for which candidates are built.
     count: number of processes.
@@ -69,7 +69,8 @@ class BuildWorkers(ProcessPool):
         that waits can be cancelled. The future's exception is NoProcessError where no process
         builds the candidate, so that the caller has to build it; ProcessEndedError where the
         process ended while it built; or the error with which building failed. This function raises
-        NoProcessError itself where the algorithm leaves nothing to other processes.
+        NoProcessError itself where the algorithm leaves nothing to other processes, or where
+        kernels would be lost because the cache cannot be written.
         """
         candidate = f"{algorithm.name} {variant.config_text} for layer {weights.layer}"
         if self._on_device:
@@ -77,9 +78,11 @@ class BuildWorkers(ProcessPool):
             if work is None:
                 raise NoProcessError(f"{algorithm.name} leaves nothing to other processes")
             return self.do(work, candidate)
+        if kernel_cache.has_unwritten():
+            raise NoProcessError("the kernel cache cannot be written")
         return self.submit(
             build_tasks.build, algorithm, problem, variant, weights.layer, weights.digest,
-            what=f"built {candidate}", on_demand=weights.arrays, then=_received)
+            what=f"built {candidate}", on_demand=weights.arrays)
 
     def do(self, work: Callable[[Device], object], what: str) -> Future[BuiltElsewhere]:
         """Returns the future of work that a process with the device open does, such as the work
@@ -89,14 +92,7 @@ class BuildWorkers(ProcessPool):
         NoProcessError where no process does the work or the work fails.
         """
         assert self._on_device
-        return self.submit(build_tasks.work, work, what=f"was asked for {what}",
-                           then=_received)
-
-
-def _received(built: BuiltElsewhere) -> BuiltElsewhere:
-    """Takes over the kernels that a process has built."""
-    kernel_cache.adopt(built.kernels)
-    return built
+        return self.submit(build_tasks.work, work, what=f"was asked for {what}")
 
 
 class WorkerPools:

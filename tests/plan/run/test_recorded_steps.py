@@ -164,7 +164,7 @@ def _cost(seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
         return State(problem, variant, on, launches)
 
     algorithm: Any = SimpleNamespace(prepare=prepared)
-    elsewhere = BuiltElsewhere({}, 100.0, {}) if rng.random() < 0.3 else None
+    elsewhere = BuiltElsewhere({}, 100.0, rng.random() < 0.5) if rng.random() < 0.3 else None
     texts = []
     for _ in range(2):
         state, cost = build(algorithm, weights, None, Variant((), (), ()),  # type: ignore[arg-type]

@@ -211,18 +211,19 @@ CONVOLUTION = with_density(Conv2dProblem(8, 16, 7, 7, 16, (3, 3), pads=(1, 1, 1,
                                          epilogue=BIAS_RESIDUAL_CLIP), 0.2)
 
 
+def test_this_process_builds_where_kernels_of_others_would_be_lost(
+        shared_workers: BuildWorkers, host: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_cache, "_unwritten", OrderedDict(name=b"kernel"))
+    with pytest.raises(NoProcessError, match="the kernel cache cannot be written"):
+        submitted(shared_workers, host, variant())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("writable", [True, False])
 def test_kernels_and_forms_are_those_of_this_process(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writable: bool) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_only = pytest.importorskip("gossamer.device.cuda.build_only", exc_type=ImportError)
     device = build_only.BuildOnlyMaker(0, "H200 (sm_90)", "", H200, "sm_90", "H200")()
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("GOSSAMER_CACHE", str(folder))
-    monkeypatch.setattr(kernel_cache, "_unwritten", OrderedDict())
-    monkeypatch.setattr(kernel_cache, "_warned", {folder / "kernels"})
-    if not writable:
-        folder.write_text("a file where the folder should be")
+    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     weights = Weights(sparse(CONVOLUTION, 0.2), device, "layer1")
     algorithms = [algorithm for algorithm in OPS["conv2d"].algorithms
                   if not algorithm.vendor and algorithm.supports(CONVOLUTION, device) is None]
@@ -233,7 +234,7 @@ def test_kernels_and_forms_are_those_of_this_process(
                    for algorithm, chosen in pairs]
         results = [future.result(SECONDS) for future in futures]
     assert len(pairs) >= 4 and all(built.seconds > 0 for built in results)
-    assert folder.is_dir() == writable and bool(kernel_cache._unwritten) != writable
+    assert not any(built.from_cache for built in results)
 
     def nothing(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("it was built before")
