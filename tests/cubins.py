@@ -65,7 +65,7 @@ def build_info(source: KernelSource, architecture: str) -> BuildInfo:
 
     # the options of the compiler are in the text of the module that calls it
     key = ("report", *nvrtc.key(source, architecture), Path(nvrtc.__file__).read_text())
-    return nvrtc.BuildInfo(**json.loads(cached(key, build)))
+    return nvrtc.BuildInfo(**json.loads(cached(key, build)[0]))
 
 
 def check_builds(sources: Iterable[KernelSource]) -> None:

@@ -82,8 +82,6 @@ class Kernel(abc.ABC):
         Size of the binary, where it is known.
     from_cache : bool
         Whether the binary was read from the disk cache.
-    subprocess_seconds : float
-        Seconds that another process took to build the kernel.
     """
 
     name: str
@@ -92,7 +90,6 @@ class Kernel(abc.ABC):
     spill_bytes: int | None = None
     code_bytes: int | None = None
     from_cache: bool = False
-    subprocess_seconds: float = 0.0
 
 
 Argument = Buffer | int | float | np.generic | None

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gossamer.errors import GossamerWarning
@@ -29,8 +29,6 @@ _ABANDONED_SECONDS = 3600
 """Seconds after which the writer of a half-written file is taken to have died."""
 _warned: set[Path] = set()
 _unwritten: OrderedDict[str, bytes] = OrderedDict()
-_built: set[str] = set()
-"""Names of entries that were built for this process and not yet reported by `was_built`."""
 _unseen = _LOOK_EVERY
 """Bytes written since the last check of the folder's size; the first write triggers a check."""
 _lock = threading.Lock()
@@ -70,52 +68,26 @@ def warn_unwritable(folder: Path, reason: str) -> None:
             GossamerWarning, stacklevel=3)
 
 
-def cached(key: Sequence[str], build: Callable[[], bytes]) -> bytes:
-    """Returns the result of build() for a key, from the cache where any process stored it before.
+def cached(key: Sequence[str], build: Callable[[], bytes]) -> tuple[bytes, bool]:
+    """Returns the result of build() for a key, from the cache where any process stored it before,
+    and whether the result came from the cache.
 
     A missing or damaged entry is built again. An entry that cannot be written stays in the memory
     of this process. The least recently used entries are removed where the folder grows beyond
     MOST_BYTES.
     """
-    name = _name(key)
     data = stored(key)
-    if data is None:
-        data = build()
-        _store(name, data)
-        with _lock:
-            _built.add(name)
-    return data
+    if data is not None:
+        return data, True
+    data = build()
+    _store(_name(key), data)
+    return data, False
 
 
-def was_built(key: Sequence[str]) -> bool:
-    """Returns whether this process, or another process for it, built an entry since the last call
-    for the same key."""
-    name = _name(key)
-    with _lock:
-        if name not in _built:
-            return False
-        _built.remove(name)
-        return True
-
-
-def hand_over() -> dict[str, bytes | None]:
-    """Returns the entries that this process built since the last call, by name, for the process
-    that asked for them. The value is None for an entry on disk. The value of an entry that could
-    not be written is its bytes, which this process then drops."""
-    with _lock:
-        entries = {name: _unwritten.pop(name, None) for name in _built}
-        _built.clear()
-    return entries
-
-
-def adopt(entries: Mapping[str, bytes | None]) -> None:
-    """Adds to the cache the entries that another process built for this process. entries: the
-    result of `hand_over` in that process."""
-    for name, data in entries.items():
-        if data is not None:
-            _store(name, data)
-    with _lock:
-        _built.update(entries)
+def has_unwritten() -> bool:
+    """Returns whether entries are in the memory of this process because they could not be written.
+    What other processes build is then lost to this process."""
+    return bool(_unwritten)
 
 
 def stored(key: Sequence[str]) -> bytes | None:

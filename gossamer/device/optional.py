@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +14,7 @@ from gossamer.errors import DeviceError, InputError
 
 if TYPE_CHECKING:
     from gossamer.device.base import Buffer, Device, Kernel
+    from gossamer.io.process_pool import ProcessPool
 
 
 class NeedsDeviceError(DeviceError):
@@ -32,9 +32,13 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
     ----------
     architecture : str
         The CUDA architecture of the device, such as "sm_90"; empty for a device without one.
+    compilers : ProcessPool or None
+        Processes that compile kernels for this process, on devices where this makes builds faster;
+        None while there are no such processes.
     """
 
     architecture: str = ""
+    compilers: ProcessPool | None = None
 
     @property
     @abc.abstractmethod
@@ -69,26 +73,6 @@ class OptionalCapabilities(PageLockedMemory, OtherLibraries, abc.ABC):
     def builds_side_by_side(self) -> bool:
         """True if several threads build kernels in less time than one thread."""
         return False
-
-    @property
-    def seconds_elsewhere(self) -> float:
-        """Processor seconds that other processes have spent compiling for the calling thread."""
-        return 0.0
-
-    def compilers(self, processors: int) -> AbstractContextManager[None]:
-        """Let other processes compile for this process, on devices where this makes builds faster.
-
-        Parameters
-        ----------
-        processors : int
-            Number of processors that may compile.
-
-        Returns
-        -------
-        context manager
-            The other processes compile while the body of the context runs.
-        """
-        return nullcontext()
 
     @property
     def build_only(self) -> Callable[[], Device] | None:

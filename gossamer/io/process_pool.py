@@ -52,7 +52,6 @@ class _Task:
     message: bytes
     what: str = ""
     on_demand: object = None
-    then: Callable[[Any], Any] | None = None
     future: Future[Any] = field(default_factory=Future)
 
 
@@ -98,7 +97,7 @@ class ProcessPool:
             return self._idle > len(self._waiting)
 
     def submit(self, function: Callable[..., Any], *arguments: Any, what: str,
-               on_demand: object = None, then: Callable[[Any], Any] | None = None) -> Future[Any]:
+               on_demand: object = None) -> Future[Any]:
         """Returns the future of a call in another process, which has to import the function.
 
         Functions are called in the order in which they are submitted. A future can be cancelled
@@ -109,10 +108,8 @@ class ProcessPool:
         what: words for the work, such as "compiled a kernel", for the error of an ended process.
         on_demand: a value that takes long to send. Where it is given, the function gets one more
         argument, the last: a function that fetches the value.
-        then: function that is called in this process with the result of the call, and returns the
-        result of the future.
         """
-        task = _Task(b"", what, on_demand, then)
+        task = _Task(b"", what, on_demand)
         try:
             task.message = pickle.dumps((function, arguments), protocol=5)
         except Exception as error:
@@ -187,8 +184,7 @@ class ProcessPool:
         if not task.future.set_running_or_notify_cancel():
             return
         try:
-            result = process.ask(task)
-            task.future.set_result(result if task.then is None else task.then(result))
+            task.future.set_result(process.ask(task))
         except ProcessEndedError as ended:
             task.future.set_exception(
                 NoProcessError(self._problem) if self._closed else

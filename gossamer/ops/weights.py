@@ -6,7 +6,6 @@ A packed form is an array that is made of the constants and laid out as one kern
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -51,58 +50,6 @@ Pack = Callable[[Mapping[str, np.ndarray]], np.ndarray | Buffer]
 """A function that packs a layer's constants into an array, or into memory of the device."""
 
 
-@dataclass(frozen=True)
-class Packed:
-    """A packed form of constants on the device.
-
-    Attributes
-    ----------
-    buffer : Buffer
-        The device memory that holds the form.
-    seconds : float
-        Seconds that packing and uploading the form took, by `build_clock`.
-    """
-
-    buffer: Buffer
-    seconds: float
-
-
-@dataclass(frozen=True, eq=False)
-class PackedArray:
-    """A packed form of constants in the memory of the host, which another process made.
-
-    Attributes
-    ----------
-    array : numpy.ndarray
-        The form.
-    seconds : float
-        Seconds that packing took in the other process, by `build_clock`.
-    """
-
-    array: np.ndarray
-    seconds: float
-
-
-def build_clock(device: Device) -> float:
-    """Return the present time of the clock by which the building of candidates is timed.
-
-    Parameters
-    ----------
-    device : Device
-        The device for which candidates are built.
-
-    Returns
-    -------
-    float
-        On a device where several threads build side by side and wait for one another: seconds of
-        processor time of this thread and of the processes that build for it. On other devices:
-        seconds of wall-clock time.
-    """
-    if not device.builds_side_by_side:
-        return time.perf_counter()
-    return time.thread_time() + device.seconds_elsewhere
-
-
 class Weights:
     """A layer's constants and their packed forms on one device.
 
@@ -130,29 +77,12 @@ class Weights:
         self.arrays = dict(arrays)
         self.layer = layer
         self._device = device
-        self._packed: dict[str, tuple[weakref.ref[Buffer], float]] = {}
-        self._offered: dict[str, PackedArray] = {}
+        self._packed: dict[str, weakref.ref[Buffer]] = {}
+        self._offered: dict[str, np.ndarray] = {}
         self._lock = threading.Lock()
 
     def packed(self, key: str, pack: Pack) -> Buffer:
-        """Return a packed form in device memory; see `form`.
-
-        Parameters
-        ----------
-        key : str
-            Name of the form.
-        pack : callable
-            Makes the form from the constants.
-
-        Returns
-        -------
-        Buffer
-            The device memory that holds the form.
-        """
-        return self.form(key, pack).buffer
-
-    def form(self, key: str, pack: Pack) -> Packed:
-        """Return a packed form and the seconds that packing took; the first call packs it.
+        """Return a packed form in device memory; the first call packs it.
 
         Parameters
         ----------
@@ -163,8 +93,8 @@ class Weights:
 
         Returns
         -------
-        Packed
-            The form in device memory.
+        Buffer
+            The device memory that holds the form.
 
         Raises
         ------
@@ -173,34 +103,27 @@ class Weights:
         """
         with self._lock:
             offered = self._offered.pop(key, None)
-            if key in self._packed:
-                kept, seconds = self._packed[key]
-                buffer = kept()
-                if buffer is not None:
-                    return Packed(buffer, seconds)
-            start = build_clock(self._device)
-            result = pack(self.arrays) if offered is None else offered.array
+            if key in self._packed and (kept := self._packed[key]()) is not None:
+                return kept
+            result = pack(self.arrays) if offered is None else offered
             buffer = result if isinstance(result, Buffer) else self._device.upload(
                 np.ascontiguousarray(result), f"weights of {self.layer}")
-            seconds = build_clock(self._device) - start
-            if offered is not None:
-                seconds += offered.seconds
-            self._packed[key] = weakref.ref(buffer), seconds
-            return Packed(buffer, seconds)
+            self._packed[key] = weakref.ref(buffer)
+            return buffer
 
-    def offer(self, forms: Mapping[str, PackedArray]) -> None:
-        """Take forms that another process packed. Each is kept until `form` is called for it.
+    def offer(self, forms: Mapping[str, np.ndarray]) -> None:
+        """Take forms that another process packed. Each is kept until `packed` is called for it.
 
         Parameters
         ----------
-        forms : mapping of str to PackedArray
-            The forms by their names. `form` uploads such a form instead of packing it again.
+        forms : mapping of str to numpy.ndarray
+            The forms by their names. `packed` uploads such a form instead of packing it again.
         """
         with self._lock:
             self._offered.update(forms)
 
     def withdraw(self, keys: Iterable[str]) -> None:
-        """Drop forms that were given to `offer`, and for which `form` was not called since.
+        """Drop forms that were given to `offer`, and for which `packed` was not called since.
 
         Parameters
         ----------
@@ -219,7 +142,7 @@ class Weights:
     @property
     def nbytes(self) -> int:
         """Bytes of device memory that all packed forms take."""
-        buffers = (kept() for kept, _ in self._packed.values())
+        buffers = (kept() for kept in self._packed.values())
         return sum(buffer.nbytes for buffer in buffers if buffer is not None)
 
 

@@ -4,6 +4,7 @@ work takes."""
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import numpy as np
 from gossamer.device.base import Buffer, Device
 from gossamer.device.host import processors
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
-from gossamer.ops.weights import Pack, Packed, PackedArray, Weights, build_clock
+from gossamer.ops.weights import Pack, Weights
 
 _SWITCH_SECONDS = 2e-4
 """Seconds after which a thread that runs Python code hands the interpreter to a thread that waits
@@ -39,9 +40,9 @@ def responsive() -> Iterator[None]:
 class BuildCost:
     """The cost of preparing a variant: packing weights, generating and compiling kernels.
 
-    seconds: the time that preparing takes. A packed form that another variant has made before
-    counts with the time of making it; a kernel that this process has compiled before counts as
-    zero. Time spent waiting for variants that are built at the same time is left out.
+    seconds: the time that preparing takes by the clock, in this process and before it in the
+    process that built the variant for it. The time includes waiting for variants that are built at
+    the same time. A packed form or kernel that was there before counts as zero.
     from_cache: whether a kernel was read from the disk cache instead of compiled.
     nbytes: bytes of packed weights and, where it is known, of the code of kernels; None on the
     host. Memory that a vendor's library allocates for itself is not known.
@@ -57,16 +58,16 @@ class BuildCost:
 
 @dataclass(frozen=True)
 class BuiltElsewhere:
-    """The packed forms and kernels that another process has made for a candidate.
+    """What another process has made for a candidate, besides the kernels in the kernel cache.
 
     forms: the packed forms by name.
-    seconds: processor seconds of this work without packing.
-    kernels: the kernels, as kernel_cache.hand_over returns them.
+    seconds: seconds that the work took by the clock.
+    from_cache: whether a kernel had been in the disk cache before.
     """
 
-    forms: Mapping[str, PackedArray]
+    forms: Mapping[str, np.ndarray]
     seconds: float
-    kernels: Mapping[str, bytes | None]
+    from_cache: bool = False
 
 
 # without warnings of NumPy, because weights may be huge or not finite; the check of a candidate's
@@ -76,25 +77,22 @@ def build(algorithm: Algorithm, weights: Weights, problem: Problem, variant: Var
           device: Device, built: BuiltElsewhere | None = None) -> tuple[State, BuildCost]:
     """Returns the state that algorithm.prepare() makes, and the cost of making it. built: the work
     of another process for the same candidate; its seconds are part of the cost."""
-    watched = _RecordingWeights(weights, device)
+    watched = _RecordingWeights(weights)
     if built is not None:
         weights.offer(built.forms)
-    start = build_clock(device)
+    start = time.perf_counter()
     try:
         state = algorithm.prepare(watched, problem, variant, device)
     finally:
         if built is not None:
             weights.withdraw(built.forms)
-    state.packed = tuple(packed.buffer for packed in watched.forms.values())
-    seconds = build_clock(device) - start - watched.waited
-    if built is not None:
-        seconds += built.seconds
-    seconds += sum(packed.seconds for packed in watched.forms.values())
-    kernels = {id(launch.kernel): launch.kernel for launch in state.launches}.values()
-    seconds += max((kernel.subprocess_seconds for kernel in kernels), default=0.0)
-    return state, BuildCost(seconds, any(kernel.from_cache for kernel in kernels),
-                        _device_bytes(state, watched) if device.compiles else None,
-                        {key: packed.buffer.nbytes for key, packed in watched.forms.items()})
+    state.packed = tuple(watched.forms.values())
+    seconds = time.perf_counter() - start + (built.seconds if built is not None else 0.0)
+    from_cache = (any(launch.kernel.from_cache for launch in state.launches) if built is None
+                  else built.from_cache)
+    return state, BuildCost(seconds, from_cache,
+                            _device_bytes(state) if device.compiles else None,
+                            {key: buffer.nbytes for key, buffer in watched.forms.items()})
 
 
 Prepared = tuple[State, BuildCost]
@@ -123,33 +121,28 @@ def side_by_side(device: Device,
     return [future.result for future in futures]
 
 
-def _device_bytes(state: State, watched: _RecordingWeights) -> int:
+def _device_bytes(state: State) -> int:
     """Returns the bytes of packed weights, other buffers and code that a state uses."""
-    buffers = [packed.buffer for packed in watched.forms.values()]
-    buffers += [argument for launch in state.launches for argument in launch.arguments
-                if isinstance(argument, Buffer)]
+    buffers = [*state.packed, *(argument for launch in state.launches
+                                for argument in launch.arguments if isinstance(argument, Buffer))]
     code = {id(launch.kernel): launch.kernel.code_bytes or 0 for launch in state.launches}
     return sum({id(buffer): buffer.nbytes for buffer in buffers}.values()) + sum(code.values())
 
 
 class _RecordingWeights(Weights):
-    """Weights that record which packed forms are asked for, and the time spent waiting for them."""
+    """Weights that record which packed forms are asked for."""
 
-    def __init__(self, weights: Weights, device: Device) -> None:
+    def __init__(self, weights: Weights) -> None:
         self.arrays = weights.arrays
         self.layer = weights.layer
-        self.forms: dict[str, Packed] = {}
-        self.waited = 0.0
+        self.forms: dict[str, Buffer] = {}
         self._weights = weights
-        self._device = device
 
     @property
     def digest(self) -> str:  # type: ignore[override]
         """Hash of the constants, which is computed once for all candidates."""
         return self._weights.digest
 
-    def form(self, key: str, pack: Pack) -> Packed:
-        start = build_clock(self._device)
-        self.forms[key] = self._weights.form(key, pack)
-        self.waited += build_clock(self._device) - start
+    def packed(self, key: str, pack: Pack) -> Buffer:
+        self.forms[key] = self._weights.packed(key, pack)
         return self.forms[key]

@@ -4,14 +4,19 @@ import sys
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from gossamer.device import kernel_cache
-from gossamer.device.kernel_cache import cache_folder, cached, write_atomically
+from gossamer.device.kernel_cache import cache_folder, write_atomically
 from gossamer.errors import GossamerWarning
+
+
+def cached(key: Sequence[str], build: Callable[[], bytes]) -> bytes:
+    """Returns the result of build() for a key, or what the cache keeps of it."""
+    return kernel_cache.cached(key, build)[0]
 
 
 @pytest.fixture
@@ -148,7 +153,7 @@ def test_processes_that_share_a_small_folder(small: Path) -> None:
         for turn in range(3):
             for number in range(40):
                 data = number.to_bytes(68, "big")
-                assert kernel_cache.cached((str(number),), lambda: data) == data
+                assert kernel_cache.cached((str(number),), lambda: data)[0] == data
     """
     running = [subprocess.Popen([sys.executable, "-W", "error", "-c", program]) for _ in range(3)]
     assert [process.wait() for process in running] == [0, 0, 0]
@@ -204,32 +209,12 @@ def test_failed_write_leaves_nothing_behind(
     assert [path.name for path in folder.iterdir()] == ["file"]
 
 
-def test_who_asks_learns_once_what_was_built(folder: Path) -> None:
-    kernel_cache.hand_over()
-    cached(("a",), lambda: b"built")
-    assert kernel_cache.was_built(("a",)) and not kernel_cache.was_built(("a",))
-    cached(("a",), lambda: b"again")
-    assert not kernel_cache.was_built(("a",)) and not kernel_cache.hand_over()
-
-
-def test_entries_pass_from_one_process_to_another(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel_cache.hand_over()
-    cached(("written",), lambda: b"on disk")
+def test_the_caller_is_told_what_came_from_the_cache(
+        folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kernel_cache.cached(("a",), lambda: b"built") == (b"built", False)
+    assert kernel_cache.cached(("a",), lambda: b"again") == (b"built", True)
+    assert not kernel_cache.has_unwritten()
     monkeypatch.setattr(kernel_cache, "write_atomically", lambda path, data: False)
-    cached(("unwritten",), lambda: b"in memory")
-    entries = kernel_cache.hand_over()
-    assert set(entries.values()) == {b"in memory", None}
-    assert cached(("unwritten",), lambda: b"again") == b"again"
-    kernel_cache.forget(("unwritten",))
-    kernel_cache.hand_over()
-    kernel_cache.adopt(entries)
-    for key, data in (("written", b"on disk"), ("unwritten", b"in memory")):
-        assert cached((key,), lambda: b"never") == data
-        assert kernel_cache.was_built((key,)) and not kernel_cache.was_built((key,))
-
-
-def test_adopted_entries_are_written_where_that_is_possible(folder: Path) -> None:
-    kernel_cache.adopt({kernel_cache._name(("a",)): b"bytes"})
-    assert len(_files(folder)) == 1 and cached(("a",), lambda: b"never") == b"bytes"
+    assert kernel_cache.cached(("b",), lambda: b"built") == (b"built", False)
+    assert kernel_cache.cached(("b",), lambda: b"again") == (b"built", True)
+    assert kernel_cache.has_unwritten()

@@ -79,7 +79,7 @@ def test_devices(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
         found[f"lacks {name}"] = outcome(getattr(device, name), *arguments)
     found["lacks streams"] = f"{[device.side_streams(1, count) for count in range(3)]}"
     for name in ("name", "kind", "compiles", "is_simulator", "queued_us", "builds_side_by_side",
-                 "seconds_elsewhere", "build_only", "assembles_ptx", "locks_pages",
+                 "compilers", "build_only", "assembles_ptx", "locks_pages",
                  "runs_cuda_libraries", "architecture"):
         value = getattr(device, name)
         found[f"has {name}"] = str(value[0] if isinstance(value, tuple) else value)

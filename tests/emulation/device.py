@@ -122,7 +122,7 @@ class EmulatedDevice(Device):
             text = translated(source)
             program = self._folder / name
             program.write_bytes(zlib.decompress(
-                cached((text, *self._inputs), lambda: self._build(name, text))))
+                cached((text, *self._inputs), lambda: self._build(name, text))[0]))
             program.chmod(0o700)
             self._kernels[source] = EmulatedKernel(source, program)
         return self._kernels[source]

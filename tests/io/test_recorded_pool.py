@@ -64,12 +64,10 @@ def state(future: Future[Any]) -> str:
 
 
 def tasks_of(states: str) -> list[Any]:
-    """Returns a task for each letter: w waits, c is cancelled, t changes its result, b has a change
-    that fails."""
+    """Returns a task for each letter: w waits, c is cancelled."""
     made = []
     for letter in states:
-        task = process_pool._Task(letter.encode(), f"was {letter}", then={
-            "t": str, "b": lambda value: value / 0}.get(letter))
+        task = process_pool._Task(letter.encode(), f"was {letter}")
         if letter == "c":
             task.future.cancel()
         made.append(task)
@@ -102,11 +100,11 @@ def test_pools(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
             range(3), (False, True), (divmod, lambda: None), ("", "broken")):
         pool = pool_of(notes, serving=serving)
         pool._closed, pool._problem = closed, problem
-        future = pool.submit(function, 1, 2, what="was asked", on_demand=3, then=str)
+        future = pool.submit(function, 1, 2, what="was asked", on_demand=3)
         found[f"submitted {serving} {closed} {function is divmod} {problem}"] = (
             f"{state(future).partition(': a task cannot')[0]} {notes} " + " ".join(
                 f"{pickle.loads(task.message)[1]} {task.what} {task.on_demand} "
-                f"{task.then is str} {task.future is future}" for task in pool._waiting))
+                f"{task.future is future}" for task in pool._waiting))
         notes.clear()
     for processes, waiting in itertools.product(range(3), ("", "w", "wcw")):
         pool = pool_of(notes)
@@ -127,7 +125,7 @@ def test_pools(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
             f"{[state(task.future) for task in tasks]} {notes}")
         notes.clear()
     for letter, answer, closed in itertools.product(
-            "wctb", (7, ProcessEndedError("ended"), NoProcessError("none"), ValueError("wrong")),
+            "wc", (7, ProcessEndedError("ended"), NoProcessError("none"), ValueError("wrong")),
             (False, True)):
         pool = pool_of(notes)
         pool._closed, pool._problem = closed, "it is closed"
@@ -135,7 +133,7 @@ def test_pools(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
         process = SimpleNamespace(ask=lambda task, answer=answer: answers(answer))
         found[f"done {letter} {answer!r} {closed}"] = (
             outcome(pool._do, process, task) + " " + state(task.future))
-    for closed, ended, waiting in itertools.product((False, True), (False, True), ("", "w", "wt")):
+    for closed, ended, waiting in itertools.product((False, True), (False, True), ("", "w", "ww")):
         pool = pool_of(notes, idle=1)
         pool._closed, pool._waiting = closed, deque(tasks_of(waiting))
         found[f"next {closed} {ended} {waiting}"] = outcome(
@@ -157,7 +155,7 @@ def test_services(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     for lives, waiting, closes, starts in itertools.product(
             ((1, 1, 1, 1, 1, 1), (0, 0, 0, 0, 0), (2, 1, 9), (9,), (3, 0, 1, 0, 2)),
-            ("", "w", "wcwt", "wwwwwwwb"), (1, 3, 99), (0, 1, 99)):
+            ("", "w", "wcww", "wwwwwwww"), (1, 3, 99), (0, 1, 99)):
         pool = pool_of(notes)
         pool._waiting = deque(tasks := tasks_of(waiting))
         left = list(lives)

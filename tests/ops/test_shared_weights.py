@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from gossamer.device.base import Device
-from gossamer.ops.weights import PackedArray, WeightsStore
+from gossamer.device.base import Buffer, Device
+from gossamer.ops.weights import WeightsStore
 
 
 def test_who_uses_a_layer_has_the_same_weights(device: Device) -> None:
@@ -50,18 +50,21 @@ def test_a_form_that_was_offered_is_not_packed_again(device: Device) -> None:
     def never(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         raise AssertionError("the form was offered")
 
-    weights.offer({"twice": PackedArray(2 * array, 30.0), "unused": PackedArray(array, 1.0)})
-    form = weights.form("twice", never)
-    assert 30 <= form.seconds < 40
-    memory = np.empty_like(array)
-    device.read(form.buffer, memory)
-    np.testing.assert_array_equal(memory, 2 * array)
-    weights.offer({"twice": PackedArray(3 * array, 1.0)})
-    assert weights.form("twice", never) == form
+    def values(form: Buffer) -> np.ndarray:
+        memory = np.empty_like(array)
+        device.read(form, memory)
+        return memory
+
+    weights.offer({"twice": 2 * array, "unused": array})
+    form = weights.packed("twice", never)
+    np.testing.assert_array_equal(values(form), 2 * array)
+    weights.offer({"twice": 3 * array})
+    assert weights.packed("twice", never) is form
     del form
     gc.collect()
     # an offer is good for one form, also where that was still in memory
-    assert weights.form("twice", lambda arrays: 4 * arrays["weight"]).seconds < 30
+    form = weights.packed("twice", lambda arrays: 4 * arrays["weight"])
+    np.testing.assert_array_equal(values(form), 4 * array)
     weights.withdraw(["unused", "absent"])
     with pytest.raises(AssertionError, match="the form was offered"):
-        weights.form("unused", never)
+        weights.packed("unused", never)

@@ -12,7 +12,7 @@ from gossamer.device.base import Device, Kernel
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.launch import Launch
-from gossamer.ops.weights import PackedArray, Weights
+from gossamer.ops.weights import Weights
 from gossamer.plan import prepare
 from gossamer.plan.measurement import Measurement
 from gossamer.plan.prepare import BuildCost, BuiltElsewhere, Prepared, build
@@ -29,14 +29,11 @@ class Clock:
     def perf_counter(self) -> float:
         return self.now
 
-    def thread_time(self) -> float:
-        return 100 * self.now
-
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     test_clock = Clock()
-    monkeypatch.setattr("gossamer.ops.weights.time", test_clock)
+    monkeypatch.setattr("gossamer.plan.prepare.time", test_clock)
     return test_clock
 
 
@@ -86,12 +83,12 @@ def _built(algorithm: Packer, weights: Weights, device: Device) -> BuildCost:
     return _prepared(algorithm, weights, device)[1]
 
 
-def test_a_form_that_was_there_counts_as_when_it_was_made(clock: Clock) -> None:
+def test_a_form_that_was_there_counts_as_nothing(clock: Clock) -> None:
     device = RecordingDevice()
     weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
     state, cost = _prepared(Packer(clock), weights, device)
     assert cost == BuildCost(5, False, 48)
-    assert _built(Packer(clock), weights, device) == cost
+    assert _built(Packer(clock), weights, device) == replace(cost, seconds=2)
     assert clock.now == 7 and weights.nbytes == 48
     del state
     assert weights.nbytes == 0
@@ -106,28 +103,18 @@ def test_code_and_tables_count_once(clock: Clock, code: int | None, nbytes: int)
     assert cost == BuildCost(5, True, nbytes)
 
 
-def test_where_several_build_each_counts_its_own_work(clock: Clock) -> None:
-    class SideBySide(RecordingDevice):
-        builds_side_by_side = True  # type: ignore[assignment]
-
-    device = SideBySide()
-    weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
-    kernel = _kernel(None, False)
-    kernel.subprocess_seconds = 7.0
-    assert _built(Packer(clock, kernel), weights, device).seconds == 100 * 5 + 7
-
-
 def test_what_another_process_did_is_part_of_the_cost(clock: Clock) -> None:
     device = RecordingDevice()
     weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
-    form = PackedArray(np.zeros((3, 4), np.float32), 30.0)
-    built = BuiltElsewhere({"form": form, "other": form}, 400.0, {})
+    form = np.zeros((3, 4), np.float32)
+    built = BuiltElsewhere({"form": form, "other": form}, 400.0)
     (variant,) = Packer(clock).variants(None, device)
     _, cost = build(Packer(clock), weights, None, variant, device, built)  # type: ignore[arg-type]
-    assert cost == BuildCost(432, False, 48) and clock.now == 2
+    assert cost == BuildCost(402, False, 48) and clock.now == 2
     # what the candidate did not ask for is dropped
-    packed = weights.form("other", lambda arrays: arrays["weight"])
-    assert packed.seconds == 0
+    made = []
+    weights.packed("other", lambda arrays: made.append(1) or arrays["weight"])
+    assert made
 
 
 def _measured(build_s: float | None, cached: bool) -> Measurement:

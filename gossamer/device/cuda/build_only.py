@@ -76,10 +76,10 @@ class BuildOnlyDevice(Device):
     def compile(self, source: KernelSource) -> BuiltKernel:
         if source not in self._kernels:
             architecture = source.built_for(self.architecture)
-            cubin = kernel_cache.cached(
+            cubin, from_cache = kernel_cache.cached(
                 nvrtc.key(source, architecture),
                 lambda: nvrtc.compile_cubin(source, architecture)[0])
-            self._kernels[source] = BuiltKernel(source, len(cubin))
+            self._kernels[source] = BuiltKernel(source, len(cubin), from_cache)
         return self._kernels[source]
 
     def assemble(self, key: Sequence[str],
@@ -87,16 +87,13 @@ class BuildOnlyDevice(Device):
         """Assembles the first program in this process, and at the same time each other program in a
         new process. Programs that share a key are so long that starting a process for each of them
         saves time."""
-        seconds = 0.0
-
         def build() -> bytes:
-            nonlocal seconds
             programs = generate()
-            built, seconds = nvjitlink.build_all(programs, self.architecture, one_here=True)
+            built = nvjitlink.build_all(programs, self.architecture, one_here=True)
             return cubins.joined([program.name for program in programs], built)
 
-        entry = kernel_cache.cached(nvjitlink.key(key, self.architecture), build)
-        return [BuiltKernel(cubins.source(name), len(cubin), seconds)
+        entry, from_cache = kernel_cache.cached(nvjitlink.key(key, self.architecture), build)
+        return [BuiltKernel(cubins.source(name), len(cubin), from_cache)
                 for name, cubin in cubins.separated(entry)]
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> AbsentBuffer:
@@ -165,6 +162,6 @@ class AbsentBuffer(Buffer):
 class BuiltKernel(Kernel):
     """A kernel that is in the disk cache, but not loaded."""
 
-    def __init__(self, source: KernelSource, code_bytes: int, seconds: float = 0.0) -> None:
+    def __init__(self, source: KernelSource, code_bytes: int, from_cache: bool) -> None:
         self.name, self.source, self.code_bytes = source.function, source, code_bytes
-        self.subprocess_seconds = seconds
+        self.from_cache = from_cache

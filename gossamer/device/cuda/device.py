@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from gossamer.device.base import Argument, Buffer, Device, Kernel
 from gossamer.device.checks import check_copy, check_transfer, out_of_memory
 from gossamer.device.cuda import cubins, dlpack, memory, nvjitlink, nvrtc
 from gossamer.device.cuda.build_only import BuildOnlyMaker
-from gossamer.device.cuda.compile_processes import CompileProcesses, process_count
 from gossamer.device.cuda.driver import (
     Current,
     DriverError,
@@ -37,10 +35,17 @@ from gossamer.device.cuda.recording import Recorder
 from gossamer.device.cuda.streams import CudaStream, SideStreams
 from gossamer.device.other_libraries import DeviceArray
 from gossamer.device.source import KernelSource
-from gossamer.errors import DeviceError, InputError, OutOfMemoryError
+from gossamer.errors import CompilerEndedError, DeviceError, InputError, OutOfMemoryError
+from gossamer.io.process_pool import NoProcessError, ProcessEndedError
 from gossamer.tensor import TensorSpec
 
 __all__ = ["CudaBuffer", "CudaDevice", "CudaGraph", "CudaKernel", "CudaStream", "count"]
+
+_HERE = 3
+"""The most kernels that this process compiles at the same time while other processes compile for
+it, a rule of thumb. NVRTC parses one kernel at a time in a process, which takes about 20 of the 150
+milliseconds in which a kernel is compiled: sixteen threads of one process mostly wait for one
+another."""
 
 
 class CudaDevice(Device):
@@ -67,7 +72,7 @@ class CudaDevice(Device):
         self.description = f"{name} ({self.architecture})"
         self.driver = driver_version()
         self._kernels: dict[KernelSource, Future[CudaKernel]] = {}
-        self._compilers: CompileProcesses | None = None
+        self._here = threading.Semaphore(_HERE)
         self._recorder = Recorder(self)
         self._of_thread = threading.local()
         self._pool = MemoryPool(self)
@@ -118,23 +123,6 @@ class CudaDevice(Device):
         return True
 
     @property
-    def seconds_elsewhere(self) -> float:
-        seconds: float = getattr(self._of_thread, "seconds_elsewhere", 0.0)
-        return seconds
-
-    @contextmanager
-    def compilers(self, processors: int) -> Iterator[None]:
-        if self._compilers is not None or not process_count(processors):
-            yield
-            return
-        self._compilers = started = CompileProcesses(processors)
-        try:
-            yield
-        finally:
-            self._compilers = None
-            started.end()
-
-    @property
     def toolkit(self) -> str:
         return f"NVRTC {nvrtc.version()}"
 
@@ -167,23 +155,17 @@ class CudaDevice(Device):
                  generate: Callable[[], Sequence[PtxProgram]]) -> list[CudaKernel]:
         """Returns the kernels, from the disk cache if possible. Otherwise assembles the programs at
         the same time, each in its own process."""
-        seconds = 0.0
-
         def build() -> bytes:
-            nonlocal seconds
             programs = generate()
-            built, seconds = nvjitlink.build_all(programs, self.architecture)
+            built = nvjitlink.build_all(programs, self.architecture)
             return cubins.joined([program.name for program in programs], built)
 
         def load(entry: bytes) -> list[CudaKernel]:
             return [CudaKernel(cubins.source(name), cubin, self)
                     for name, cubin in cubins.separated(entry)]
 
-        kernels = self._loaded(nvjitlink.key(key, self.architecture), build, load,
-                               "generated kernels")
-        for kernel in kernels:
-            kernel.subprocess_seconds = seconds
-        return kernels
+        return self._loaded(nvjitlink.key(key, self.architecture), build, load,
+                            "generated kernels")
 
     def _load(self, source: KernelSource) -> CudaKernel:
         architecture = source.built_for(self.architecture)
@@ -195,32 +177,46 @@ class CudaDevice(Device):
         return kernel
 
     def _compiled(self, source: KernelSource, architecture: str) -> bytes:
-        """Returns the cubin of a kernel. Within a `with device.compilers(...)` block another
-        process may compile the kernel."""
-        compilers = self._compilers
-        if compilers is None:
+        """Returns the cubin of a kernel. Where there are processes that compile, this process
+        compiles only a few kernels while all of these processes are busy. Raises CompilerEndedError
+        where the process that compiled the kernel has ended."""
+        pool = self.compilers
+        if pool is None:
             return nvrtc.compile_cubin(source, architecture)[0]
-        cubin, seconds = compilers.compile(source, architecture)
-        self._of_thread.seconds_elsewhere = self.seconds_elsewhere + seconds
-        return cubin
+        if not pool.has_idle and self._here.acquire(blocking=False):
+            try:
+                return nvrtc.compile_cubin(source, architecture)[0]
+            finally:
+                self._here.release()
+        try:
+            return bytes(pool.submit(
+                nvrtc.compile_cubin, source, architecture,
+                what=f"compiled {source.function} of {source.path.name}").result()[0])
+        except ProcessEndedError as ended:
+            raise CompilerEndedError(ended) from None
+        except (NoProcessError, CancelledError):
+            return nvrtc.compile_cubin(source, architecture)[0]
 
     def _loaded(self, key: Sequence[str], build: Callable[[], bytes],
                 load: Callable[[bytes], list[CudaKernel]], what: str) -> list[CudaKernel]:
         """Returns the kernels that `load` makes of an entry of the kernel cache. `build` makes the
         entry where it is missing or cannot be loaded. what: names the kernels, for the error."""
+        def loaded() -> list[CudaKernel]:
+            entry, from_cache = kernel_cache.cached(key, build)
+            kernels = load(entry)
+            for kernel in kernels:
+                kernel.from_cache = from_cache
+            return kernels
+
         try:
-            kernels = load(kernel_cache.cached(key, build))
+            return loaded()
         except DriverError:
             # the entry is intact but cannot be loaded
             kernel_cache.forget(key)
-            try:
-                kernels = load(kernel_cache.cached(key, build))
-            except DriverError as error:
-                raise device_error(f"{self.name} cannot load {what}", error) from None
-        from_cache = not kernel_cache.was_built(key)
-        for kernel in kernels:
-            kernel.from_cache = from_cache
-        return kernels
+        try:
+            return loaded()
+        except DriverError as error:
+            raise device_error(f"{self.name} cannot load {what}", error) from None
 
     def empty(self, nbytes: int, purpose: str, stream: Any = None) -> CudaBuffer:
         with self.current():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -43,25 +42,18 @@ def build(program: PtxProgram, architecture: str, *, apart: bool = False
 
 
 def build_all(programs: Sequence[PtxProgram], architecture: str, *, one_here: bool = False
-              ) -> tuple[list[bytes], float]:
+              ) -> list[bytes]:
     """Returns the cubins of programs that are assembled at the same time, each in a process of its
-    own, and the seconds that the slowest of these processes took.
+    own.
 
     one_here: whether the first program is assembled in this process instead.
     Raises CompileError with the assembler's log.
     """
-    seconds = [0.0]
-
     def assembled(index: int) -> bytes:
-        apart = index > 0 or not one_here
-        start = time.perf_counter()
-        cubin, _ = build(programs[index], architecture, apart=apart)
-        if apart:
-            seconds.append(time.perf_counter() - start)
-        return cubin
+        return build(programs[index], architecture, apart=index > 0 or not one_here)[0]
 
     with ThreadPoolExecutor(max(len(programs), 1)) as pool:
-        return list(pool.map(assembled, range(len(programs)))), max(seconds)
+        return list(pool.map(assembled, range(len(programs))))
 
 
 def _heading(architecture: str) -> str:

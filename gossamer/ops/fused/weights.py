@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gossamer.ops.weights import Pack, Packed, Weights
+from gossamer.device.base import Buffer
+from gossamer.ops.weights import Pack, Weights
 
 
 class RenamedWeights(Weights):
@@ -26,8 +27,8 @@ class RenamedWeights(Weights):
         """Hash of the constants."""
         return self._weights.digest
 
-    def form(self, key: str, pack: Pack) -> Packed:
-        return self._weights.form(key, lambda arrays: pack(_renamed(arrays, self._names)))
+    def packed(self, key: str, pack: Pack) -> Buffer:
+        return self._weights.packed(key, lambda arrays: pack(_renamed(arrays, self._names)))
 
 
 def _renamed(arrays: Mapping[str, np.ndarray], names: Mapping[str, str]) -> dict[str, np.ndarray]:

@@ -43,7 +43,9 @@ class Report:
     - precision: the precision of the step; EXACT for exact products of signs.
     - form: a LayerForm as a dict; None where the step is no convolution or product with weights.
     - rejected: for each other algorithm why it was not taken.
-    - build_s: seconds to pack weights and to generate and compile kernels; None if not known.
+    - build_s: seconds to pack weights and to generate and compile kernels, by the clock; where
+    several layers are built at the same time, waiting for one another is part of each one's
+    seconds. None if not known.
     - build_when: "measured" where build_s was measured with the candidates, "now" where it was
     measured for this plan; None if not known.
     - build_cached: whether a kernel was in the disk cache; None if not known.
@@ -100,8 +102,9 @@ class Report:
 
     @property
     def build_s(self) -> float | None:
-        """Seconds that preparing the layers took, summed over the layers whose seconds are known;
-        None where the seconds of no layer are known."""
+        """Seconds that preparing the layers took, summed over the layers whose seconds are known,
+        although layers may have been prepared at the same time; None where the seconds of no layer
+        are known."""
         known = [row["build_s"] for row in self.rows if row["build_s"] is not None]
         return sum(known) if known else None
 

@@ -4,20 +4,20 @@ the device."""
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gossamer.device import kernel_cache
 from gossamer.device.base import Buffer, Device
 from gossamer.device.optional import NeedsDeviceError
 from gossamer.errors import first_line
 from gossamer.io.process_pool import NoProcessError
 from gossamer.ops.algorithm import Algorithm, Problem, Variant
 from gossamer.ops.lru_cache import LruCache
-from gossamer.ops.weights import Pack, Packed, PackedArray, Weights, build_clock
+from gossamer.ops.weights import Pack, Weights
 from gossamer.plan import prepare
 from gossamer.plan.prepare import BuiltElsewhere
 
@@ -38,27 +38,22 @@ class KeptWeights(Weights):
                  digest: str) -> None:
         super().__init__(arrays, device, layer)
         self.digest = digest
-        self.kept: dict[str, tuple[Packed, PackedArray | None]] = {}
+        self.kept: dict[str, tuple[Buffer, np.ndarray | None]] = {}
 
-    def form(self, key: str, pack: Pack) -> Packed:
+    def packed(self, key: str, pack: Pack) -> Buffer:
         if key not in self.kept:
-            self.kept[key] = self._made(pack)
+            result = pack(self.arrays)
+            if isinstance(result, Buffer):
+                self.kept[key] = result, None
+            else:
+                array = np.ascontiguousarray(result)
+                self.kept[key] = self._device.upload(array, f"weights of {self.layer}"), array
         return self.kept[key][0]
-
-    def _made(self, pack: Pack) -> tuple[Packed, PackedArray | None]:
-        start = build_clock(self._device)
-        result = pack(self.arrays)
-        if isinstance(result, Buffer):
-            return Packed(result, build_clock(self._device) - start), None
-        array = np.ascontiguousarray(result)
-        seconds = build_clock(self._device) - start
-        buffer = self._device.upload(array, f"weights of {self.layer}")
-        return Packed(buffer, seconds), PackedArray(array, seconds)
 
     @property
     def host_bytes(self) -> int:
         """Bytes of the constants and of their packed forms in this process."""
-        forms = [form.array for _, form in self.kept.values() if form is not None]
+        forms = [array for _, array in self.kept.values() if array is not None]
         return sum(array.nbytes for array in (*self.arrays.values(), *forms))
 
 
@@ -68,8 +63,10 @@ not build for another process."""
 _weights: LruCache[KeptWeights] = LruCache(MOST_BYTES, lambda weights: weights.host_bytes)
 
 
-def start(make_device: Callable[[], Device]) -> None:
-    """Makes the device for which this process builds from now on."""
+def start(make_device: Callable[[], Device], nice: int) -> None:
+    """Makes the device for which this process builds from now on. nice: the number that is added to
+    the niceness of this process."""
+    os.nice(nice)
     np.seterr(all="ignore")
     warnings.simplefilter("ignore")
     _devices[:] = [make_device()]
@@ -86,17 +83,15 @@ def build(algorithm: Algorithm, problem: Problem, variant: Variant, layer: str, 
         _, cost = prepare.build(algorithm, weights, problem, variant, device)
     except NeedsDeviceError as error:
         raise NoProcessError(str(error)) from None
-    used = {key: weights.kept[key] for key in cost.forms}
-    forms = {key: array for key, (_, array) in used.items() if array is not None}
-    seconds = cost.seconds - sum(packed.seconds for packed, _ in used.values())
-    return BuiltElsewhere(forms, max(seconds, 0.0), kernel_cache.hand_over())
+    forms = {key: array for key in cost.forms if (array := weights.kept[key][1]) is not None}
+    return BuiltElsewhere(forms, cost.seconds, cost.from_cache)
 
 
 def work(function: Callable[[Device], object]) -> BuiltElsewhere:
     """Calls a function with the device. Raises NoProcessError where the function fails."""
-    start = time.process_time()
+    start = time.perf_counter()
     try:
         function(*_devices)
     except Exception as error:
         raise NoProcessError(f"a process that builds failed: {first_line(error)}") from None
-    return BuiltElsewhere({}, time.process_time() - start, kernel_cache.hand_over())
+    return BuiltElsewhere({}, time.perf_counter() - start)

@@ -7,11 +7,9 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 
 from gossamer.device.base import Device
-from gossamer.device.host import processors
 from gossamer.measure import Timing, scatter_notice
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem
 from gossamer.ops.host_threads import ALL, Threads
@@ -92,7 +90,6 @@ class Tuner:
         self._memories: dict[str, CandidateMemory] = {}
         self._estimates: dict[str, Estimates] = {}
         self._workers = WorkerPools()
-        self._compilers = ExitStack()
         self._knows_rates = False
         self._note = note
         self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
@@ -145,7 +142,6 @@ class Tuner:
         layers. Only libraries that answer slowly are asked, and only where the device can build
         several candidates at the same time. The device's rates are measured first, since they
         decide the order in which variants are listed."""
-        self._compilers.enter_context(self.device.compilers(processors()))
         self._know_rates(device)
         self.space.ask(layers, device, self._workers)
 
@@ -254,8 +250,6 @@ class Tuner:
     def release(self) -> None:
         """Frees the memory that holds inputs and outputs of the layers to be measured, and ends the
         processes that build."""
-        # compilers are closed first: a second interrupt may end the wait for the workers
-        self._compilers.close()
         self._workers.close()
         for memory in self._memories.values():
             memory.release()

@@ -24,26 +24,41 @@ _MOST_ON_DEVICE, _MEMORY_EACH = 5, 2**33
 _MOST = 32
 """The most processes that build without the device. This many processes build candidates at least
 as fast as one device times them, and each process takes a few hundred megabytes of host memory."""
+_FEWEST = 6
+"""The fewest processors for which a pool is started that only compiles kernels, a rule of thumb:
+few threads of one process seldom wait for one another in NVRTC."""
+_NICE = 5
+"""The number that is added to the niceness of processes that build without the device, so that they
+do not delay this process, which times candidates at the same time."""
 
 
 class BuildWorkers(ProcessPool):
     """Processes that build candidates for this process: they pack weights and compile kernels, or
     let a vendor's library use the device; see ProcessPool. Kernels come back through the kernel
-    cache, and packed forms with the results.
+    cache on disk, and packed forms with the results.
 
     device: the device for which candidates are built.
     count: number of processes.
     on_device: whether the processes open the device itself, for the libraries of vendors. If
-    not, they open the device that the function `device.build_only` makes.
+    not, they open the device that the function `device.build_only` makes, and are the `compilers`
+    of the device until they are ended.
     """
 
     def __init__(self, device: Device, count: int, *, on_device: bool = False) -> None:
         make_device = functools.partial(find, device.name) if on_device else device.build_only
         assert make_device is not None
         super().__init__(count, "process that builds candidates",
-                         functools.partial(build_tasks.start, make_device), variables=_ONE_THREAD)
+                         functools.partial(build_tasks.start, make_device,
+                                           0 if on_device else _NICE), variables=_ONE_THREAD)
         self._device = device
         self._on_device = on_device
+        if not on_device:
+            device.compilers = self
+
+    def end(self) -> None:
+        if self._device.compilers is self:
+            self._device.compilers = None
+        super().end()
 
     def build(self, algorithm: Algorithm, problem: Problem, variant: Variant,
               weights: Weights) -> Future[BuiltElsewhere]:
@@ -54,7 +69,8 @@ class BuildWorkers(ProcessPool):
         that waits can be cancelled. The future's exception is NoProcessError where no process
         builds the candidate, so that the caller has to build it; ProcessEndedError where the
         process ended while it built; or the error with which building failed. This function raises
-        NoProcessError itself where the algorithm leaves nothing to other processes.
+        NoProcessError itself where the algorithm leaves nothing to other processes, or where
+        kernels would be lost because the cache cannot be written.
         """
         candidate = f"{algorithm.name} {variant.config_text} for layer {weights.layer}"
         if self._on_device:
@@ -62,9 +78,11 @@ class BuildWorkers(ProcessPool):
             if work is None:
                 raise NoProcessError(f"{algorithm.name} leaves nothing to other processes")
             return self.do(work, candidate)
+        if kernel_cache.has_unwritten():
+            raise NoProcessError("the kernel cache cannot be written")
         return self.submit(
             build_tasks.build, algorithm, problem, variant, weights.layer, weights.digest,
-            what=f"built {candidate}", on_demand=weights.arrays, then=_received)
+            what=f"built {candidate}", on_demand=weights.arrays)
 
     def do(self, work: Callable[[Device], object], what: str) -> Future[BuiltElsewhere]:
         """Returns the future of work that a process with the device open does, such as the work
@@ -74,20 +92,13 @@ class BuildWorkers(ProcessPool):
         NoProcessError where no process does the work or the work fails.
         """
         assert self._on_device
-        return self.submit(build_tasks.work, work, what=f"was asked for {what}",
-                           then=_received)
-
-
-def _received(built: BuiltElsewhere) -> BuiltElsewhere:
-    """Takes over the kernels that a process has built."""
-    kernel_cache.adopt(built.kernels)
-    return built
+        return self.submit(build_tasks.work, work, what=f"was asked for {what}")
 
 
 class WorkerPools:
     """Two pools of processes that build candidates. The processes of one pool open the device and
-    build candidates of vendors' libraries. The processes of the other pool build candidates that
-    skip zeros, and do not open the device.
+    build candidates of vendors' libraries. The processes of the other pool do not open the device:
+    they build candidates that skip zeros, and compile kernels of other candidates.
 
     pools: the pools that were started, by whether they are for vendors' libraries.
     """
@@ -101,7 +112,7 @@ class WorkerPools:
         if device.build_only is None or processors() == 1:
             return
         kinds = {bool(algorithm.vendor) for algorithm in algorithms
-                 if not algorithm.dense or algorithm.vendor}
+                 if algorithm.vendor or not algorithm.dense or processors() >= _FEWEST}
         on_device = min(_MOST_ON_DEVICE, processors() - 1,
                         device.limits.memory_bytes // _MEMORY_EACH)
         for is_vendor in kinds - self.pools.keys():
@@ -117,6 +128,8 @@ class WorkerPools:
 
     def close(self) -> None:
         """Ends the processes, and waits until they have ended."""
+        # an interrupt that ends the wait must not leave processes of the other pool behind
+        self.end()
         for workers in self.pools.values():
             workers.close()
         self.pools.clear()

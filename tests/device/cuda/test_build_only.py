@@ -16,7 +16,7 @@ from gossamer.device import base, kernel_cache
 from gossamer.device.base import Device
 from gossamer.device.optional import NeedsDeviceError
 from gossamer.device.source import KernelSource
-from gossamer.errors import CompileError
+from gossamer.errors import CompileError, GossamerWarning
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.gemm.problem import GemmProblem
@@ -43,7 +43,6 @@ PROGRAMS = [ptx.PtxProgram(name, f".visible .entry {name}() {{ exit; }}") for na
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(kernel_cache, "_unwritten", OrderedDict())
-    monkeypatch.setattr(kernel_cache, "_built", set())
     return tmp_path / "cache"
 
 
@@ -70,12 +69,6 @@ def nothing(*arguments: Any, **options: Any) -> Any:
     raise AssertionError("nothing is left to build")
 
 
-def elsewhere() -> dict[str, bytes | None]:
-    """Makes this process forget what it built, as another process that did so would hand it over,
-    and returns that."""
-    return kernel_cache.hand_over()
-
-
 def test_it_is_the_device_but_for_running(real: Any) -> None:
     made = pickle.loads(pickle.dumps(real.build_only))()
     for name in ("name", "api", "index", "description", "driver", "chip", "architecture", "limits",
@@ -87,7 +80,6 @@ def test_it_is_the_device_but_for_running(real: Any) -> None:
 
 def test_what_it_compiles_is_found(real: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     built = MAKER().compile(SOURCE)
-    elsewhere()
     monkeypatch.setattr(nvrtc, "compile_cubin", nothing)
     kernel = real.compile(SOURCE)
     assert kernel.cubin[:4] == b"\x7fELF"
@@ -102,38 +94,33 @@ def test_what_it_assembles_is_found(real: Any, monkeypatch: pytest.MonkeyPatch) 
     assert [kernel.name for kernel in kernels] == [kernel.name for kernel in built] == ["a", "b"]
     assert all(kernel.cubin[:4] == b"\x7fELF" for kernel in kernels)
     assert [kernel.code_bytes for kernel in kernels] == [kernel.code_bytes for kernel in built]
-    assert all(kernel.subprocess_seconds == 0 for kernel in kernels)
 
 
 def test_the_device_assembles_what_is_missing_in_processes(real: Any) -> None:
     kernels = real.assemble(("two programs",), lambda: PROGRAMS)
-    assert all(kernel.subprocess_seconds > 0 and not kernel.from_cache for kernel in kernels)
+    assert not any(kernel.from_cache for kernel in kernels)
     assert [kernel.name for kernel in MAKER().assemble(("two programs",), nothing)] == ["a", "b"]
     again = real.assemble(("two programs",), nothing)
-    assert all(kernel.subprocess_seconds == 0 and kernel.from_cache for kernel in again)
+    assert all(kernel.from_cache for kernel in again)
     with pytest.raises(AssertionError, match="nothing is left"):
         real.assemble(("two other programs",), nothing)
 
 
-def test_what_another_process_built_just_now_is_not_from_the_cache(real: Any) -> None:
-    MAKER().compile(SOURCE)
-    entries = elsewhere()
-    assert list(entries.values()) == [None]
-    kernel_cache.adopt(entries)
-    assert not real.compile(SOURCE).from_cache
-    real._kernels.clear()
-    assert real.compile(SOURCE).from_cache
+def test_it_tells_what_was_in_the_cache() -> None:
+    for is_there in (False, True):
+        device = MAKER()
+        kernels = device.compile(SOURCE), *device.assemble(("two programs",), lambda: PROGRAMS)
+        assert [kernel.from_cache for kernel in kernels] == [is_there] * 3
 
 
-def test_kernels_come_back_where_the_folder_cannot_be_written(
+def test_it_compiles_where_the_folder_cannot_be_written(
         real: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.write_text("a file where the folder should be")
-    monkeypatch.setattr(kernel_cache, "_warned", {folder / "kernels"})
-    MAKER().compile(SOURCE)
-    entries = elsewhere()
-    assert not kernel_cache._unwritten
-    kernel_cache.adopt(entries)
-    monkeypatch.setattr(nvrtc, "compile_cubin", nothing)
+    monkeypatch.setattr(kernel_cache, "_warned", set())
+    with pytest.warns(GossamerWarning, match="cannot be written"):
+        MAKER().compile(SOURCE)
+    # as in another process, which has not the memory of the one above
+    kernel_cache._unwritten.clear()
     kernel = real.compile(SOURCE)
     assert kernel.cubin[:4] == b"\x7fELF" and not kernel.from_cache
 

@@ -19,7 +19,6 @@ from tests.recorded.outcomes import outcome
 pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
 
 from gossamer.device.cuda import (
-    compile_processes,
     cubins,
     device,
     dlpack,
@@ -175,8 +174,6 @@ def test_limits_of_devices(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) 
         entered(order)
         found[f"contexts {order}"] = f"{calls} {now}"
         calls.clear()
-    for processors in (0, 1, 5, 6, 7, 50, 51, 52, 100):
-        found[f"processes {processors}"] = str(compile_processes.process_count(processors))
     made = itertools.count()
     side = streams.SideStreams(lambda: next(made))
     found["side streams"] = str([side.beside(handle, count) for handle, count in (
@@ -320,8 +317,8 @@ def test_ptx(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
         text.encode()[::-1], "apart"))
     programs = [ptx.PtxProgram("n", str(index)) for index in range(4)]
     for count, one_here in itertools.product(range(5), (False, True)):
-        made, seconds = nvjitlink.build_all(programs[:count], "sm_90", one_here=one_here)
-        found[f"built {count} {one_here}"] = f"{len(made)} {digest(made)} {seconds >= 0}"
+        made = nvjitlink.build_all(programs[:count], "sm_90", one_here=one_here)
+        found[f"built {count} {one_here}"] = f"{len(made)} {digest(made)}"
     monkeypatch.undo()
     for code_, output, errors in ((0, ("a", "b"), b""), (0, "text", b""), (1, None, b"x\nlast"),
                                   (1, None, b""), (-9, None, b""), (-9, None, b"killed")):

@@ -45,7 +45,7 @@ def test_opening(recorded: Recorded, fake: FakeDriver) -> None:
             maker = made.build_only
             return (f"{made.name} {made.description} {made.driver.partition(', driver')[0]} "
                     f"{made.chip} {made._launches_early} {made.architecture} "
-                    f"{made.seconds_elsewhere} {maker.index} {maker.architecture} {maker.chip} "
+                    f"{maker.index} {maker.architecture} {maker.chip} "
                     f"{made.builds_side_by_side} {made.assembles_ptx} {made.runs_cuda_libraries} "
                     f"{made.locks_pages}")
 

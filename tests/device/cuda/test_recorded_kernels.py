@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from tests.recorded.outcomes import outcome
 
 pytest.importorskip("gossamer.device.cuda.device", exc_type=ImportError)
 
-from gossamer.device.cuda import build_only, compile_processes, dlpack, memory, nvjitlink, nvrtc
+from gossamer.device.cuda import build_only, dlpack, memory, nvjitlink, nvrtc
 from gossamer.device.cuda.ptx import PtxProgram
 from gossamer.io.process_pool import NoProcessError, ProcessEndedError
 from tests.device.cuda.fake_driver import FAILURE, LOST, SUCCESS, FakeDriver
@@ -82,8 +82,8 @@ def test_kernels(recorded: Recorded, fake: FakeDriver, made: Any, tmp_path: Path
         def assembled(place: Any = place, count: int = count) -> str:
             kernels = place.assemble([f"{place is made} {count}"], lambda: [
                 PtxProgram(f"p{index}", "") for index in range(count)])
-            return " ".join(f"{kernel.name} {kernel.code_bytes} {kernel.subprocess_seconds > 0} "
-                            f"{kernel.from_cache}" for kernel in kernels)
+            return " ".join(f"{kernel.name} {kernel.code_bytes} {kernel.from_cache}"
+                            for kernel in kernels)
 
         for turn in range(2):
             text = outcome(assembled)
@@ -117,9 +117,6 @@ def test_compilers(recorded: Recorded, fake: FakeDriver, made: Any, tmp_path: Pa
 
         has_idle = True
 
-        def __init__(self, count: int, kind: str, initializer: Callable[[], object]) -> None:
-            fake.calls.append(f"pool {count}")
-
         def submit(self, function: Any, *arguments: Any, what: str) -> Any:
             fake.calls.append(what)
             answer = answers.pop()
@@ -131,31 +128,17 @@ def test_compilers(recorded: Recorded, fake: FakeDriver, made: Any, tmp_path: Pa
 
             return SimpleNamespace(result=result)
 
-        def end(self) -> None:
-            fake.calls.append("end")
-
-    monkeypatch.setattr(compile_processes, "ProcessPool", Pool)
     monkeypatch.setattr(nvrtc, "compile_cubin", lambda source, architecture: (
         fake.calls.append(f"here {architecture}") or (b"here", None)))
     source = source_of(tmp_path)
-    for processors, idle, here, answer in itertools.product(
-            (0, 5, 6, 7, 60), (False, True), (0, 1),
-            ((b"there", 2.0), ProcessEndedError("ended"), NoProcessError("none"))):
-        Pool.has_idle = idle
+    for pool, idle, here, answer in itertools.product(
+            (None, Pool()), (False, True), (0, 1),
+            ((b"there", None), ProcessEndedError("ended"), NoProcessError("none"))):
+        made.compilers, Pool.has_idle, made._here = pool, idle, threading.Semaphore(here)
         answers[:] = [answer] * 2
-        made._of_thread.__dict__.clear()
-
-        def compiled(processors: int = processors, here: int = here) -> Any:
-            with made.compilers(processors):
-                if made._compilers is not None:
-                    for _ in range(0 if here else 3):
-                        made._compilers._here.acquire(blocking=False)
-                with made.compilers(processors):
-                    return made._compiled(source, "sm_90"), made._compiled(source, "sm_90")
-
-        text = outcome(compiled, text=str)
-        found[f"{processors} {idle} {here} {type(answer).__name__}"] = (
-            f"{text} {made.seconds_elsewhere} {made._compilers}" + fake.taken())
+        text = outcome(lambda: [made._compiled(source, "sm_90") for _ in range(2)], text=str)
+        found[f"{pool is not None} {idle} {here} {type(answer).__name__}"] = (
+            f"{text} {made._here._value}" + fake.taken())
     recorded("cuda_compilers", found)
 
 

@@ -139,19 +139,16 @@ class _Clock:
     def perf_counter(self) -> float:
         return self.now
 
-    def thread_time(self) -> float:
-        return 10 * self.now
-
 
 def _cost(seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
     """Returns the cost of preparing a drawn variant: kernels, packed forms and other buffers."""
     rng, clock = random.Random(seed), _Clock()
-    monkeypatch.setattr("gossamer.ops.weights.time", clock)
+    monkeypatch.setattr("gossamer.plan.prepare.time", clock)
     device = _Device(side=rng.random() < 0.5, compiles=seed % 2 > 0)
     weights = Weights({"weight": np.zeros((3, 4), np.float32)}, device, "layer")
     kernels: list[Any] = [SimpleNamespace(
-        code_bytes=rng.choice((None, 0, 100, 1000)), from_cache=rng.random() < 0.3,
-        subprocess_seconds=rng.choice((0.0, 2.0, 5.0))) for _ in range(rng.choice((0, 1, 3)))]
+        code_bytes=rng.choice((None, 0, 100, 1000)), from_cache=rng.random() < 0.3)
+        for _ in range(rng.choice((0, 1, 3)))]
     tables = [device.empty(size, "table") for size in (16, 32)]
 
     def prepared(watched: Weights, problem: Any, variant: Variant, on: Any) -> State:
@@ -167,7 +164,7 @@ def _cost(seed: int, monkeypatch: pytest.MonkeyPatch) -> str:
         return State(problem, variant, on, launches)
 
     algorithm: Any = SimpleNamespace(prepare=prepared)
-    elsewhere = BuiltElsewhere({}, 100.0, {}) if rng.random() < 0.3 else None
+    elsewhere = BuiltElsewhere({}, 100.0, rng.random() < 0.5) if rng.random() < 0.3 else None
     texts = []
     for _ in range(2):
         state, cost = build(algorithm, weights, None, Variant((), (), ()),  # type: ignore[arg-type]

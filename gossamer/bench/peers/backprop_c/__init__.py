@@ -179,7 +179,7 @@ def library() -> ctypes.CDLL:
 
         texts = [path.read_text() for path in (*sources, *sorted(_FOLDER.glob("*.h")))]
         target.write_bytes(cached(
-            ["backprop_c", compiler(), find("host").description, *command, *texts], build))
+            ["backprop_c", compiler(), find("host").description, *command, *texts], build)[0])
         code = ctypes.CDLL(str(target))
     code.begin_networks.restype = ctypes.c_void_p
     for name in ("end_networks", "read_networks"):
