@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-_MODULES = ("plan.tune.search", "plan.tune.tuner", "plan.tune.profile", "ops.weights")
+_MODULES = ("plan.tune.search", "plan.tune.tuner", "plan.tune.profile", "plan.prepare")
 """The modules whose clock is simulated, behind `gossamer.`."""
 
 
