@@ -222,7 +222,6 @@ class Attempt:
     is_last: whether a layer has no other candidate that works, so that this candidate is measured
         in any case.
     is_more: whether the config comes after the first configs of the effort.
-    before: an earlier result that does not suffice, such as one with too few samples.
     measured: the result.
     may_differ: whether the result may be different next time, so that the result is not stored.
     kernels: the kernels of the candidate that are known before it is built.
@@ -240,7 +239,6 @@ class Attempt:
     is_required: bool = False
     is_last: bool = False
     is_more: bool = False
-    before: Measurement | None = None
     measured: Measurement | None = None
     may_differ: bool = False
     kernels: tuple[KernelSource, ...] = ()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gossamer.device.base import Device
@@ -80,8 +80,6 @@ class Search:
                  is_over: Callable[[], bool] = lambda: False,
                  begun: Callable[[Sequence[Attempt]], None] = lambda attempts: None,
                  progress: Callable[[Progress], None] = lambda progress: None) -> None:
-        self.skips: dict[Attempt, Skip] = {}
-        """The attempts that were left out, each with the reason."""
         self.measured = 0
         """Number of candidates that were measured."""
         self.reused = 0
@@ -107,6 +105,12 @@ class Search:
         self._later: dict[CandidateGroup, list[Attempt]] = {}
         """The attempts that wait until other attempts are measured, by their groups."""
         self._start = self._stored = time.monotonic()
+
+    @property
+    def not_tried(self) -> int:
+        """Number of candidates that were left out."""
+        return sum(attempt.measured is not None and attempt.measured.not_tried
+                   for group in self._groups.values() for attempt in group.attempts.values())
 
     def run(self, requests: Iterable[Sequence[MeasurementRequest]],
             others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
@@ -168,7 +172,8 @@ class Search:
         measured."""
         if self._is_over():
             # builds that the plan can do without are given up
-            self.skips |= dict.fromkeys(self._builds.give_up_optional(), ENDED)
+            for attempt in self._builds.give_up_optional():
+                self._leave_out(attempt, ENDED)
         self._begin()
         if (done := self._builds.done()) is None:
             return self._sampler.sample_settled(self._is_over())
@@ -183,13 +188,18 @@ class Search:
             if skip is None:
                 self._builds.begin(attempt)
             else:
-                self.skips[attempt] = skip
+                self._leave_out(attempt, skip)
+
+    def _leave_out(self, attempt: Attempt, skip: Skip) -> None:
+        attempt.measured = Measurement.of(attempt.algorithm, attempt.variant, not_tried=True,
+                                          failure=_NOT_TRIED + skip.reason, search=self._key)
+        attempt.may_differ = not skip.is_final
 
     def _try(self, attempt: Attempt, built: Future[BuiltCandidate]) -> None:
         """Measures a candidate that is built, unless times measured meanwhile show that it is
         useless."""
         if (skip := self._ranking.skip(attempt)) is not None:
-            self.skips[attempt] = skip
+            self._leave_out(attempt, skip)
         else:
             self._sampler.try_(attempt, built)
             self.measured += 1
@@ -298,11 +308,10 @@ class Search:
         of_process = self._results.of(group.problem, self._device)
         missing = []
         for attempt in attempts:
-            attempt.before = known.get(attempt.key)
-            if not self._suffices(attempt.before, group):
-                missing.append(attempt)
+            if self._suffices(stored := known.get(attempt.key), group):
+                attempt.measured = stored
             else:
-                attempt.measured = attempt.before
+                missing.append(attempt)
         best_us = min((attempt.time_us for attempt in group.attempts.values()
                        if attempt.time_us is not None), default=math.inf)
         for attempt in attempts:
@@ -312,10 +321,7 @@ class Search:
                 attempt.measured = None
                 missing.append(attempt)
             elif attempt.measured is not None:
-                if attempt.measured.not_tried:
-                    self.skips[attempt] = Skip(
-                        (attempt.measured.failure or "").removeprefix(_NOT_TRIED))
-                elif attempt.key not in of_process:
+                if not attempt.measured.not_tried and attempt.key not in of_process:
                     self.reused += 1
                 self._results.keep(group.problem, self._device, [attempt.measured], on_disk=False)
         group.update()
@@ -365,8 +371,7 @@ class Search:
                     attempt.variant.precision))] = None
         for attempt in instead:
             attempt.is_required = attempt.is_last = True
-            attempt.measured = None
-            self.skips.pop(attempt, None)
+            attempt.measured, attempt.may_differ = None, False
         return list(instead)
 
     def _store(self) -> None:
@@ -375,28 +380,8 @@ class Search:
         with self._profile.stage(STORING):
             for group in self._groups.values():
                 known = self._results.of(group.problem, self._device)
-                fresh: dict[bool, list[Measurement]] = {True: [], False: []}
-                for key, attempt in group.attempts.items():
-                    result, skip = attempt.measured, self.skips.get(attempt)
-                    if result is None and skip is not None:
-                        result = self._left_out(attempt, skip)
-                    if result is None:
-                        continue
-                    result = _with_first_build(result, attempt.before)
-                    if result != known.get(key):
-                        is_final = skip.is_final if skip else not attempt.may_differ
-                        fresh[is_final].append(result)
-                for on_disk, measured in fresh.items():
-                    self._results.keep(group.problem, self._device, measured, on_disk=on_disk)
-
-    def _left_out(self, attempt: Attempt, skip: Skip) -> Measurement:
-        return Measurement.of(attempt.algorithm, attempt.variant, not_tried=True,
-                              failure=_NOT_TRIED + skip.reason, search=self._key)
-
-
-def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:
-    """Returns a measurement with the build time of an earlier measurement, where the earlier
-    measurement was made before the kernels were in the cache."""
-    if before is None or before.build_s is None or before.build_cached or not fresh.build_cached:
-        return fresh
-    return replace(fresh, build_s=before.build_s, build_cached=False)
+                for may_differ in (False, True):
+                    self._results.keep(group.problem, self._device, [
+                        attempt.measured for key, attempt in group.attempts.items()
+                        if attempt.measured is not None and attempt.measured != known.get(key)
+                        and attempt.may_differ == may_differ], on_disk=not may_differ)

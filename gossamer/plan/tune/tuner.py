@@ -194,7 +194,7 @@ class Tuner:
         finally:
             self.measured += search.measured
             self.reused += search.reused
-            self.not_tried += len(search.skips)
+            self.not_tried += search.not_tried
 
     def _announce(self, device: Device, attempts: Sequence[Attempt]) -> None:
         """Tells the user which attempts are to be measured, and starts the processes that build
