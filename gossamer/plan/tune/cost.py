@@ -107,12 +107,8 @@ class Ratios:
         """Remembers the ratio of a measured time to a time that was known before, if this ratio is
         the least of its key."""
         ratio = max(time_us, 1e-3) / max(known_us, 1e-3)
-        before = self._of.get(key)
-        if before is None or ratio < before:
-            if before is not None:
-                del self._sorted[bisect.bisect_left(self._sorted, before)]
-            self._of[key] = ratio
-            bisect.insort(self._sorted, ratio)
+        self._of[key] = min(ratio, self._of.get(key, math.inf))
+        self._sorted = sorted(self._of.values())
 
     def expected_us(self, known_us: float) -> float:
         """Returns the product of a time with the geometric mean of the ratios; the time itself
