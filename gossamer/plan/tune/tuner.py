@@ -37,8 +37,9 @@ from gossamer.plan.tune.workers import WorkerPools
 
 _FEW_TIMINGS = 10
 """The number of candidates that must be timed before a notice says how far the times scatter."""
-_RESERVED = 0.2
-"""The largest share of a budget that is reserved for the choice after the measurements."""
+_RESERVED, _RESERVED_S = 0.2, 5.0
+"""The share of a budget that is reserved for the choice after the measurements, and the most
+seconds of this share."""
 
 
 class Tuner:
@@ -82,7 +83,6 @@ class Tuner:
         self.profile = TuningProfile()
         self._budget_s = budget_s
         self._deadline = math.inf
-        self._begun: float | None = None
         self._is_stopped = False
         self._timings: list[Timing] = []
         self._progress = progress
@@ -104,8 +104,9 @@ class Tuner:
         previous plan: candidates that the fusions of that plan made useless may be of use now."""
         self._known.clear()
         self._results.start()
-        self._begun = time.monotonic()
-        self._deadline = math.inf if self._budget_s is None else self._begun + self._budget_s
+        if self._budget_s is not None:
+            self._deadline = time.monotonic() + self._budget_s - min(
+                _RESERVED * self._budget_s, _RESERVED_S)
 
     def stop(self) -> None:
         """Ends measuring for good, as soon as the candidates that a plan cannot do without are
@@ -114,7 +115,7 @@ class Tuner:
 
     @property
     def is_over(self) -> bool:
-        """Whether the budget is spent, or stop() was called."""
+        """Whether the budget is spent, but for the time of the choice, or stop() was called."""
         return self._is_stopped or time.monotonic() > self._deadline
 
     @property
@@ -199,20 +200,11 @@ class Tuner:
     def _announce(self, device: Device, attempts: Sequence[Attempt]) -> None:
         """Tells the user which attempts are to be measured, and starts the processes that build
         them."""
-        self._reserve()
         if attempts:
             layers = {times.name for attempt in attempts for times in attempt.group.layers}
             self._note(f"{counted(len(layers), 'layer')}: {counted(len(attempts), 'candidate')}")
             self._workers.start(device, {attempt.algorithm for attempt in attempts
                                          if not attempt.algorithm.vendor})
-
-    def _reserve(self) -> None:
-        """Reserves a part of the budget for the choice. Called when the first candidate is about to
-        be measured. The choice takes about as long as it took to list the candidates."""
-        if self._budget_s is not None and self._begun is not None:
-            listing_s = time.monotonic() - self._begun
-            self._deadline -= min(listing_s, _RESERVED * self._budget_s)
-        self._begun = None
 
     def _is_measured(self, request: MeasurementRequest) -> bool:
         """Returns whether this plan has a result of each candidate of a layer."""
