@@ -150,12 +150,10 @@ class Search:
     def _measure(self) -> None:
         """Measures the candidates that are left: first those in the ranking, then those that
         wait."""
-        while True:
+        while self._ranking or self._later or self._builds.attempts:
             if not self._ranking:
                 self._rank_settled()
-            if not self._step():
-                if not self._builds.attempts:
-                    break
+            if not self._step() and self._builds.attempts:
                 self._builds.wait()
         self._sampler.sample_left()
 
@@ -167,18 +165,16 @@ class Search:
             self._rank(self._later.pop(group))
 
     def _step(self) -> bool:
-        """Begins to build candidates. Then measures a candidate that is built; if there is none,
-        takes all samples of a group that has no candidate left to try. Returns whether anything was
-        measured."""
+        """Begins to build candidates. Then measures a candidate that is built. Returns whether a
+        candidate was built."""
         if self._is_over():
             # builds that the plan can do without are given up
             for attempt in self._builds.give_up_optional():
                 self._leave_out(attempt, ENDED)
         self._begin()
-        if (done := self._builds.done()) is None:
-            return self._sampler.sample_settled(self._is_over())
-        self._try(*done)
-        return True
+        if (done := self._builds.done()) is not None:
+            self._try(*done)
+        return done is not None
 
     def _begin(self) -> None:
         """Begins to build as many candidates as is of use."""
