@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,8 +48,8 @@ class LayerTimes:
     bounds: the results of bound() that still hold.
     tried: the number of candidates that have a time.
     parts: for a fusion, the times of its layers.
-    covered_by: for each layer or fusion with these times, the times of the larger fusions that
-        compute this layer or fusion together with other layers in one step.
+    covered_by: the times of the larger fusions that compute the layer or fusion together with other
+        layers in one step.
     """
 
     name: str
@@ -63,7 +62,7 @@ class LayerTimes:
     best_us: float = math.inf
     tried: int = 0
     parts: Sequence[LayerTimes] = ()
-    covered_by: list[Sequence[LayerTimes]] = field(default_factory=list)
+    covered_by: Sequence[LayerTimes] = ()
 
     @property
     def is_fusion(self) -> bool:
@@ -76,20 +75,12 @@ class LayerTimes:
         return sum(part.best_us for part in self.parts) if self.parts else math.inf
 
     @property
-    def is_covered(self) -> bool:
-        """Whether each layer or fusion that has these times is also computed by a larger fusion."""
-        return bool(self.covered_by) and all(self.covered_by)
-
-    @property
     def useful_share(self) -> float:
         """A factor of at most 1. If the best times of a layer, and of the other layers of its
         fusions, fall to this factor times their present values, the layers alone are as fast as the
-        fastest of the fusions. Where several layers have these times, the largest of their factors
-        counts. The factor is 1 for a layer without a faster fusion."""
-        if self.keeps_precisions or not self.covered_by:
-            return 1.0
-        return max(min((fusion._share for fusion in fusions), default=1.0)
-                   for fusions in self.covered_by)
+        fastest of the fusions. The factor is 1 for a layer without a faster fusion."""
+        return 1.0 if self.keeps_precisions else min(
+            (fusion._share for fusion in self.covered_by), default=1.0)
 
     @property
     def _share(self) -> float:
@@ -108,7 +99,7 @@ class LayerTimes:
         self.best_us = timed[0].time_us or 0.0 if timed else math.inf
         self.tried = len(timed)
         self.bounds.clear()
-        for fusion in itertools.chain.from_iterable(self.covered_by):
+        for fusion in self.covered_by:
             fusion.bounds.clear()
 
     def bound(self, attempt: Attempt, estimates: Estimates, *, likely: bool = False) -> float:
@@ -128,8 +119,7 @@ class LayerTimes:
         of these fusions has the times of a few candidates, the result is bound() itself. Fusions
         within larger fusions are tried last, when the layers have their times."""
         is_known = self.is_fusion or all(
-            part.tried >= _FEW for fusions in self.covered_by for fusion in fusions
-            for part in fusion.parts)
+            part.tried >= _FEW for fusion in self.covered_by for part in fusion.parts)
         share = self.useful_share if is_known else 1.0
         return self.bound(attempt, estimates) * share if share > _CLEARLY_FASTER else 0.0
 
@@ -187,7 +177,7 @@ class CandidateGroup:
             yield self.alike
         for layer in self.layers:
             yield from layer.groups
-            for fusion in itertools.chain.from_iterable(layer.covered_by):
+            for fusion in layer.covered_by:
                 yield from fusion.groups
 
     def update(self) -> None:

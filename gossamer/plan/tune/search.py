@@ -96,7 +96,9 @@ class Search:
                                 profile, timings)
         self._requests: list[MeasurementRequest] = []
         self._groups: dict[Problem, CandidateGroup] = {}
-        self._times: dict[Problem, LayerTimes] = {}
+        self._times: dict[tuple[str, Problem], LayerTimes] = {}
+        """The times by a layer's name and problem: conversions of one value to the same format have
+        the same name, whatever format they convert from."""
         self._attempts: list[Attempt] = []
         """The attempts for candidates without a stored measurement that suffices."""
         self._alike: dict[object, CandidateGroup] = {}
@@ -225,7 +227,7 @@ class Search:
         first: list[Attempt] = []
         for attempt in attempts:
             waits = attempt.is_more or attempt.group.alike is not None or all(
-                times.is_fusion and times.is_covered for times in attempt.group.layers)
+                times.is_fusion and times.covered_by for times in attempt.group.layers)
             (self._later.setdefault(attempt.group, []) if waits else first).append(attempt)
         self._rank(first)
 
@@ -244,7 +246,7 @@ class Search:
         for request in requests:
             self._requests.append(request)
             problem, is_first = request.problem, not request.layer.covers
-            times = self._times.setdefault(problem, LayerTimes(
+            times = self._times.setdefault((request.layer.name, problem), LayerTimes(
                 request.layer.name, keeps_precisions=self._space.keeps_precisions))
             for algorithm in request.algorithms:
                 timed = timed_problem(problem, algorithm)
@@ -277,25 +279,21 @@ class Search:
         """Sets the fields of LayerTimes that depend on other layers: is_inner, parts,
         covered_by."""
         inner = self._space.inner(self._requests, self._device)
-        outer = {request.problem for request in self._requests if request.layer.name not in inner}
-        times_of = {request.layer.name: self._times[request.problem] for request in self._requests}
-        covering: dict[str, list[Layer]] = {}
-        for request in self._requests:
-            parts = request.layer.covers
-            if parts and all(part in times_of for part in parts):
-                times_of[request.layer.name].parts = [times_of[part] for part in parts]
-                for part in parts:
-                    covering.setdefault(part, []).append(request.layer)
-        for problem, times in self._times.items():
-            times.is_inner = problem not in outer
-            times.covered_by.clear()
-            times.bounds.clear()
         layers = {request.layer.name: request.layer for request in self._requests}
-        for name, layer in layers.items() if covering else ():
-            own = set(layer.computes)
-            times_of[name].covered_by.append([
-                times_of[fusion.name] for fusion in covering.get(layer.computes[0], ())
-                if own < set(fusion.covers)])
+        times_of = {name: times for (name, _), times in self._times.items()}
+        covering: dict[str, list[Layer]] = {}
+        for name, layer in layers.items():
+            if layer.covers and all(part in times_of for part in layer.covers):
+                times_of[name].parts = [times_of[part] for part in layer.covers]
+                for part in layer.covers:
+                    covering.setdefault(part, []).append(layer)
+        for (name, _), times in self._times.items():
+            times.is_inner = name in inner
+            own = set(layers[name].computes)
+            times.covered_by = [times_of[fusion.name]
+                                for fusion in covering.get(layers[name].computes[0], ())
+                                if own < set(fusion.covers)]
+            times.bounds.clear()
 
     def _missing(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Returns the attempts of a group that have to be measured. The other attempts get the
