@@ -58,7 +58,7 @@ class LayerTimes:
     groups: list[CandidateGroup] = field(default_factory=list)
     begun_us: float = math.inf
     best: dict[_Kind, Attempt] = field(default_factory=dict)
-    bounds: dict[tuple[_Kind, bool], float] = field(default_factory=dict)
+    bounds: dict[_Kind, float] = field(default_factory=dict)
     best_us: float = math.inf
     tried: int = 0
     parts: Sequence[LayerTimes] = ()
@@ -102,15 +102,14 @@ class LayerTimes:
         for fusion in self.covered_by:
             fusion.bounds.clear()
 
-    def bound(self, attempt: Attempt, estimates: Estimates, *, likely: bool = False) -> float:
+    def bound(self, attempt: Attempt, estimates: Estimates) -> float:
         """Returns the time from which on an attempt is of no use. A known candidate can replace the
-        attempt at the cost of its own time plus the conversions between its formats and the
-        attempt's formats; the least of these costs is returned. For a fusion the bound is at most
-        _ALONE times the time of its layers alone. likely: whether conversions count with the time
-        that is expected of them, instead of the most time."""
-        key = (attempt.formats, attempt.variant.precision), likely
+        attempt at the cost of its own time plus the time that is expected of the conversions
+        between its formats and the attempt's formats; the least of these costs is returned. For a
+        fusion the bound is at most _ALONE times the time of its layers alone."""
+        key = attempt.formats, attempt.variant.precision
         if key not in self.bounds:
-            self.bounds[key] = self._bound(attempt, estimates, likely)
+            self.bounds[key] = self._bound(attempt, estimates)
         return self.bounds[key]
 
     def useful_us(self, attempt: Attempt, estimates: Estimates) -> float:
@@ -123,11 +122,10 @@ class LayerTimes:
         share = self.useful_share if is_known else 1.0
         return self.bound(attempt, estimates) * share if share > _CLEARLY_FASTER else 0.0
 
-    def _bound(self, attempt: Attempt, estimates: Estimates, likely: bool) -> float:
-        conversion_us = estimates.likely_conversion_us if likely else estimates.conversion_us
+    def _bound(self, attempt: Attempt, estimates: Estimates) -> float:
         rank = PRECISIONS.index(attempt.variant.precision)
         return min(_ALONE * self.parts_us, min(((known.time_us or 0.0) + sum(
-            conversion_us(spec, other) for spec, other, mine, theirs in zip(
+            estimates.conversion_us(spec, other) for spec, other, mine, theirs in zip(
                 attempt.specs, known.specs, attempt.formats, known.formats, strict=True)
             if not self._same(mine, theirs)) for (_, precision), known in self.best.items()
             if not (self.keeps_precisions and PRECISIONS.index(precision) > rank)),

@@ -197,7 +197,7 @@ class Ranking:
             seconds *= _LATER
         saved = 0.0
         for layer in attempt.group.layers:
-            bound = layer.bound(attempt, self._estimates, likely=True)
+            bound = layer.bound(attempt, self._estimates)
             if bound == math.inf:
                 # until a time is known, a candidate is compared with the candidates that were begun
                 bound = layer.begun_us
