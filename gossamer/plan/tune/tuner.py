@@ -95,14 +95,12 @@ class Tuner:
         self._compilers = ExitStack()
         self._knows_rates = False
         self._note = note
-        self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
         self._results = Results(self.cache, device)
         self._verification = Verification(self._results, self.profile, self._memory_of)
 
     def start(self) -> None:
         """Starts a plan, and the time of its budget. Forgets which candidates were left out for the
         previous plan: candidates that the fusions of that plan made useless may be of use now."""
-        self._known.clear()
         self._results.start()
         if self._budget_s is not None:
             self._deadline = time.monotonic() + self._budget_s - min(
@@ -134,12 +132,8 @@ class Tuner:
         that would take too long to build, or were not tried, are returned as excluded
         candidates."""
         request = MeasurementRequest(layer, algorithms, device)
-        names = tuple(algorithm.name for algorithm in algorithms)
-        key = request.problem, device.name, names
-        if key not in self._known:
-            self.measure_all([request])
-            self._known[key] = self._candidates(request)
-        return self._known[key]
+        self.measure_all([request])
+        return self._candidates(request)
 
     def ask(self, layers: Iterable[Layer], device: Device) -> None:
         """Begins to ask vendors' libraries, in other processes, which variants they have for
