@@ -134,7 +134,7 @@ class Search:
                     if self._device.builds_side_by_side:
                         self._begin()
                 listed = self._builds.call(others)
-                self._measure_until(listed)
+                self._measure(listed)
                 self._add(listed.result())
                 self._measure()
                 while instead := self._required_instead():
@@ -143,21 +143,22 @@ class Search:
         finally:
             self._store()
 
-    def _measure_until(self, listed: Future[Any]) -> None:
-        """Measures candidates until a future is done."""
-        while not listed.done():
-            if not self._step():
-                self._builds.wait([listed])
-
-    def _measure(self) -> None:
-        """Measures the candidates that are left: first those in the ranking, then those that
-        wait."""
-        while self._ranking or self._later or self._builds.attempts:
-            if not self._ranking:
+    def _measure(self, listed: Future[Any] | None = None) -> None:
+        """Measures candidates until a future is done; without a future, until no candidate is
+        left."""
+        while listed is None or not listed.done():
+            if self._is_over():
+                # builds that the plan can do without are given up
+                for attempt in self._builds.give_up_optional():
+                    self._leave_out(attempt, ENDED)
+            if listed is None and not self._ranking:
                 self._rank_settled()
-            if not self._step() and self._builds.attempts:
-                self._builds.wait()
-        self._sampler.sample_left()
+            self._begin()
+            if listed is None and not self._later and not self._builds.attempts:
+                self._sampler.sample_left()
+                return
+            if (built := self._builds.next_built(listed)) is not None:
+                self._try(*built)
 
     def _rank_settled(self) -> None:
         """Adds those waiting attempts to the ranking that depend on no candidate that is being
@@ -165,18 +166,6 @@ class Search:
         building = {attempt.group for attempt in self._builds.attempts}
         for group in [group for group in self._later if building.isdisjoint(group.awaited())]:
             self._rank(self._later.pop(group))
-
-    def _step(self) -> bool:
-        """Begins to build candidates. Then measures a candidate that is built. Returns whether a
-        candidate was built."""
-        if self._is_over():
-            # builds that the plan can do without are given up
-            for attempt in self._builds.give_up_optional():
-                self._leave_out(attempt, ENDED)
-        self._begin()
-        if (done := self._builds.done()) is not None:
-            self._try(*done)
-        return done is not None
 
     def _begin(self) -> None:
         """Begins to build as many candidates as is of use."""
