@@ -47,7 +47,7 @@ class LayerTimes:
     best_us: the time of the fastest candidate in microseconds.
     bounds: the results of bound() that still hold.
     tried: the number of candidates that have a time.
-    parts: for a fusion, the times of its layers.
+    parts: for a fusion, the times of its layers; empty for a layer.
     covered_by: the times of the larger fusions that compute the layer or fusion together with other
         layers in one step.
     """
@@ -63,11 +63,6 @@ class LayerTimes:
     tried: int = 0
     parts: Sequence[LayerTimes] = ()
     covered_by: Sequence[LayerTimes] = ()
-
-    @property
-    def is_fusion(self) -> bool:
-        """Whether these are the times of a fusion."""
-        return bool(self.parts)
 
     @property
     def parts_us(self) -> float:
@@ -117,7 +112,7 @@ class LayerTimes:
         this layer: bound() times useful_share, or 0 where useful_share is small. Until each layer
         of these fusions has the times of a few candidates, the result is bound() itself. Fusions
         within larger fusions are tried last, when the layers have their times."""
-        is_known = self.is_fusion or all(
+        is_known = bool(self.parts) or all(
             part.tried >= _FEW for fusion in self.covered_by for part in fusion.parts)
         share = self.useful_share if is_known else 1.0
         return self.bound(attempt, estimates) * share if share > _CLEARLY_FASTER else 0.0

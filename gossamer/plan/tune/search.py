@@ -18,7 +18,7 @@ from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.measure import Timing
-from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
+from gossamer.ops.algorithm import PRECISIONS, Problem
 from gossamer.plan.measurement import Measurement, candidate_key
 from gossamer.plan.prepare import responsive
 from gossamer.plan.program import Layer
@@ -216,7 +216,7 @@ class Search:
         first: list[Attempt] = []
         for attempt in attempts:
             waits = attempt.is_more or attempt.group.alike is not None or all(
-                times.is_fusion and times.covered_by for times in attempt.group.layers)
+                times.parts and times.covered_by for times in attempt.group.layers)
             (self._later.setdefault(attempt.group, []) if waits else first).append(attempt)
         self._rank(first)
 
@@ -248,9 +248,11 @@ class Search:
                     group.join(times)
                     key = candidate_key(algorithm, variant)
                     if key not in group.attempts:
-                        attempt = self._attempt(group, algorithm, variant)
-                        attempt.is_more = first_configs is not None and (
-                            len(configs) > first_configs)
+                        attempt = Attempt(
+                            group, algorithm, variant,
+                            self._estimates.model_us(algorithm, timed, variant),
+                            is_more=first_configs is not None and len(configs) > first_configs,
+                            kernels=algorithm.kernel_sources(timed, variant, self._device))
                         group.add(attempt)
                         new.setdefault(group, []).append(attempt)
                     if is_first and (variant.precision == "fp32" or request.layer.inserted):
@@ -258,11 +260,6 @@ class Search:
                         group.attempts[key].is_required = True
                         is_first = False
         return new
-
-    def _attempt(self, group: CandidateGroup, algorithm: Algorithm, variant: Variant) -> Attempt:
-        return Attempt(group, algorithm, variant,
-                       self._estimates.model_us(algorithm, group.problem, variant),
-                       kernels=algorithm.kernel_sources(group.problem, variant, self._device))
 
     def _relate(self) -> None:
         """Sets the fields of LayerTimes that depend on other layers: is_inner, parts,
@@ -309,8 +306,10 @@ class Search:
                 self._results.keep(group.problem, self._device, [attempt.measured], on_disk=False)
         group.update()
         if all(spec.size == 0 for spec in group.problem.outputs):
-            self._results.keep(group.problem, self._device, [
-                self._no_time(attempt) for attempt in missing], on_disk=False)
+            for attempt in missing:
+                attempt.measured = Measurement.of(
+                    attempt.algorithm, attempt.variant, Timing(0.0, 0.0, 0.0, self._limits.samples),
+                    error=0.0, weights=group.layer.digest)
             return []
         kind = None if self._limits.everything else likeness(group.problem)
         if kind is not None and missing:
@@ -330,13 +329,6 @@ class Search:
             return not (stored.wrong_numbers and stored.weights != group.layer.digest)
         return stored.samples >= self._limits.samples
 
-    def _no_time(self, attempt: Attempt) -> Measurement:
-        """Returns the measurement of a candidate whose outputs are empty."""
-        attempt.measured = Measurement.of(
-            attempt.algorithm, attempt.variant, Timing(0.0, 0.0, 0.0, self._limits.samples),
-            error=0.0, weights=attempt.group.layer.digest)
-        return attempt.measured
-
     def _required_instead(self) -> list[Attempt]:
         """Returns an attempt for each layer without a measured candidate that works: the most
         precise attempt that is left. This attempt is measured even where measuring was ended, or
@@ -344,7 +336,7 @@ class Search:
         be computed alone."""
         instead: dict[Attempt, None] = {}
         for times in self._times.values():
-            if times.best or times.is_fusion:
+            if times.best or times.parts:
                 continue
             own = [attempt for group in times.groups for attempt in group.attempts.values()]
             left = [attempt for attempt in own
