@@ -14,9 +14,7 @@ from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.launch import Launch
 from gossamer.ops.weights import Weights
 from gossamer.plan import prepare
-from gossamer.plan.measurement import Measurement
 from gossamer.plan.prepare import BuildCost, BuiltElsewhere, Prepared, build
-from gossamer.plan.tune import search
 from tests.ops.recording import RecordingDevice
 
 
@@ -115,20 +113,3 @@ def test_what_another_process_did_is_part_of_the_cost(clock: Clock) -> None:
     made = []
     weights.packed("other", lambda arrays: made.append(1) or arrays["weight"])
     assert made
-
-
-def _measured(build_s: float | None, cached: bool) -> Measurement:
-    return Measurement("a", "", (), (), "fp32", 1.0, build_s=build_s, build_cached=cached)
-
-
-@pytest.mark.parametrize(("before", "fresh", "stored"), [
-    (_measured(9.0, False), _measured(0.1, True), _measured(9.0, False)),
-    (_measured(9.0, False), _measured(8.0, False), _measured(8.0, False)),
-    (_measured(9.0, True), _measured(0.1, True), _measured(0.1, True)),
-    (_measured(None, False), _measured(0.1, True), _measured(0.1, True)),
-    (None, _measured(0.1, True), _measured(0.1, True)),
-])
-def test_measuring_again_with_kernels_from_the_cache_keeps_what_building_took(
-        before: Measurement | None, fresh: Measurement, stored: Measurement) -> None:
-    assert search._with_first_build(replace(fresh, median_us=2.0), before) == replace(
-        stored, median_us=2.0)

@@ -69,8 +69,10 @@ def traced(seconds: float = 1 / 1024) -> Iterator[Trace]:
         try:
             run(self, *rest)
         finally:
-            trace.skipped += [(attempt.group.layer.name, attempt.key, skip)
-                              for attempt, skip in self.skips.items()]
+            trace.skipped += [
+                (attempt.group.layer.name, attempt.key, attempt.measured, attempt.may_differ)
+                for group in self._groups.values() for attempt in group.attempts.values()
+                if attempt.measured is not None and attempt.measured.not_tried]
 
     with pytest.MonkeyPatch.context() as patch, ticking(seconds):
         patch.setattr(Sampler, "try_", traced_try)

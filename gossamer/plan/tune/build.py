@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -112,18 +112,16 @@ class CandidateBuilds:
             future.cancel()
         return [self._building.pop(future) for future in optional]
 
-    def done(self) -> tuple[Attempt, Future[BuiltCandidate]] | None:
-        """Returns an attempt whose build has ended, with the future of its candidate; None where no
-        build has ended."""
-        future = next((future for future in self._building if future.done()), None)
-        return None if future is None else (self._building.pop(future), future)
-
-    def wait(self, others: Iterable[Future[Any]] = ()) -> None:
-        """Waits until a candidate is built, or until one of the unfinished futures in `others` is
-        done."""
-        with self._profile.stage(WAITING):
-            wait([*self._building, *(other for other in others if not other.done())],
-                 return_when=FIRST_COMPLETED)
+    def next_built(self, other: Future[Any] | None = None
+                   ) -> tuple[Attempt, Future[BuiltCandidate]] | None:
+        """Waits until a build has ended, or until another future is done. Returns the attempt whose
+        build has ended, with the future of its candidate; None where no build has ended."""
+        futures = [*self._building, *([] if other is None else [other])]
+        if not any(future.done() for future in futures):
+            with self._profile.stage(WAITING):
+                wait(futures, return_when=FIRST_COMPLETED)
+        built = next((future for future in self._building if future.done()), None)
+        return None if built is None else (self._building.pop(built), built)
 
     def set_of(self, layer: Layer) -> CandidateSet:
         """Returns the inputs and expected outputs of a layer, which the first caller makes. The

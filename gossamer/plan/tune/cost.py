@@ -39,9 +39,6 @@ used."""
 _MARGIN = 0.9
 """Factor by which the least time that follows from the known ratios is multiplied, because a new
 time may be a little lower."""
-_CONVERSION = 2.0
-"""A conversion is expected to move its bytes in at most this many times the time at nominal
-rates."""
 
 Kind = tuple[str, ...]
 """An algorithm, a precision and the layouts of all inputs and outputs."""
@@ -107,12 +104,8 @@ class Ratios:
         """Remembers the ratio of a measured time to a time that was known before, if this ratio is
         the least of its key."""
         ratio = max(time_us, 1e-3) / max(known_us, 1e-3)
-        before = self._of.get(key)
-        if before is None or ratio < before:
-            if before is not None:
-                del self._sorted[bisect.bisect_left(self._sorted, before)]
-            self._of[key] = ratio
-            bisect.insort(self._sorted, ratio)
+        self._of[key] = min(ratio, self._of.get(key, math.inf))
+        self._sorted = sorted(self._of.values())
 
     def expected_us(self, known_us: float) -> float:
         """Returns the product of a time with the geometric mean of the ratios; the time itself
@@ -191,16 +184,12 @@ class Estimates:
         return self._launch_us + max(flops, self._moved_us(*variant.inputs, *variant.outputs))
 
     def conversion_us(self, source: TensorSpec, target: TensorSpec) -> float:
-        """Returns a time that a conversion from one format to another is expected not to exceed."""
-        return self._launch_us + _CONVERSION * self._moved_us(source, target)
-
-    def likely_conversion_us(self, source: TensorSpec, target: TensorSpec) -> float:
-        """Returns the time that is expected of a conversion."""
+        """Returns the time that is expected of a conversion from one format to another."""
         return self._launch_us + self._moved_us(source, target)
 
     def least_conversion_us(self, source: TensorSpec, target: TensorSpec) -> float:
         """Returns the least time that is expected of a conversion."""
-        return _UNKNOWN * (self._launch_us + self._moved_us(source, target))
+        return _UNKNOWN * self.conversion_us(source, target)
 
     def _moved_us(self, *specs: TensorSpec) -> float:
         return sum(spec.nbytes for spec in specs) / (self._rates.nbytes * self._units)

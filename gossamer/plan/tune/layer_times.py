@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,9 +47,9 @@ class LayerTimes:
     best_us: the time of the fastest candidate in microseconds.
     bounds: the results of bound() that still hold.
     tried: the number of candidates that have a time.
-    parts: for a fusion, the times of its layers.
-    covered_by: for each layer or fusion with these times, the times of the larger fusions that
-        compute this layer or fusion together with other layers in one step.
+    parts: for a fusion, the times of its layers; empty for a layer.
+    covered_by: the times of the larger fusions that compute the layer or fusion together with other
+        layers in one step.
     """
 
     name: str
@@ -59,16 +58,11 @@ class LayerTimes:
     groups: list[CandidateGroup] = field(default_factory=list)
     begun_us: float = math.inf
     best: dict[_Kind, Attempt] = field(default_factory=dict)
-    bounds: dict[tuple[_Kind, bool], float] = field(default_factory=dict)
+    bounds: dict[_Kind, float] = field(default_factory=dict)
     best_us: float = math.inf
     tried: int = 0
     parts: Sequence[LayerTimes] = ()
-    covered_by: list[Sequence[LayerTimes]] = field(default_factory=list)
-
-    @property
-    def is_fusion(self) -> bool:
-        """Whether these are the times of a fusion."""
-        return bool(self.parts)
+    covered_by: Sequence[LayerTimes] = ()
 
     @property
     def parts_us(self) -> float:
@@ -76,20 +70,12 @@ class LayerTimes:
         return sum(part.best_us for part in self.parts) if self.parts else math.inf
 
     @property
-    def is_covered(self) -> bool:
-        """Whether each layer or fusion that has these times is also computed by a larger fusion."""
-        return bool(self.covered_by) and all(self.covered_by)
-
-    @property
     def useful_share(self) -> float:
         """A factor of at most 1. If the best times of a layer, and of the other layers of its
         fusions, fall to this factor times their present values, the layers alone are as fast as the
-        fastest of the fusions. Where several layers have these times, the largest of their factors
-        counts. The factor is 1 for a layer without a faster fusion."""
-        if self.keeps_precisions or not self.covered_by:
-            return 1.0
-        return max(min((fusion._share for fusion in fusions), default=1.0)
-                   for fusions in self.covered_by)
+        fastest of the fusions. The factor is 1 for a layer without a faster fusion."""
+        return 1.0 if self.keeps_precisions else min(
+            (fusion._share for fusion in self.covered_by), default=1.0)
 
     @property
     def _share(self) -> float:
@@ -108,18 +94,17 @@ class LayerTimes:
         self.best_us = timed[0].time_us or 0.0 if timed else math.inf
         self.tried = len(timed)
         self.bounds.clear()
-        for fusion in itertools.chain.from_iterable(self.covered_by):
+        for fusion in self.covered_by:
             fusion.bounds.clear()
 
-    def bound(self, attempt: Attempt, estimates: Estimates, *, likely: bool = False) -> float:
+    def bound(self, attempt: Attempt, estimates: Estimates) -> float:
         """Returns the time from which on an attempt is of no use. A known candidate can replace the
-        attempt at the cost of its own time plus the conversions between its formats and the
-        attempt's formats; the least of these costs is returned. For a fusion the bound is at most
-        _ALONE times the time of its layers alone. likely: whether conversions count with the time
-        that is expected of them, instead of the most time."""
-        key = (attempt.formats, attempt.variant.precision), likely
+        attempt at the cost of its own time plus the time that is expected of the conversions
+        between its formats and the attempt's formats; the least of these costs is returned. For a
+        fusion the bound is at most _ALONE times the time of its layers alone."""
+        key = attempt.formats, attempt.variant.precision
         if key not in self.bounds:
-            self.bounds[key] = self._bound(attempt, estimates, likely)
+            self.bounds[key] = self._bound(attempt, estimates)
         return self.bounds[key]
 
     def useful_us(self, attempt: Attempt, estimates: Estimates) -> float:
@@ -127,17 +112,15 @@ class LayerTimes:
         this layer: bound() times useful_share, or 0 where useful_share is small. Until each layer
         of these fusions has the times of a few candidates, the result is bound() itself. Fusions
         within larger fusions are tried last, when the layers have their times."""
-        is_known = self.is_fusion or all(
-            part.tried >= _FEW for fusions in self.covered_by for fusion in fusions
-            for part in fusion.parts)
+        is_known = bool(self.parts) or all(
+            part.tried >= _FEW for fusion in self.covered_by for part in fusion.parts)
         share = self.useful_share if is_known else 1.0
         return self.bound(attempt, estimates) * share if share > _CLEARLY_FASTER else 0.0
 
-    def _bound(self, attempt: Attempt, estimates: Estimates, likely: bool) -> float:
-        conversion_us = estimates.likely_conversion_us if likely else estimates.conversion_us
+    def _bound(self, attempt: Attempt, estimates: Estimates) -> float:
         rank = PRECISIONS.index(attempt.variant.precision)
         return min(_ALONE * self.parts_us, min(((known.time_us or 0.0) + sum(
-            conversion_us(spec, other) for spec, other, mine, theirs in zip(
+            estimates.conversion_us(spec, other) for spec, other, mine, theirs in zip(
                 attempt.specs, known.specs, attempt.formats, known.formats, strict=True)
             if not self._same(mine, theirs)) for (_, precision), known in self.best.items()
             if not (self.keeps_precisions and PRECISIONS.index(precision) > rank)),
@@ -187,7 +170,7 @@ class CandidateGroup:
             yield self.alike
         for layer in self.layers:
             yield from layer.groups
-            for fusion in itertools.chain.from_iterable(layer.covered_by):
+            for fusion in layer.covered_by:
                 yield from fusion.groups
 
     def update(self) -> None:
@@ -222,7 +205,6 @@ class Attempt:
     is_last: whether a layer has no other candidate that works, so that this candidate is measured
         in any case.
     is_more: whether the config comes after the first configs of the effort.
-    before: an earlier result that does not suffice, such as one with too few samples.
     measured: the result.
     may_differ: whether the result may be different next time, so that the result is not stored.
     kernels: the kernels of the candidate that are known before it is built.
@@ -240,7 +222,6 @@ class Attempt:
     is_required: bool = False
     is_last: bool = False
     is_more: bool = False
-    before: Measurement | None = None
     measured: Measurement | None = None
     may_differ: bool = False
     kernels: tuple[KernelSource, ...] = ()

@@ -19,7 +19,7 @@ from gossamer.device.host import processors
 from gossamer.device.source import KernelSource
 from gossamer.plan.policy import Effort
 from gossamer.plan.tune.cost import Estimates, Ratios
-from gossamer.plan.tune.layer_times import Attempt, CandidateGroup, LayerTimes
+from gossamer.plan.tune.layer_times import Attempt, LayerTimes
 
 _ATTEMPT_SECONDS = 0.01
 """Seconds that the check and the first sample of a candidate take, while other threads build."""
@@ -75,7 +75,6 @@ class Ranking:
         self._limits = limits
         self._required_first = required_first
         self._layers: dict[LayerTimes, None] = {}
-        self._left_of: Counter[CandidateGroup] = Counter()
         self._numbers = itertools.count()
         self._heap: list[tuple[float, int, Attempt]] = []
         """Negative score, number and attempt of every attempt that is left. A score may be out of
@@ -84,16 +83,11 @@ class Ranking:
     def extend(self, attempts: Iterable[Attempt]) -> None:
         """Adds attempts."""
         for attempt in attempts:
-            self._left_of[attempt.group] += 1
             self._layers.update(dict.fromkeys(attempt.group.layers))
             heapq.heappush(self._heap, (-math.inf, next(self._numbers), attempt))
 
     def __len__(self) -> int:
         return len(self._heap)
-
-    def has_of(self, group: CandidateGroup) -> bool:
-        """Returns whether attempts of a group are left."""
-        return self._left_of[group] > 0
 
     def pop(self, is_over: bool = False) -> tuple[Attempt, Skip | None] | None:
         """Returns a pair: the attempt that is measured next, and None; or an attempt that is left
@@ -110,7 +104,6 @@ class Ranking:
                     heapq.heappush(self._heap, (-score, number, attempt))
                     continue
                 skip = self._not_worth_it(attempt, score)
-            self._left_of[attempt.group] -= 1
             if skip is None:
                 expected_us = self._expected_us(attempt)
                 for layer in attempt.group.layers:
@@ -204,7 +197,7 @@ class Ranking:
             seconds *= _LATER
         saved = 0.0
         for layer in attempt.group.layers:
-            bound = layer.bound(attempt, self._estimates, likely=True)
+            bound = layer.bound(attempt, self._estimates)
             if bound == math.inf:
                 # until a time is known, a candidate is compared with the candidates that were begun
                 bound = layer.begun_us

@@ -81,19 +81,6 @@ class Sampler:
         self._timings = timings
         self._ready: dict[CandidateGroup, list[_Ready]] = {}
 
-    def sample_settled(self, is_over: bool = False) -> bool:
-        """Takes all samples of a group that has no candidate left to try, while candidates of other
-        groups are built. Returns whether a group was sampled.
-
-        is_over: whether measuring is over, so that no group has any candidate left to try.
-        """
-        begun = {attempt.group for attempt in self._builds.attempts}
-        group = next((group for group in self._ready if group not in begun and (
-            is_over or not self._ranking.has_of(group))), None)
-        if group is not None:
-            self._sample(group)
-        return group is not None
-
     def sample_left(self) -> None:
         """Takes all samples of the candidates that are near the best."""
         for group in list(self._ready):

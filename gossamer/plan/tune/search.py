@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.measure import Timing
-from gossamer.ops.algorithm import PRECISIONS, Algorithm, Problem, Variant
+from gossamer.ops.algorithm import PRECISIONS, Problem
 from gossamer.plan.measurement import Measurement, candidate_key
 from gossamer.plan.prepare import responsive
 from gossamer.plan.program import Layer
@@ -80,8 +80,6 @@ class Search:
                  is_over: Callable[[], bool] = lambda: False,
                  begun: Callable[[Sequence[Attempt]], None] = lambda attempts: None,
                  progress: Callable[[Progress], None] = lambda progress: None) -> None:
-        self.skips: dict[Attempt, Skip] = {}
-        """The attempts that were left out, each with the reason."""
         self.measured = 0
         """Number of candidates that were measured."""
         self.reused = 0
@@ -97,7 +95,9 @@ class Search:
                                 profile, timings)
         self._requests: list[MeasurementRequest] = []
         self._groups: dict[Problem, CandidateGroup] = {}
-        self._times: dict[Problem, LayerTimes] = {}
+        self._times: dict[tuple[str, Problem], LayerTimes] = {}
+        """The times by a layer's name and problem: conversions of one value to the same format have
+        the same name, whatever format they convert from."""
         self._attempts: list[Attempt] = []
         """The attempts for candidates without a stored measurement that suffices."""
         self._alike: dict[object, CandidateGroup] = {}
@@ -106,6 +106,12 @@ class Search:
         self._later: dict[CandidateGroup, list[Attempt]] = {}
         """The attempts that wait until other attempts are measured, by their groups."""
         self._start = self._stored = time.monotonic()
+
+    @property
+    def not_tried(self) -> int:
+        """Number of candidates that were left out."""
+        return sum(attempt.measured is not None and attempt.measured.not_tried
+                   for group in self._groups.values() for attempt in group.attempts.values())
 
     def run(self, requests: Iterable[Sequence[MeasurementRequest]],
             others: Callable[[], Sequence[MeasurementRequest]] = tuple) -> None:
@@ -127,7 +133,7 @@ class Search:
                     if self._device.builds_side_by_side:
                         self._begin()
                 listed = self._builds.call(others)
-                self._measure_until(listed)
+                self._measure(listed)
                 self._add(listed.result())
                 self._measure()
                 while instead := self._required_instead():
@@ -136,23 +142,22 @@ class Search:
         finally:
             self._store()
 
-    def _measure_until(self, listed: Future[Any]) -> None:
-        """Measures candidates until a future is done."""
-        while not listed.done():
-            if not self._step():
-                self._builds.wait([listed])
-
-    def _measure(self) -> None:
-        """Measures the candidates that are left: first those in the ranking, then those that
-        wait."""
-        while True:
-            if not self._ranking:
+    def _measure(self, listed: Future[Any] | None = None) -> None:
+        """Measures candidates until a future is done; without a future, until no candidate is
+        left."""
+        while listed is None or not listed.done():
+            if self._is_over():
+                # builds that the plan can do without are given up
+                for attempt in self._builds.give_up_optional():
+                    self._leave_out(attempt, ENDED)
+            if listed is None and not self._ranking:
                 self._rank_settled()
-            if not self._step():
-                if not self._builds.attempts:
-                    break
-                self._builds.wait()
-        self._sampler.sample_left()
+            self._begin()
+            if listed is None and not self._later and not self._builds.attempts:
+                self._sampler.sample_left()
+                return
+            if (built := self._builds.next_built(listed)) is not None:
+                self._try(*built)
 
     def _rank_settled(self) -> None:
         """Adds those waiting attempts to the ranking that depend on no candidate that is being
@@ -160,19 +165,6 @@ class Search:
         building = {attempt.group for attempt in self._builds.attempts}
         for group in [group for group in self._later if building.isdisjoint(group.awaited())]:
             self._rank(self._later.pop(group))
-
-    def _step(self) -> bool:
-        """Begins to build candidates. Then measures a candidate that is built; if there is none,
-        takes all samples of a group that has no candidate left to try. Returns whether anything was
-        measured."""
-        if self._is_over():
-            # builds that the plan can do without are given up
-            self.skips |= dict.fromkeys(self._builds.give_up_optional(), ENDED)
-        self._begin()
-        if (done := self._builds.done()) is None:
-            return self._sampler.sample_settled(self._is_over())
-        self._try(*done)
-        return True
 
     def _begin(self) -> None:
         """Begins to build as many candidates as is of use."""
@@ -182,13 +174,18 @@ class Search:
             if skip is None:
                 self._builds.begin(attempt)
             else:
-                self.skips[attempt] = skip
+                self._leave_out(attempt, skip)
+
+    def _leave_out(self, attempt: Attempt, skip: Skip) -> None:
+        attempt.measured = Measurement.of(attempt.algorithm, attempt.variant, not_tried=True,
+                                          failure=_NOT_TRIED + skip.reason, search=self._key)
+        attempt.may_differ = not skip.is_final
 
     def _try(self, attempt: Attempt, built: Future[BuiltCandidate]) -> None:
         """Measures a candidate that is built, unless times measured meanwhile show that it is
         useless."""
         if (skip := self._ranking.skip(attempt)) is not None:
-            self.skips[attempt] = skip
+            self._leave_out(attempt, skip)
         else:
             self._sampler.try_(attempt, built)
             self.measured += 1
@@ -218,7 +215,7 @@ class Search:
         first: list[Attempt] = []
         for attempt in attempts:
             waits = attempt.is_more or attempt.group.alike is not None or all(
-                times.is_fusion and times.is_covered for times in attempt.group.layers)
+                times.parts and times.covered_by for times in attempt.group.layers)
             (self._later.setdefault(attempt.group, []) if waits else first).append(attempt)
         self._rank(first)
 
@@ -236,7 +233,7 @@ class Search:
         for request in requests:
             self._requests.append(request)
             problem, is_first = request.problem, not request.layer.covers
-            times = self._times.setdefault(problem, LayerTimes(
+            times = self._times.setdefault((request.layer.name, problem), LayerTimes(
                 request.layer.name, keeps_precisions=self._space.keeps_precisions))
             for algorithm in request.algorithms:
                 timed = timed_problem(problem, algorithm)
@@ -249,9 +246,11 @@ class Search:
                     group.join(times)
                     key = candidate_key(algorithm, variant)
                     if key not in group.attempts:
-                        attempt = self._attempt(group, algorithm, variant)
-                        attempt.is_more = first_configs is not None and (
-                            len(configs) > first_configs)
+                        attempt = Attempt(
+                            group, algorithm, variant,
+                            self._estimates.model_us(algorithm, timed, variant),
+                            is_more=first_configs is not None and len(configs) > first_configs,
+                            kernels=algorithm.kernel_sources(timed, variant, self._device))
                         group.add(attempt)
                         new.setdefault(group, []).append(attempt)
                     if is_first and (variant.precision == "fp32" or request.layer.inserted):
@@ -260,34 +259,25 @@ class Search:
                         is_first = False
         return new
 
-    def _attempt(self, group: CandidateGroup, algorithm: Algorithm, variant: Variant) -> Attempt:
-        return Attempt(group, algorithm, variant,
-                       self._estimates.model_us(algorithm, group.problem, variant),
-                       kernels=algorithm.kernel_sources(group.problem, variant, self._device))
-
     def _relate(self) -> None:
         """Sets the fields of LayerTimes that depend on other layers: is_inner, parts,
         covered_by."""
         inner = self._space.inner(self._requests, self._device)
-        outer = {request.problem for request in self._requests if request.layer.name not in inner}
-        times_of = {request.layer.name: self._times[request.problem] for request in self._requests}
-        covering: dict[str, list[Layer]] = {}
-        for request in self._requests:
-            parts = request.layer.covers
-            if parts and all(part in times_of for part in parts):
-                times_of[request.layer.name].parts = [times_of[part] for part in parts]
-                for part in parts:
-                    covering.setdefault(part, []).append(request.layer)
-        for problem, times in self._times.items():
-            times.is_inner = problem not in outer
-            times.covered_by.clear()
-            times.bounds.clear()
         layers = {request.layer.name: request.layer for request in self._requests}
-        for name, layer in layers.items() if covering else ():
-            own = set(layer.computes)
-            times_of[name].covered_by.append([
-                times_of[fusion.name] for fusion in covering.get(layer.computes[0], ())
-                if own < set(fusion.covers)])
+        times_of = {name: times for (name, _), times in self._times.items()}
+        covering: dict[str, list[Layer]] = {}
+        for name, layer in layers.items():
+            if layer.covers and all(part in times_of for part in layer.covers):
+                times_of[name].parts = [times_of[part] for part in layer.covers]
+                for part in layer.covers:
+                    covering.setdefault(part, []).append(layer)
+        for (name, _), times in self._times.items():
+            times.is_inner = name in inner
+            own = set(layers[name].computes)
+            times.covered_by = [times_of[fusion.name]
+                                for fusion in covering.get(layers[name].computes[0], ())
+                                if own < set(fusion.covers)]
+            times.bounds.clear()
 
     def _missing(self, group: CandidateGroup, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Returns the attempts of a group that have to be measured. The other attempts get the
@@ -296,11 +286,10 @@ class Search:
         of_process = self._results.of(group.problem, self._device)
         missing = []
         for attempt in attempts:
-            attempt.before = known.get(attempt.key)
-            if not self._suffices(attempt.before, group):
-                missing.append(attempt)
+            if self._suffices(stored := known.get(attempt.key), group):
+                attempt.measured = stored
             else:
-                attempt.measured = attempt.before
+                missing.append(attempt)
         best_us = min((attempt.time_us for attempt in group.attempts.values()
                        if attempt.time_us is not None), default=math.inf)
         for attempt in attempts:
@@ -310,16 +299,15 @@ class Search:
                 attempt.measured = None
                 missing.append(attempt)
             elif attempt.measured is not None:
-                if attempt.measured.not_tried:
-                    self.skips[attempt] = Skip(
-                        (attempt.measured.failure or "").removeprefix(_NOT_TRIED))
-                elif attempt.key not in of_process:
+                if not attempt.measured.not_tried and attempt.key not in of_process:
                     self.reused += 1
                 self._results.keep(group.problem, self._device, [attempt.measured])
         group.update()
         if all(spec.size == 0 for spec in group.problem.outputs):
-            self._results.keep(group.problem, self._device, [
-                self._no_time(attempt) for attempt in missing])
+            for attempt in missing:
+                attempt.measured = Measurement.of(
+                    attempt.algorithm, attempt.variant, Timing(0.0, 0.0, 0.0, self._limits.samples),
+                    error=0.0, weights=group.layer.digest)
             return []
         kind = None if self._limits.everything else likeness(group.problem)
         if kind is not None and missing:
@@ -339,13 +327,6 @@ class Search:
             return not (stored.wrong_numbers and stored.weights != group.layer.digest)
         return stored.samples >= self._limits.samples
 
-    def _no_time(self, attempt: Attempt) -> Measurement:
-        """Returns the measurement of a candidate whose outputs are empty."""
-        attempt.measured = Measurement.of(
-            attempt.algorithm, attempt.variant, Timing(0.0, 0.0, 0.0, self._limits.samples),
-            error=0.0, weights=attempt.group.layer.digest)
-        return attempt.measured
-
     def _required_instead(self) -> list[Attempt]:
         """Returns an attempt for each layer without a measured candidate that works: the most
         precise attempt that is left. This attempt is measured even where measuring was ended, or
@@ -353,7 +334,7 @@ class Search:
         be computed alone."""
         instead: dict[Attempt, None] = {}
         for times in self._times.values():
-            if times.best or times.is_fusion:
+            if times.best or times.parts:
                 continue
             own = [attempt for group in times.groups for attempt in group.attempts.values()]
             left = [attempt for attempt in own
@@ -363,8 +344,7 @@ class Search:
                     attempt.variant.precision))] = None
         for attempt in instead:
             attempt.is_required = attempt.is_last = True
-            attempt.measured = None
-            self.skips.pop(attempt, None)
+            attempt.measured, attempt.may_differ = None, False
         return list(instead)
 
     def _store(self) -> None:
@@ -376,29 +356,12 @@ class Search:
             for group in self._groups.values():
                 known = self._results.of(group.problem, self._device)
                 for key, attempt in group.attempts.items():
-                    result, skip = attempt.measured, self.skips.get(attempt)
-                    if result is None and skip is not None:
-                        result = self._left_out(attempt, skip)
-                    if result is None:
-                        continue
-                    result = _with_first_build(result, attempt.before)
-                    if result != known.get(key):
+                    result = attempt.measured
+                    if result is not None and result != known.get(key):
                         fresh.setdefault(group.problem, []).append(result)
-                        if skip.is_final if skip else not attempt.may_differ:
+                        if not attempt.may_differ:
                             final.setdefault(group.problem, []).append(result)
             # written first: what an interrupt of the writing leaves out is fresh for the next call
             self._results.cache_of(self._device).put(final)
             for problem, measured in fresh.items():
                 self._results.keep(problem, self._device, measured)
-
-    def _left_out(self, attempt: Attempt, skip: Skip) -> Measurement:
-        return Measurement.of(attempt.algorithm, attempt.variant, not_tried=True,
-                              failure=_NOT_TRIED + skip.reason, search=self._key)
-
-
-def _with_first_build(fresh: Measurement, before: Measurement | None) -> Measurement:
-    """Returns a measurement with the build time of an earlier measurement, where the earlier
-    measurement was made before the kernels were in the cache."""
-    if before is None or before.build_s is None or before.build_cached or not fresh.build_cached:
-        return fresh
-    return replace(fresh, build_s=before.build_s, build_cached=False)

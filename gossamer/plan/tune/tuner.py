@@ -35,8 +35,9 @@ from gossamer.plan.tune.workers import WorkerPools
 
 _FEW_TIMINGS = 10
 """The number of candidates that must be timed before a notice says how far the times scatter."""
-_RESERVED = 0.2
-"""The largest share of a budget that is reserved for the choice after the measurements."""
+_RESERVED, _RESERVED_S = 0.2, 5.0
+"""The share of a budget that is reserved for the choice after the measurements, and the most
+seconds of this share."""
 
 
 class Tuner:
@@ -80,7 +81,6 @@ class Tuner:
         self.profile = TuningProfile()
         self._budget_s = budget_s
         self._deadline = math.inf
-        self._begun: float | None = None
         self._is_stopped = False
         self._timings: list[Timing] = []
         self._progress = progress
@@ -92,17 +92,16 @@ class Tuner:
         self._workers = WorkerPools()
         self._knows_rates = False
         self._note = note
-        self._known: dict[tuple[Problem, str, tuple[str, ...]], list[Candidate]] = {}
         self._results = Results(self.cache, device)
         self._verification = Verification(self._results, self.profile, self._memory_of)
 
     def start(self) -> None:
         """Starts a plan, and the time of its budget. Forgets which candidates were left out for the
         previous plan: candidates that the fusions of that plan made useless may be of use now."""
-        self._known.clear()
         self._results.start()
-        self._begun = time.monotonic()
-        self._deadline = math.inf if self._budget_s is None else self._begun + self._budget_s
+        if self._budget_s is not None:
+            self._deadline = time.monotonic() + self._budget_s - min(
+                _RESERVED * self._budget_s, _RESERVED_S)
 
     def stop(self) -> None:
         """Ends measuring for good, as soon as the candidates that a plan cannot do without are
@@ -111,7 +110,7 @@ class Tuner:
 
     @property
     def is_over(self) -> bool:
-        """Whether the budget is spent, or stop() was called."""
+        """Whether the budget is spent, but for the time of the choice, or stop() was called."""
         return self._is_stopped or time.monotonic() > self._deadline
 
     @property
@@ -130,12 +129,8 @@ class Tuner:
         that would take too long to build, or were not tried, are returned as excluded
         candidates."""
         request = MeasurementRequest(layer, algorithms, device)
-        names = tuple(algorithm.name for algorithm in algorithms)
-        key = request.problem, device.name, names
-        if key not in self._known:
-            self.measure_all([request])
-            self._known[key] = self._candidates(request)
-        return self._known[key]
+        self.measure_all([request])
+        return self._candidates(request)
 
     def ask(self, layers: Sequence[Layer], device: Device) -> None:
         """Begins to ask vendors' libraries, in other processes, which variants they have for
@@ -190,25 +185,16 @@ class Tuner:
         finally:
             self.measured += search.measured
             self.reused += search.reused
-            self.not_tried += len(search.skips)
+            self.not_tried += search.not_tried
 
     def _announce(self, device: Device, attempts: Sequence[Attempt]) -> None:
         """Tells the user which attempts are to be measured, and starts the processes that build
         them."""
-        self._reserve()
         if attempts:
             layers = {times.name for attempt in attempts for times in attempt.group.layers}
             self._note(f"{counted(len(layers), 'layer')}: {counted(len(attempts), 'candidate')}")
             self._workers.start(device, {attempt.algorithm for attempt in attempts
                                          if not attempt.algorithm.vendor})
-
-    def _reserve(self) -> None:
-        """Reserves a part of the budget for the choice. Called when the first candidate is about to
-        be measured. The choice takes about as long as it took to list the candidates."""
-        if self._budget_s is not None and self._begun is not None:
-            listing_s = time.monotonic() - self._begun
-            self._deadline -= min(listing_s, _RESERVED * self._budget_s)
-        self._begun = None
 
     def _is_measured(self, request: MeasurementRequest) -> bool:
         """Returns whether this plan has a result of each candidate of a layer."""

@@ -37,11 +37,8 @@ def measured_alone(layer: Layer, device: Device, pairs: Sequence[tuple[Algorithm
         for attempt in attempts:
             group.add(attempt)
             builds.begin(attempt)
-        while builds.attempts:
-            if (done := builds.done()) is None:
-                builds.wait()
-            else:
-                sampler.try_(*done)
+        while (built := builds.next_built()) is not None:
+            sampler.try_(*built)
         sampler.sample_left()
     return attempts
 

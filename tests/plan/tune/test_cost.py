@@ -135,16 +135,16 @@ def test_each_launch_counts_where_queueing_takes_as_long_as_a_short_kernel() -> 
         assert added == pytest.approx(7.0 * launches)
 
 
-def test_a_conversion_takes_at_least_less_than_it_surely_does() -> None:
+def test_the_least_time_of_a_conversion_is_less_than_the_expected_time() -> None:
     estimates = Estimates(HOST)
     times = []
     for size in (16, 512):
         source = default_spec((1, 16, size, size))
         target = source.with_format(layout="NHWC")
         least = estimates.least_conversion_us(source, target)
-        surely = estimates.conversion_us(source, target)
-        assert 0 < least < surely
-        times.append((least, surely))
+        expected = estimates.conversion_us(source, target)
+        assert 0 < least < expected
+        times.append((least, expected))
     assert times[0][0] < times[1][0] and times[0][1] < times[1][1]
 
 

@@ -211,6 +211,6 @@ def test_inner_layers_stand_between_layers_in_float16(
                    keeps_precisions=keeps_precisions)
     requests = [MeasurementRequest(
         Layer(f"layer{index}", [f"value{index}"], [f"value{index + 1}"],
-              list(problem.outputs), problem, {}), [Rounded()], find("host"))
+              problem), [Rounded()], find("host"))
         for index, problem in enumerate(problems)]
     assert listed.inner(requests, find("host")) == expected

@@ -37,7 +37,7 @@ def test_layers_and_fusions_are_measured_in_one_search(
 
     monkeypatch.setattr(Search, "run", recorded)
     monkeypatch.setattr(LayerTimes, "useful_share", property(
-        lambda times: 0.0 if is_fast and times.is_fusion and times.is_covered else 1.0))
+        lambda times: 0.0 if is_fast and times.parts and times.covered_by else 1.0))
     with_algorithm(monkeypatch, FusedBlock(), FusedPair())
     no_comparison(monkeypatch)
     plan = make_plan(blocks(1), tmp_path)
