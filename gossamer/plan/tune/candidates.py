@@ -83,7 +83,7 @@ class CandidateSet:
         self._seed = 0
         """The seed with which the inputs are drawn."""
         self._parts: list[_ContinuousPart] = []
-        self._bounds: dict[str, list[Bounds]] = {}
+        self._bounds: dict[tuple[int, str], list[Bounds]] = {}
         self._bounds_lock = threading.Lock()
         self._jumps = has_jumps(self.problem)
         if self._jumps:
@@ -91,7 +91,6 @@ class CandidateSet:
             self._parts = [(part, self._reference(few)) for part, few in zip(
                 continuous_parts(self.problem), continuous_parts(self._few), strict=True)]
         self._expected = self._large_results()
-        self._expected_buffers: dict[int, Buffer] = {}
 
     @QUIET
     def build_check(self, algorithm: Algorithm, variant: Variant) -> BuiltCheck:
@@ -143,10 +142,11 @@ class CandidateSet:
         reference."""
         # several threads that build candidates may ask at the same time
         with self._bounds_lock:
-            if precision not in self._bounds:
-                self._bounds[precision] = bounds(self._few, self._compared_arrays(),
-                                                 self._constants, precision)
-            return self._bounds[precision]
+            key = self._seed, precision
+            if key not in self._bounds:
+                self._bounds[key] = bounds(self._few, self._compared_arrays(), self._constants,
+                                           precision)
+            return self._bounds[key]
 
     def _rounding_of(self, variant: Variant) -> str:
         """Returns the precision to which a variant's results may be rounded: float32 where the
@@ -159,17 +159,13 @@ class CandidateSet:
         draw with the fewest such results."""
         shares: list[float] = []
         for self._seed in range(_DRAWS):
-            self._bounds.clear()
             shares.append(max(float(limit.doubtful.sum()) / max(1, limit.doubtful.size)
                               for limit in self._bounds_of("fp32")))
             # where sums often equal a threshold, they are near the jump in every draw
             is_alike = self._seed > 0 and abs(shares[-1] - shares[0]) < _ALIKE * shares[0]
             if is_alike or shares[-1] <= MOST_DOUBTFUL:
                 break
-        best = shares.index(min(shares))
-        if best != self._seed:
-            self._seed = best
-            self._bounds.clear()
+        self._seed = shares.index(min(shares))
 
     @QUIET
     def _large_results(self) -> list[np.ndarray]:
@@ -238,7 +234,6 @@ class CandidateSet:
         finally:
             if not error <= LARGEST_ERROR[variant.precision]:
                 # a wrong candidate may have written over its inputs, too
-                self._expected_buffers.clear()
                 memory.examples.forget()
         return work, error
 
@@ -246,19 +241,14 @@ class CandidateSet:
                limits: Sequence[Bounds] | None) -> float:
         """Returns the error of an output; infinite in the cases that check.error_of() lists."""
         on_device = self.memory.on_device
-        if on_device is not None and limits is None and handles(spec) and (
-                expected is self._expected):
-            error = on_device.error_of(buffer, spec, self._expected_on_device(index), self._images)
+        if on_device is not None and limits is None and handles(spec):
+            right = self.device.upload(np.ascontiguousarray(expected[index], np.float32),
+                                       "what is expected")
+            error = on_device.error_of(buffer, spec, right, self._images)
             if error is not None:
                 return error
         return error_of(buffer, spec, expected[index], self._images,
                         None if limits is None else limits[index])
-
-    def _expected_on_device(self, index: int) -> Buffer:
-        if index not in self._expected_buffers:
-            array = np.ascontiguousarray(self._expected[index], np.float32)
-            self._expected_buffers[index] = self.device.upload(array, "what is expected")
-        return self._expected_buffers[index]
 
     def cold(self, work: Work) -> float | None:
         """Returns the median time in microseconds of single executions, each after the cache was
@@ -274,10 +264,6 @@ class CandidateSet:
             self.memory.fill_cache()
             samples.append(self.device.time(graph))
         return statistics.median(samples)
-
-    def release(self) -> None:
-        """Frees the device's copies of expected outputs."""
-        self._expected_buffers.clear()
 
 
 def reason_of(failure: Exception) -> str:

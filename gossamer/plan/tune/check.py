@@ -25,9 +25,9 @@ that their paddings are checked. Unpacking all images of a large batch takes mos
 
 def error_of(buffer: Buffer, spec: TensorSpec, expected: np.ndarray,
              images: Sequence[int] | None, limits: Bounds | None = None) -> float:
-    """Returns the error of an output that lies between two guards, each as long as the device's
-    alignment: infinite where a guard was written over, a part of the output was not written, or a
-    padding is not zero.
+    """Returns the error of an output that lies between two guards, each at least as long as the
+    device's alignment: infinite where a guard was written over, a part of the output was not
+    written, or a padding is not zero.
 
     images: indices of the images that `expected` holds, which are compared; the other images are
     only searched for values that were not written. None: `expected` is the whole output, which does

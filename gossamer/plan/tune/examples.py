@@ -38,23 +38,17 @@ class Examples:
 
     def of(self, problem: Problem, seed: int = 0,
            images: Sequence[int] | None = None) -> list[np.ndarray]:
-        """Returns the inputs of a problem, or of some of its images. An input that does not consist
-        of images is returned whole. The arrays must not be written to.
+        """Returns the inputs of some images of a problem. An input that does not consist of images
+        is returned whole. The arrays must not be written to.
 
         seed: each seed gives other inputs.
-        images: the indices of the images; None for all.
+        images: the indices of the images; None for a problem that does not consist of images.
         """
-        period = _period(problem)
         one = problem.first_images(1)
-        found = []
-        for array, spec, of_one in zip(self._of_period(problem, period, seed), problem.inputs,
-                                       one.inputs, strict=True):
-            if images is not None and spec.shape != of_one.shape:
-                array = array[np.asarray(images) % len(array)]
-            elif images is None and array.shape != spec.shape:
-                array = np.resize(array, spec.shape)
-            found.append(array)
-        return found
+        return [array if images is None or spec.shape == of_one.shape
+                else array[np.asarray(images) % len(array)]
+                for array, spec, of_one in zip(self._of_period(problem, _period(problem), seed),
+                                               problem.inputs, one.inputs, strict=True)]
 
     def _of_period(self, problem: Problem, period: int | None, seed: int) -> list[np.ndarray]:
         """Returns the inputs of the images that differ from one another."""

@@ -43,21 +43,19 @@ class CandidateMemory:
         return self._buffers[key]
 
     def guarded(self, index: int, spec: TensorSpec) -> Buffer:
-        """Returns memory for output `index` between two guards, each as long as the device's
-        alignment. All bytes have the value of the guard byte."""
+        """Returns memory for output `index` between two guards, each at least as long as the
+        device's alignment. All bytes have the value of the guard byte."""
         device = self.device
-        nbytes = spec.nbytes + 2 * device.alignment
-        rounded = -(-nbytes // device.alignment) * device.alignment
-        memory = self._buffer("a candidate's output", rounded, index)
-        target = memory.view(0, nbytes)
+        nbytes = (-(-spec.nbytes // device.alignment) + 2) * device.alignment
+        memory = self._buffer("a candidate's output", nbytes, index).view(0, nbytes)
         if self.on_device is not None:
-            self.on_device.fill_with_guards(memory.view(0, rounded))
-            return target
+            self.on_device.fill_with_guards(memory)
+            return memory
         guards = np.full(min(nbytes, _FILLED_AT_ONCE), GUARD, np.uint8)
         for first in range(0, nbytes, _FILLED_AT_ONCE):
             part = min(_FILLED_AT_ONCE, nbytes - first)
-            device.write(target.view(first, part), guards[:part])
-        return target
+            device.write(memory.view(first, part), guards[:part])
+        return memory
 
     def workspace_of(self, variant: Variant) -> Buffer | None:
         """Returns the workspace of a variant; None where the variant needs no workspace."""

@@ -171,7 +171,6 @@ class Sampler:
             group.update()
             for ready in near:
                 self._measure_cold(candidates, ready)
-        candidates.release()
 
     def _keep_samples(self, candidates: CandidateSet, ready: _Ready,
                       timing: Timing | Exception) -> None:

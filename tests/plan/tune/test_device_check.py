@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Buffer, Device
+from gossamer.expression import apply
+from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.program import Layer
@@ -151,9 +153,12 @@ def test_memory_is_filled_with_guards(checks: DeviceCheck, compiled_device: Devi
     assert (memory[:nbytes] == GUARD).all() and not memory[nbytes:].any()
 
 
+@pytest.mark.parametrize("epilogue", [Epilogue(), Epilogue(apply("sign"))])
 def test_candidates_are_checked_on_the_device(checks: DeviceCheck, compiled_device: Device,
+                                              epilogue: Epilogue,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = GemmProblem(6, 20, 8)
+    """Of a result that jumps, the numbers before the jump are compared on the device."""
+    problem = GemmProblem(6, 20, 8, epilogue)
     weights = {name: np.random.default_rng(1).standard_normal(shape).astype(np.float32)
                for name, shape in problem.weight_shapes.items()}
     layer = Layer("product", ["x"], ["y"], problem, weights)

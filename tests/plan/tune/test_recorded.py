@@ -265,7 +265,8 @@ def test_example_inputs(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> 
         parts = [f"period {_period(problem)}"]
         for images in (None, [0], sorted({0, count // 2, count - 1})):
             for seed in (0, 1):
-                parts.append(digest(examples.of(problem, seed, images)))
+                parts.append(digest(examples.of(
+                    problem, seed, range(count) if images is None else images)))
         for index, spec in enumerate(problem.inputs):
             formats = [spec.format, *([Format("NHWC"), Format("CHWN", "float16")]
                                       if len(spec.shape) == 4 else [])]

@@ -23,7 +23,7 @@ from gossamer.ops.copy.problem import CopyProblem
 from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.network import Network
 from gossamer.plan.plan import Plan
-from gossamer.plan.tune import candidates
+from gossamer.plan.tune import candidates, check
 from gossamer.plan.tune.reference import reference
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, default_spec
@@ -120,9 +120,11 @@ class Careless(ToyConv):
 
 
 @pytest.mark.parametrize(("kind", "written"), [("real", PADDED), ("binary", BITS)], ids=str)
-def test_paddings_that_are_not_zero_are_refused(kind: str, written: Format,
+@pytest.mark.parametrize("small", [0, 2**16])
+def test_paddings_that_are_not_zero_are_refused(kind: str, written: Format, small: int,
                                                 monkeypatch: pytest.MonkeyPatch,
                                                 tmp_path: Path) -> None:
+    monkeypatch.setattr(check, "_SMALL", small)
     monkeypatch.setattr(candidates, "_CHECKED", 0)
     written = replace(written, channel_multiple=64)
     add_algorithms(monkeypatch, Careless("careless", writes=written, epilogue=EPILOGUES[kind]),
