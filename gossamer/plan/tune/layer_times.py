@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gossamer.device.source import KernelSource
@@ -161,17 +161,6 @@ class CandidateGroup:
             self.layers.append(times)
             times.groups.append(self)
             times.update()
-
-    def awaited(self) -> Iterator[CandidateGroup]:
-        """Yields the groups whose times decide which candidates of this group are of use: all
-        groups of its layers and of the fusions that compute these layers, and the group that is
-        alike. A group may come several times."""
-        if self.alike is not None:
-            yield self.alike
-        for layer in self.layers:
-            yield from layer.groups
-            for fusion in layer.covered_by:
-                yield from fusion.groups
 
     def update(self) -> None:
         """Sets the best times of all layers from the attempts that were measured."""

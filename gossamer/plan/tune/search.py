@@ -103,8 +103,8 @@ class Search:
         self._alike: dict[object, CandidateGroup] = {}
         """For layers that are alike, the group of the first such layer, by the result of
         likeness()."""
-        self._later: dict[CandidateGroup, list[Attempt]] = {}
-        """The attempts that wait until other attempts are measured, by their groups."""
+        self._later: list[Attempt] = []
+        """The attempts that wait until the other attempts are measured."""
         self._start = self._stored = time.monotonic()
 
     @property
@@ -136,35 +136,29 @@ class Search:
                 self._measure(listed)
                 self._add(listed.result())
                 self._measure()
+                self._rank(self._later)
+                self._measure()
+                self._sampler.sample_left()
                 while instead := self._required_instead():
                     self._ranking.extend(instead)
                     self._measure()
+                    self._sampler.sample_left()
         finally:
             self._store()
 
     def _measure(self, listed: Future[Any] | None = None) -> None:
         """Measures candidates until a future is done; without a future, until no candidate is
-        left."""
+        left in the ranking."""
         while listed is None or not listed.done():
             if self._is_over():
                 # builds that the plan can do without are given up
                 for attempt in self._builds.give_up_optional():
                     self._leave_out(attempt, ENDED)
-            if listed is None and not self._ranking:
-                self._rank_settled()
             self._begin()
-            if listed is None and not self._later and not self._builds.attempts:
-                self._sampler.sample_left()
+            if listed is None and not self._builds.attempts:
                 return
             if (built := self._builds.next_built(listed)) is not None:
                 self._try(*built)
-
-    def _rank_settled(self) -> None:
-        """Adds those waiting attempts to the ranking that depend on no candidate that is being
-        built."""
-        building = {attempt.group for attempt in self._builds.attempts}
-        for group in [group for group in self._later if building.isdisjoint(group.awaited())]:
-            self._rank(self._later.pop(group))
 
     def _begin(self) -> None:
         """Begins to build as many candidates as is of use."""
@@ -203,10 +197,9 @@ class Search:
                                 spent * left / max(1, most - left)))
 
     def _add(self, requests: Sequence[MeasurementRequest]) -> None:
-        """Adds requests to the ranking. Three kinds of candidates wait until the candidates on
-        which they depend are measured: candidates with configs beyond the effort's first configs,
-        candidates of layers that are like an earlier layer, and candidates of fusions within larger
-        fusions."""
+        """Adds requests to the ranking. Three kinds of candidates wait until all other candidates
+        are measured: candidates with configs beyond the effort's first configs, candidates of
+        layers that are like an earlier layer, and candidates of fusions within larger fusions."""
         with self._profile.stage(LISTING):
             new = self._listed(requests)
             self._relate()
@@ -216,7 +209,7 @@ class Search:
         for attempt in attempts:
             waits = attempt.is_more or attempt.group.alike is not None or all(
                 times.parts and times.covered_by for times in attempt.group.layers)
-            (self._later.setdefault(attempt.group, []) if waits else first).append(attempt)
+            (self._later if waits else first).append(attempt)
         self._rank(first)
 
     def _rank(self, attempts: Sequence[Attempt]) -> None:

@@ -124,49 +124,6 @@ def test_candidates_are_measured_while_further_requests_are_made(
     tuner.release()
 
 
-class Several(Paced):
-    """A paced algorithm that skips zeros, and tells when two of its candidates are built."""
-
-    def __init__(self) -> None:
-        super().__init__("several", 100.0, dense=False)
-        self.are_built = threading.Event()
-
-    def prepare(self, *arguments: Any) -> State:
-        state = super().prepare(*arguments)
-        if len(self.built) == 2:
-            self.are_built.set()
-        return state
-
-
-class Slow(Paced):
-    """A paced algorithm whose candidate is not built before two candidates of another one are."""
-
-    def __init__(self, other: Several) -> None:
-        super().__init__("slow", 100.0)
-        self._other = other
-
-    def prepare(self, *arguments: Any) -> State:
-        assert self._other.are_built.wait(20.0)
-        return super().prepare(*arguments)
-
-
-def test_a_layer_like_another_waits_for_that_one_only(
-        paced_device: PacedDevice, paced_tuner: Callable[..., Tuner], known: Callable[..., None],
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PacedDevice, "builds_side_by_side", True)
-    several = Several()
-    slow = Slow(several)
-    known(several, slow)
-    layers = [layer(name, mask=name, density=0.5) for name in ("first", "second")]
-    other = layer("other", channels=8)
-    tuner = paced_tuner()
-    tuner.measure_all([*(MeasurementRequest(each, [several], paced_device) for each in layers),
-                       MeasurementRequest(other, [slow], paced_device)])
-    (measured,) = tuner.measure(other, [slow], paced_device)
-    assert measured.cost == 100.0 and tuner.measured == 3
-    tuner.release()
-
-
 def test_an_error_of_further_requests_ends_the_search(
         paced_device: PacedDevice, paced_tuner: Callable[..., Tuner],
         known: Callable[..., None]) -> None:
