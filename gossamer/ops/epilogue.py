@@ -88,8 +88,10 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
     operand = f"{prefix.lower()}operand"
     halves = tensor_dtype == "float16"
     types = ["HALF" if halves and kind == "tensor" else "float" for kind in epilogue.operands]
-    parameters = "".join(f", const GLOBAL {name} *RESTRICT {operand}{i}"
-                         for i, name in enumerate(types))
+    # a tensor may be what the kernel before writes, see ptx/griddepcontrol.h
+    parameters = "".join(
+        f", const GLOBAL {name} *{'RESTRICT ' if kind == 'channel' else ''}{operand}{i}"
+        for i, (name, kind) in enumerate(zip(types, epilogue.operands, strict=True)))
 
     def load(i: int, kind: str) -> str:
         if kind == "channel":

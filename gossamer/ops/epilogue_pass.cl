@@ -15,7 +15,7 @@
 #include "ops/epilogue.h"
 
 KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void epilogue_pass(
-    GLOBAL REAL *RESTRICT y, int items, DIVISOR(inner), DIVISOR(channels) EPILOGUE_PARAMETERS)
+    GLOBAL REAL *y, int items, DIVISOR(inner), DIVISOR(channels) EPILOGUE_PARAMETERS)
 {
     pdl_trigger_and_wait();
     int item = GROUP_ID(0) * WORK_GROUP_SIZE + LOCAL_ID(0);

@@ -13,7 +13,7 @@
 #include "ptx/griddepcontrol.h"
 
 #define SOURCE(n) \
-    , const GLOBAL ELEMENT *RESTRICT source##n, int size##n, int first##n, int pitch##n
+    , const GLOBAL ELEMENT *source##n, int size##n, int first##n, int pitch##n
 
 /* If `column` lies in source n, copies the element and returns from the kernel. Else subtracts the
  * size of source n from `column`, which then counts from the end of source n. */

@@ -9,7 +9,7 @@
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
-KERNEL void conv_transpose2d(const GLOBAL float *RESTRICT source,
+KERNEL void conv_transpose2d(const GLOBAL float *source,
                              const GLOBAL float *RESTRICT weights,
                              const GLOBAL float *RESTRICT bias, GLOBAL float *RESTRICT target,
                              int count, int height, int width, int out_height, int out_width,

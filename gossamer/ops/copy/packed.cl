@@ -62,7 +62,7 @@
 }
 
 #if SOURCE_PLANES == 0
-KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target, int count,
+KERNEL void pack(const GLOBAL REAL *source, GLOBAL uint *RESTRICT target, int count,
                  POSITION, int channels, int height, int width,
                  int start, int from_image, int from_channel, int from_y, int from_x,
                  int to_image, int to_word, int to_y, int to_x)
@@ -102,7 +102,7 @@ KERNEL void pack(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT targe
 
 /* Each warp packs one position. Its work-items read the 32 channels of the position at once. */
 KERNEL void pack_position_by_vote(
-    const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target, int count, POSITION,
+    const GLOBAL REAL *source, GLOBAL uint *RESTRICT target, int count, POSITION,
     int channels, int height, int width, int start, int from_image, int from_channel, int from_y,
     int from_x, int to_image, int to_word, int to_y, int to_x)
 {
@@ -130,7 +130,7 @@ KERNEL void pack_position_by_vote(
 /* Each warp packs 32 neighbouring positions, one after another. The warp reads the 32 channels of a
  * position at once, and each of its work-items keeps and writes the bits of one position. This
  * kernel is meant for channels that are contiguous in memory. */
-KERNEL void pack_by_vote(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target,
+KERNEL void pack_by_vote(const GLOBAL REAL *source, GLOBAL uint *RESTRICT target,
                          int count, POSITION, int channels, int height, int width,
                          int start, int from_image, int from_channel, int from_y, int from_x,
                          int to_image, int to_word, int to_y, int to_x)
@@ -170,7 +170,7 @@ KERNEL void pack_by_vote(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRI
 /* The value of a channel by its bit in `nonzero` and in `positive`. */
 #define VALUE_OF(bit) (nonzero >> (bit) & 1u ? (positive >> (bit) & 1u ? 1.0f : -1.0f) : 0.0f)
 
-KERNEL void unpack(const GLOBAL uint *RESTRICT source, GLOBAL REAL *RESTRICT target, int count,
+KERNEL void unpack(const GLOBAL uint *source, GLOBAL REAL *RESTRICT target, int count,
                    POSITION, int channels, int height, int width, int stored_channels,
                    int start, int from_image, int from_word, int from_y, int from_x,
                    int to_image, int to_channel, int to_y, int to_x)
@@ -201,7 +201,7 @@ KERNEL void unpack(const GLOBAL uint *RESTRICT source, GLOBAL REAL *RESTRICT tar
     }
 }
 #else
-KERNEL void repack(const GLOBAL uint *RESTRICT source, GLOBAL uint *RESTRICT target, int count,
+KERNEL void repack(const GLOBAL uint *source, GLOBAL uint *RESTRICT target, int count,
                    POSITION, int channels, int height, int width,
                    int start, int from_image, int from_word, int from_y, int from_x,
                    int to_image, int to_word, int to_y, int to_x)

@@ -69,7 +69,7 @@
 #endif
 
 #ifndef TILE
-KERNEL void copy_strided(const GLOBAL FROM *RESTRICT source, GLOBAL TO *RESTRICT target,
+KERNEL void copy_strided(const GLOBAL FROM *source, GLOBAL TO *RESTRICT target,
                          int count, int from, int to FILL
                          OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
 {
@@ -92,7 +92,7 @@ KERNEL void copy_strided(const GLOBAL FROM *RESTRICT source, GLOBAL TO *RESTRICT
 #define ROWS (256 / TILE)
 
 KERNEL LAUNCH_BOUNDS(256, 2)
-void copy_tiled(const GLOBAL FROM *RESTRICT source, GLOBAL TO *RESTRICT target,
+void copy_tiled(const GLOBAL FROM *source, GLOBAL TO *RESTRICT target,
                 int from, int to FILL
                 OUTER_DIMENSIONS DIMENSION(4) DIMENSION(5))
 {

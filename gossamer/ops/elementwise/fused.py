@@ -200,7 +200,7 @@ class _Generator:
         }
 
     def _parameters(self) -> list[str]:
-        texts = [f"const GLOBAL {_TYPES[dtype]} *RESTRICT a{index}"
+        texts = [f"const GLOBAL {_TYPES[dtype]} *a{index}"
                  for index, dtype in enumerate(self._dtypes)]
         texts += [f"GLOBAL {_TYPES[spec.dtype]} *RESTRICT y{index}"
                   for index, spec in enumerate(self.variant.outputs)]

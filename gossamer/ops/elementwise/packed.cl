@@ -19,7 +19,7 @@
     positive |= FOUR_BITS(four, > 0.0f) << (k); \
 }
 
-KERNEL void pack_results(const GLOBAL REAL *RESTRICT source, GLOBAL uint *RESTRICT target, int count,
+KERNEL void pack_results(const GLOBAL REAL *source, GLOBAL uint *RESTRICT target, int count,
                          DIVISOR(pixels), DIVISOR(parts), int channels, int from_image,
                          int from_channel, int from_pixel EPILOGUE_PARAMETERS)
 {

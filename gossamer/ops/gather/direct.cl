@@ -31,7 +31,7 @@ INLINE int place_of(INDEX place, int length)
 }
 
 #ifdef PAIRED
-KERNEL void gather(const GLOBAL ELEMENT *RESTRICT data, const GLOBAL INDEX *RESTRICT indices,
+KERNEL void gather(const GLOBAL ELEMENT *data, const GLOBAL INDEX *indices,
                    GLOBAL uint *RESTRICT target, int count, int length,
                    DIVISOR(taken), DIVISOR(inner), ROW_PARAMETERS)
 {
@@ -46,7 +46,7 @@ KERNEL void gather(const GLOBAL ELEMENT *RESTRICT data, const GLOBAL INDEX *REST
     }
 }
 #else
-KERNEL void gather(const GLOBAL ELEMENT *RESTRICT data, const GLOBAL INDEX *RESTRICT indices,
+KERNEL void gather(const GLOBAL ELEMENT *data, const GLOBAL INDEX *indices,
                    GLOBAL ELEMENT *RESTRICT target, int count, int length,
                    DIVISOR(taken), DIVISOR(inner), ROW_PARAMETERS)
 {

@@ -167,7 +167,7 @@
         }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void large_gemm(
-    const GLOBAL float *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL float *RESTRICT y,
+    const GLOBAL float *x, const GLOBAL float *RESTRICT weight, GLOBAL float *RESTRICT y,
     int rows, int columns, int depth EPILOGUE_PARAMETERS)
 {
     pdl_trigger_and_wait();

@@ -15,7 +15,7 @@
 #include "ops/gemm/add_up.h"
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void sparse_rows(
-    const GLOBAL REAL *RESTRICT x, const GLOBAL int *RESTRICT starts,
+    const GLOBAL REAL *x, const GLOBAL int *RESTRICT starts,
     const GLOBAL INDEX *RESTRICT places, const GLOBAL float *RESTRICT values,
     GLOBAL REAL *RESTRICT y, int columns, int depth EPILOGUE_PARAMETERS)
 {

@@ -123,7 +123,7 @@ INLINE float4 normalised4(float4 v, float mean, float factor, float4 scale, floa
 #endif
 
 KERNEL LAUNCH_BOUNDS(LANES * ROWS, 1)
-void layer_norm(const GLOBAL REAL *RESTRICT source, const GLOBAL float *RESTRICT scale,
+void layer_norm(const GLOBAL REAL *source, const GLOBAL float *RESTRICT scale,
                 const GLOBAL float *RESTRICT bias, GLOBAL REAL *RESTRICT target, int rows,
                 int length, int inner, float epsilon)
 {

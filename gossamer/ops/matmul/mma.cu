@@ -151,7 +151,7 @@ INLINE void store(RESULT *to, const float (&values)[C_AT_ONCE])
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void matmul_mma(
-    const REAL *RESTRICT a, const REAL *RESTRICT b, RESULT *RESTRICT c, int rows, int columns,
+    const REAL *a, const REAL *b, RESULT *RESTRICT c, int rows, int columns,
     int inner, int a_stride, int b_stride, BATCH_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, memory)

@@ -22,7 +22,7 @@
 #define PLACE_ACROSS(number, by_k) ((by_k) ? (number) / DEPTH : (number) % TILE)
 
 KERNEL LAUNCH_BOUNDS(256, 2)
-void matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
+void matmul(const GLOBAL float *a, const GLOBAL float *b,
             GLOBAL float *RESTRICT c, int rows, int columns, int inner, int a_row, int a_k, int b_k,
             int b_column, BATCH_PARAMETERS)
 {

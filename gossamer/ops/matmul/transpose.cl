@@ -9,7 +9,7 @@
 #include "ptx/griddepcontrol.h"
 
 KERNEL LAUNCH_BOUNDS(1, 1)
-void transpose_matrices(const GLOBAL float *RESTRICT source, GLOBAL float *RESTRICT target,
+void transpose_matrices(const GLOBAL float *source, GLOBAL float *RESTRICT target,
                         int rows, int columns)
 {
     pdl_trigger_and_wait();

@@ -15,7 +15,7 @@
 #define LANES (16 * VECTORS)
 
 KERNEL LAUNCH_BOUNDS(1, 1)
-void wide_matmul(const GLOBAL float *RESTRICT a, const GLOBAL float *RESTRICT b,
+void wide_matmul(const GLOBAL float *a, const GLOBAL float *b,
                  GLOBAL float *RESTRICT c, int rows, int columns, int inner, int a_row, int a_k,
                  BATCH_PARAMETERS)
 {

@@ -33,7 +33,7 @@
     from += i * s##d; \
 }
 
-KERNEL void pad(const GLOBAL ELEMENT *RESTRICT source, GLOBAL ELEMENT *RESTRICT target, int count
+KERNEL void pad(const GLOBAL ELEMENT *source, GLOBAL ELEMENT *RESTRICT target, int count
 #ifdef CONSTANT
                 , ELEMENT value
 #endif

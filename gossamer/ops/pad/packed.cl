@@ -14,7 +14,7 @@
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
-KERNEL void pad_packed(const GLOBAL WORD *RESTRICT source, GLOBAL WORD *RESTRICT target, int count,
+KERNEL void pad_packed(const GLOBAL WORD *source, GLOBAL WORD *RESTRICT target, int count,
                        int channels, int height, int width, DIVISOR(out_width),
                        DIVISOR(out_height), DIVISOR(words), int top, int left)
 {

@@ -55,7 +55,7 @@
 }
 #endif
 
-KERNEL void pool(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT target, int count,
+KERNEL void pool(const GLOBAL REAL *source, GLOBAL REAL *RESTRICT target, int count,
                  int height, int width, int source_first, int source_inner, int target_first,
                  int target_inner, DIVISOR(inner_steps), DIVISOR(out_columns), DIVISOR(out_height),
                  int kernel_height, int kernel_width, int stride_y, int stride_x, int top, int left,

@@ -15,7 +15,7 @@
 #include "dialect/common.h"
 #include "ptx/griddepcontrol.h"
 
-KERNEL void pool_packed(const GLOBAL WORD *RESTRICT source, GLOBAL WORD *RESTRICT target, int count,
+KERNEL void pool_packed(const GLOBAL WORD *source, GLOBAL WORD *RESTRICT target, int count,
                         int height, int width, DIVISOR(out_width), DIVISOR(out_height),
                         int kernel_height, int kernel_width, int stride_y, int stride_x,
                         int top, int left, int dilation_y, int dilation_x)

@@ -64,7 +64,7 @@
 }
 
 KERNEL LAUNCH_BOUNDS(256, 1)
-void reduce(const GLOBAL SOURCE *RESTRICT source, GLOBAL TARGET *RESTRICT target, int results,
+void reduce(const GLOBAL SOURCE *source, GLOBAL TARGET *RESTRICT target, int results,
             int count KEPT(0) KEPT(1) KEPT(2) KEPT(3) REDUCED(0) REDUCED(1) REDUCED(2) REDUCED(3))
 {
     pdl_trigger_and_wait();

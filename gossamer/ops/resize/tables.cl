@@ -31,7 +31,7 @@
 #define TAKE LOAD_REAL
 #endif
 
-KERNEL void resize(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT target,
+KERNEL void resize(const GLOBAL REAL *source, GLOBAL REAL *RESTRICT target,
                    const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT columns,
 #ifdef LINEAR
                    const GLOBAL int *RESTRICT next_rows, const GLOBAL int *RESTRICT next_columns,

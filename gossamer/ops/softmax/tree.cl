@@ -34,7 +34,7 @@
 #define SUM(a, b) ((a) + (b))
 
 KERNEL LAUNCH_BOUNDS(256, 1)
-void softmax(const GLOBAL REAL *RESTRICT source, GLOBAL REAL *RESTRICT target, int sums,
+void softmax(const GLOBAL REAL *source, GLOBAL REAL *RESTRICT target, int sums,
              int length, int inner)
 {
     pdl_trigger_and_wait();

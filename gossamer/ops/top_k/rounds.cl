@@ -28,7 +28,7 @@
     (ABOVE(a, b) || (!ABOVE(b, a) && (place_a) < (place_b)))
 
 KERNEL LAUNCH_BOUNDS(256, 1)
-void top_k(const GLOBAL VALUE *RESTRICT source,
+void top_k(const GLOBAL VALUE *source,
 #ifndef PLACES_ONLY
            GLOBAL VALUE *RESTRICT target,
 #endif

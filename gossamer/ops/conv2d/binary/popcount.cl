@@ -76,7 +76,7 @@
     (image * stride_n + channel * stride_c + (row) * stride_h + (column) * stride_w)
 
 KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void popcount_conv(
-    const GLOBAL WORD *RESTRICT x, const GLOBAL WORD *RESTRICT weights,
+    const GLOBAL WORD *x, const GLOBAL WORD *RESTRICT weights,
     const GLOBAL WORD *RESTRICT masks, const GLOBAL int *RESTRICT first_words,
     const GLOBAL int *RESTRICT tap_sums, const GLOBAL float *RESTRICT alphas,
     const GLOBAL int *RESTRICT thresholds, GLOBAL float *RESTRICT y, GLOBAL uint *RESTRICT packed,

@@ -91,7 +91,7 @@ INLINE struct Eight eight(float4 lower, float4 upper)
 #endif
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void depthwise(
-    const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL REAL *RESTRICT y,
+    const GLOBAL REAL *x, const GLOBAL float *RESTRICT weight, GLOBAL REAL *RESTRICT y,
     int items, DIVISOR(units), DIVISOR(tiles_x), DIVISOR(tiles_y), int weight_stride, int height,
     int width, int out_height, int out_width, int pad_top, int pad_left, int x_first, int x_image,
     int x_channel, int x_row, int x_column, int y_first, int y_image, int y_channel, int y_row,

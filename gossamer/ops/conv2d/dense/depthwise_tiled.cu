@@ -57,7 +57,7 @@
 #endif
 
 KERNEL LAUNCH_BOUNDS(THREADS, GROUPS) void depthwise_tiled(
-    const REAL *RESTRICT x, const float *RESTRICT weight, REAL *RESTRICT y, DIVISOR(chunks),
+    const REAL *x, const float *RESTRICT weight, REAL *RESTRICT y, DIVISOR(chunks),
     DIVISOR(tiles_x), DIVISOR(tiles_y), int channels, int weight_stride, int height, int width,
     int out_height, int out_width, int pad_top, int pad_left, int x_first, int x_image, int x_row,
     int x_column, int y_first, int y_image, int y_row, int y_column EPILOGUE_PARAMETERS)

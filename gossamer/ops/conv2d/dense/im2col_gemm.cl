@@ -196,7 +196,7 @@
 #endif
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void im2col_gemm(
-    const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT weight, GLOBAL RESULT *RESTRICT y,
+    const GLOBAL REAL *x, const GLOBAL float *RESTRICT weight, GLOBAL RESULT *RESTRICT y,
     const GLOBAL int2 *RESTRICT k_table, int pixels, int out_channels, int depth, int weight_stride,
     int height, int width, int out_width, int plane, int stride_y, int stride_x, int pad_top,
     int pad_left, int x_first, int x_image, int x_row, int x_column, int x_channel, int x_group,

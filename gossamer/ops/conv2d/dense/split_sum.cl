@@ -13,7 +13,7 @@
 #include "ptx/griddepcontrol.h"
 #include "ops/epilogue.h"
 
-KERNEL void split_sum(const GLOBAL float *RESTRICT sums, GLOBAL REAL *RESTRICT y, int results,
+KERNEL void split_sum(const GLOBAL float *sums, GLOBAL REAL *RESTRICT y, int results,
                       DIVISOR(channels), DIVISOR(plane), int y_first, int y_channels
                       EPILOGUE_PARAMETERS)
 {

@@ -69,7 +69,7 @@
 #endif
 
 /* points: the transformed tiles, of shape (tile, point, channel). */
-KERNEL void winograd_input(const GLOBAL float *RESTRICT x, GLOBAL float *RESTRICT points, int items,
+KERNEL void winograd_input(const GLOBAL float *x, GLOBAL float *RESTRICT points, int items,
                            DIVISOR(channels), DIVISOR(tiles_x), DIVISOR(tiles_y), int height,
                            int width, int x_first, int x_channels, int pad_top, int pad_left)
 {
@@ -98,7 +98,7 @@ KERNEL void winograd_input(const GLOBAL float *RESTRICT x, GLOBAL float *RESTRIC
     }
 }
 
-KERNEL void winograd_output(const GLOBAL float *RESTRICT points, GLOBAL float *RESTRICT y,
+KERNEL void winograd_output(const GLOBAL float *points, GLOBAL float *RESTRICT y,
                             int items, DIVISOR(channels), DIVISOR(tiles_x), DIVISOR(tiles_y),
                             int height, int width, int y_first, int y_channels EPILOGUE_PARAMETERS)
 {

@@ -145,7 +145,7 @@ template <int units> INLINE void multiply_tile(float (&sums)[UNITS][TILE_M / 8][
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_gemm(
-    const HALF *RESTRICT x, const uint4 *RESTRICT weight, HALF *RESTRICT y, int units, int kernel_h,
+    const HALF *x, const uint4 *RESTRICT weight, HALF *RESTRICT y, int units, int kernel_h,
     int kernel_w, int step_h, int step_w, int slices, int out_channels,
     GEOMETRY_PARAMETERS EPILOGUE_PARAMETERS)
 {

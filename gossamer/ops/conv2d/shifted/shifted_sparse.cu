@@ -144,7 +144,7 @@ INLINE void multiply_tile(float (&sums)[TILE_N / 8][4], Multiplier &its)
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void shifted_sparse(
-    const HALF *RESTRICT x, const uint4 *RESTRICT weight, const int *RESTRICT stage_counts,
+    const HALF *x, const uint4 *RESTRICT weight, const int *RESTRICT stage_counts,
     HALF *RESTRICT y, int eights, int slices, int out_channels,
     GEOMETRY_PARAMETERS EPILOGUE_PARAMETERS)
 {

@@ -38,7 +38,7 @@
 #endif
 
 KERNEL void im2col(
-    const GLOBAL UNIT *RESTRICT x, GLOBAL UNIT *RESTRICT matrix, int items,
+    const GLOBAL UNIT *x, GLOBAL UNIT *RESTRICT matrix, int items,
     DIVISOR(inner), DIVISOR(middle), DIVISOR(out_width), DIVISOR(group_channels),
     int first_image, int first_pixel, int height, int width, int kernel_height, int kernel_width,
     int stride_y, int stride_x, int pad_top, int pad_left, int dilation_y, int dilation_x,

@@ -48,7 +48,7 @@
 #define WEIGHT_WORDS (2 * SQUEEZED * SLICE_WORDS)
 
 KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
-    const uint4 *RESTRICT x, const uint4 *RESTRICT weights, uint4 *RESTRICT y, int pixels,
+    const uint4 *x, const uint4 *RESTRICT weights, uint4 *RESTRICT y, int pixels,
     float share SQUEEZE_EPILOGUE_PARAMETERS EXCITE_EPILOGUE_PARAMETERS SCALE_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, memory)

@@ -248,7 +248,7 @@ def _macros(division: _Division, halves: bool) -> dict[str, object]:
     scale = {name: text for name, text in epilogue_macros(
         layer.scale, tensor_dtype="float16" if halves else "float32", prefix="SCALE_").items()
         if "PARAMETERS" not in name}
-    tensors = "".join(f", const REAL *RESTRICT scale_operand{number}"
+    tensors = "".join(f", const REAL *scale_operand{number}"
                       for number in range(1, len(layer.scale.operands)))
     return {
         "HALVES": int(halves), "WIDTH": division.width, "WORDS": division.words,

@@ -41,7 +41,7 @@ INLINE uint larger_halves(uint a, uint b)
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma(
-    const IMAGE_TYPE *RESTRICT x, const uint4 *RESTRICT weights, HALF *RESTRICT y, int out_channels,
+    const IMAGE_TYPE *x, const uint4 *RESTRICT weights, HALF *RESTRICT y, int out_channels,
     int height, int width, int conv_height, int conv_width, int pool_height, int pool_width,
     int pad_top, int pad_left, int pool_top, int pool_left, int tiles_x, int tile_width,
     int tile_height GIVEN_EPILOGUE_PARAMETERS EPILOGUE_PARAMETERS)

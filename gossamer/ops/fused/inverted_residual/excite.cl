@@ -22,7 +22,7 @@
 #include "ptx/griddepcontrol.h"
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void excite(
-    const GLOBAL float *RESTRICT totals, const GLOBAL float *RESTRICT squeeze,
+    const GLOBAL float *totals, const GLOBAL float *RESTRICT squeeze,
     const GLOBAL float *RESTRICT excite_weights, GLOBAL float *RESTRICT gates, int hidden,
     int tiles, float share SQUEEZE_EPILOGUE_PARAMETERS EXCITE_EPILOGUE_PARAMETERS)
 {

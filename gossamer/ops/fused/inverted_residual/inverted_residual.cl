@@ -74,9 +74,9 @@
     } while (0)
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void inverted_residual(
-    const GLOBAL REAL *RESTRICT x, const GLOBAL float *RESTRICT expand,
+    const GLOBAL REAL *x, const GLOBAL float *RESTRICT expand,
     const GLOBAL float *RESTRICT depthwise, const GLOBAL float *RESTRICT project,
-    GLOBAL REAL *RESTRICT y, GLOBAL float *RESTRICT totals, const GLOBAL float *RESTRICT gates,
+    GLOBAL REAL *RESTRICT y, GLOBAL float *RESTRICT totals, const GLOBAL float *gates,
     int channels, int real_hidden, int hidden, int out_channels,
     int out_quads, int height, int width, int out_height, int out_width, int pad_top, int pad_left
     EXPAND_EPILOGUE_PARAMETERS DEPTHWISE_EPILOGUE_PARAMETERS PROJECT_EPILOGUE_PARAMETERS)

@@ -42,7 +42,7 @@
 #include "mma_project.h"
 
 KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverted_residual_mma(
-    const INPUT *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
+    const INPUT *x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
     REAL *RESTRICT y, int y_first, int y_channels, int hidden, int height, int width,
     int out_height, int out_width, int pad_top, int pad_left EXCITE_PARAMETERS GATHER_PARAMETERS)
 {

@@ -38,7 +38,7 @@
 #define AT_ONCE CEIL_DIV(LINES, CEIL_DIV(LINES, MOST_AT_ONCE))
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_mean(
-    const REAL *RESTRICT x, const uint4 *RESTRICT weights, REAL *RESTRICT y, int out_channels,
+    const REAL *x, const uint4 *RESTRICT weights, REAL *RESTRICT y, int out_channels,
     int pixels EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(uint4, factors)

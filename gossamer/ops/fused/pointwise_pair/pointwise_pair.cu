@@ -81,7 +81,7 @@ INLINE void advance(Slot &slot, int slots)
 }
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
-    const HALF *RESTRICT x, const uint4 *RESTRICT weights, HALF *RESTRICT wide, HALF *RESTRICT y,
+    const HALF *x, const uint4 *RESTRICT weights, HALF *RESTRICT wide, HALF *RESTRICT y,
     int pixels FIRST_EPILOGUE_PARAMETERS SECOND_EPILOGUE_PARAMETERS)
 {
     DYNAMIC_SHARED(Memory, memory)

@@ -160,7 +160,7 @@ template <int QUADS, int WORDS, int PLANES> INLINE void clear_end(uint4 *inputs)
 #endif
 
 KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(ITEMS, 1) void popcount_chain(
-    const INPUT *RESTRICT x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
+    const INPUT *x, const uint4 *RESTRICT weights, const uint4 *RESTRICT constants,
     OUTPUT *RESTRICT y EPILOGUES)
 {
     DYNAMIC_SHARED(uint4, memory)

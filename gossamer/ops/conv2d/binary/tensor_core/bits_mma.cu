@@ -63,7 +63,7 @@ INLINE void mma_bits(int (&sum)[4], uint upper_low, uint lower_low, uint upper_h
 }
 
 KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_mma(
-    const uchar *RESTRICT x, const int2 *RESTRICT taps, const uint4 *RESTRICT weights,
+    const uchar *x, const int2 *RESTRICT taps, const uint4 *RESTRICT weights,
     const int *RESTRICT constants, const uchar *RESTRICT flips, const int *RESTRICT thresholds,
     const float *RESTRICT alphas, const int *RESTRICT classes, STORED *RESTRICT y,
     uchar *RESTRICT packed, int pixels, int phases, DIVISOR(out_pixels), DIVISOR(out_width),

@@ -75,7 +75,7 @@ INLINE void start_weights(uint held, const uchar *weights, ulong *barriers,
 }
 
 KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void bits_wgmma(
-    const uchar *RESTRICT x, const int2 *RESTRICT taps, const uchar *RESTRICT weights,
+    const uchar *x, const int2 *RESTRICT taps, const uchar *RESTRICT weights,
     const int *RESTRICT constants, const uchar *RESTRICT flips, const int *RESTRICT thresholds,
     const float *RESTRICT alphas, const int *RESTRICT classes, STORED *RESTRICT y,
     uchar *RESTRICT packed, int pixels, int phases, DIVISOR(out_pixels), DIVISOR(out_width),

@@ -76,7 +76,7 @@
 #define WEIGHT_WORDS (2 * STEPS * OUT_PART) /* words of 16 bytes */
 
 KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void few_channels(
-    const IMAGE_TYPE *RESTRICT x, const uint4 *RESTRICT weights, HALF *RESTRICT y, int out_channels,
+    const IMAGE_TYPE *x, const uint4 *RESTRICT weights, HALF *RESTRICT y, int out_channels,
     int height, int width, int out_height, int out_width, int pad_top, int pad_left,
     int column_tiles GIVEN_EPILOGUE_PARAMETERS EPILOGUE_PARAMETERS)
 {

@@ -107,7 +107,7 @@ INLINE void store_pair(REAL *target, float first, float second)
 #endif
 
 KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void implicit_gemm(
-    const REAL *RESTRICT x, const uint4 *RESTRICT weight, REAL *RESTRICT y,
+    const REAL *x, const uint4 *RESTRICT weight, REAL *RESTRICT y,
     const int2 *RESTRICT k_table, int tiles, DIVISOR(tiles_m), int pixels, int out_channels,
     int weight_lines, int depth, int stages, int height, int width, DIVISOR(plane),
     DIVISOR(out_width), int stride_y, int stride_x, int pad_top, int pad_left, int x_image,

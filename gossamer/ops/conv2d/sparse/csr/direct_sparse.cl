@@ -57,7 +57,7 @@ KERNEL void stretch(const GLOBAL int *RESTRICT rows, const GLOBAL int *RESTRICT 
  * place. x_outer, ..., y_inner: the elements by which a step along an index moves the window in x
  * and the result in y. */
 #define PARAMETERS                                                                          \
-    const GLOBAL ELEMENT *RESTRICT x, const GLOBAL int *RESTRICT rows,                      \
+    const GLOBAL ELEMENT *x, const GLOBAL int *RESTRICT rows,                      \
     const GLOBAL int *RESTRICT columns, const GLOBAL float *RESTRICT values,                \
     GLOBAL ELEMENT *RESTRICT y, int out_channels, DIVISOR(points), DIVISOR(plane),          \
     DIVISOR(row), DIVISOR(inner), int x_outer, int x_line, int x_place, int x_inner,        \

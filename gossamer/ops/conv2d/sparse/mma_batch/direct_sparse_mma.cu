@@ -149,7 +149,7 @@ INLINE void put(float *rows, const float (&sums)[PRODUCTS][4], int lane)
  * group of the convolution. batch_pieces: pieces of 16 bytes that the whole batch has at one pixel
  * of one channel. */
 KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS_PER_UNIT) void columns(
-    const uint4 *RESTRICT x, const int *RESTRICT starts, const int *RESTRICT places,
+    const uint4 *x, const int *RESTRICT starts, const int *RESTRICT places,
     const uint4 *RESTRICT weights, const int *RESTRICT channels, REAL *RESTRICT y,
     DIVISOR(tiles_x), DIVISOR(tiles_y), DIVISOR(row_groups), int group_channels, int chunk,
     int phases, int stages, int stage_rows, DIVISOR(pitch), DIVISOR(tile_width),

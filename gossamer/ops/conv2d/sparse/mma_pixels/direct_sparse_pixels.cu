@@ -107,7 +107,7 @@ INLINE void multiply_step(float (&sums)[TILES][FRAGMENTS][4], const Step &step,
 }
 
 KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pixels(
-    const REAL *RESTRICT x, const int *RESTRICT starts, const int *RESTRICT offsets,
+    const REAL *x, const int *RESTRICT starts, const int *RESTRICT offsets,
     const uint4 *RESTRICT weights, const int *RESTRICT channels, REAL *RESTRICT y,
     DIVISOR(tiles_across), int lines, DIVISOR(width), int all_channels, int group_channels,
     int share_channels, DIVISOR(group_parts), int in_height, int in_width, int out_channels,

@@ -128,7 +128,7 @@
     }
 
 KERNEL WORK_GROUP_OF(WORK_GROUP_SIZE) void direct_sparse_table(
-    const GLOBAL REAL *RESTRICT x, const GLOBAL int *RESTRICT starts,
+    const GLOBAL REAL *x, const GLOBAL int *RESTRICT starts,
     const GLOBAL int *RESTRICT channels, const GLOBAL int4 *RESTRICT columns,
     const GLOBAL float4 *RESTRICT values, GLOBAL REAL *RESTRICT y, DIVISOR(parts), DIVISOR(tiles),
     int count, DIVISOR(line), DIVISOR(images), int places, int x_start, int x_plane, int x_line,
