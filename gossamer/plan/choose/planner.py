@@ -69,7 +69,10 @@ class Planner:
             return self._plan(batch)
         with self._tuner.profile.whole():
             self._tuner.start()
-            return self._plan(batch)
+            try:
+                return self._plan(batch)
+            finally:
+                self._tuner.flush()
 
     def _plan(self, batch: int) -> Planned:
         if self._calibration is not None:

@@ -106,6 +106,12 @@ class Database:
         section = {"made_by": self.made_by, kind: dict(added)}
         self.known.add(section)
         self.waiting.append(section)
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes the lines that could not be written before, or whose writing an interrupt ended."""
+        if self.is_kept:
+            return
         try:
             try:
                 self._write(self.waiting)

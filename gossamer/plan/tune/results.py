@@ -54,6 +54,11 @@ class Results:
             self._known.setdefault((problem, device.name), {}).update(
                 {each.candidate_key: each for each in measured})
 
+    def flush(self) -> None:
+        """Writes the measurements whose writing an interrupt ended."""
+        for cache in self._caches.values():
+            cache.flush()
+
     @property
     def notices(self) -> list[str]:
         """Sentences for the user about the files of measurements."""

@@ -233,6 +233,10 @@ class Tuner:
         layer is excluded."""
         return self._verification.verified(chosen)
 
+    def flush(self) -> None:
+        """Writes the measurements whose writing an interrupt ended."""
+        self._results.flush()
+
     def release(self) -> None:
         """Frees the memory that holds inputs and outputs of the layers to be measured, and ends the
         processes that build."""

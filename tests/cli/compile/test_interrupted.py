@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gossamer.plan.store.database import read
+from gossamer.plan.store.database import Database, read
 from gossamer.plan.tune.sampling import Sampler
 from tests.cli.command_line import QUIET_MAIN
 from tests.cli.compile.command import Run, compile_
@@ -58,6 +58,27 @@ def test_ctrl_c_keeps_what_was_measured(run: Run, network: Path,
     assert again["measured"] == 0 < again["reused"]
 
 
+def test_ctrl_c_while_measurements_are_written_keeps_them(
+        run: Run, network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writing that it ends may be the last of a search."""
+    write, calls = Database._write, []
+
+    def interrupted(self: Database, sections: list[Any]) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        write(self, sections)
+
+    monkeypatch.setattr(Database, "_write", interrupted)
+    result = compile_(run, network)
+    assert result.exit_code == 130
+    match = re.search(r"(\d+) candidates measured, kept in (.*) for the next", result.stderr)
+    assert match
+    sections = read(Path(match[2]))["sections"]
+    assert int(match[1]) == sum(not candidate["not_tried"] for section in sections
+                                for candidate in section["candidates"].values())
+
+
 def test_ctrl_c_does_not_claim_what_was_not_kept(
         run: Run, network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
@@ -90,6 +111,8 @@ def test_a_signal_ends_it_with_128_and_its_number(network: Path, tmp_path: Path,
         while not list((tmp_path / "cache").glob("tuning/*.sqlite")):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
+        # ONNX Runtime is imported next, and takes an interrupt for a missing module
+        time.sleep(0.5)
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number
