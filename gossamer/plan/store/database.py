@@ -109,7 +109,7 @@ class Database:
         self.flush()
 
     def flush(self) -> None:
-        """Writes the lines that could not be written before, or whose writing an interrupt ended."""
+        """Writes the lines that could not be written, or whose writing an interrupt ended."""
         if self.is_kept:
             return
         try:

@@ -9,7 +9,11 @@
  *                           kernel writes. At least one work-item of each kernel calls pdl_wait.
  *   pdl_trigger_and_wait()  calls both, at the start of a kernel that prepares nothing. In a chain
  *                           of small kernels, each kernel is then already on the multiprocessors,
- *                           and not in the queue, while it waits for the previous kernel. */
+ *                           and not in the queue, while it waits for the previous kernel.
+ *
+ * A pointer to memory that any kernel writes is not RESTRICT where the kernel only reads the memory:
+ * the compiler takes memory behind a RESTRICT pointer to const for constant while the kernel runs,
+ * and moves loads from there before pdl_wait. */
 
 #pragma once
 
