@@ -38,8 +38,9 @@ def find_fusions(layers: Sequence[Layer], outputs: Collection[str]) -> list[Laye
     for start in range(len(layers)):
         for pattern in patterns:
             found.update(dict.fromkeys(_chains(layers, readers, pattern, (start,))))
-    fusions = (_fusion_of(layers, [layers[index] for index in indices], outputs)
-               for indices in found if not _is_read_too_early(layers, readers, indices))
+    fusions = (_fusion_of([layers[index] for index in indices], _read_elsewhere(
+        layers, readers, indices, outputs)) for indices in found
+        if not _is_read_too_early(layers, readers, indices))
     return [fusion for fusion in fusions if fusion is not None and recognising(fusion)]
 
 
@@ -91,44 +92,47 @@ def _chains(layers: Sequence[Layer], readers: dict[str, list[int]], pattern: Seq
         yield from _chains(layers, readers, pattern, (*chain, index))
 
 
-def _fusion_of(layers: Sequence[Layer], members: Sequence[Layer],
-               outputs: Collection[str]) -> Layer | None:
+def _read_elsewhere(layers: Sequence[Layer], readers: dict[str, list[int]],
+                    indices: tuple[int, ...], outputs: Collection[str]) -> set[str]:
+    """Returns the outputs of a fusion's layers that other layers or the network's user read."""
+    return {name for index in indices for name in layers[index].outputs
+            if name in outputs or not set(indices).issuperset(readers.get(name, ()))}
+
+
+def _fusion_of(layers: Sequence[Layer], read_elsewhere: Collection[str]) -> Layer | None:
     """Returns layers as one layer with a FusionProblem. The arguments and None are as in
     joined()."""
-    return joined(layers, members, outputs, FusionProblem,
-                  " + ".join(layer.name for layer in members),
-                  density=_density(members),
-                  source=" and ".join(layer.source or layer.name for layer in members))
+    return joined(layers, read_elsewhere, FusionProblem,
+                  " + ".join(layer.name for layer in layers), density=_density(layers),
+                  source=" and ".join(layer.source or layer.name for layer in layers))
 
 
-def joined(layers: Sequence[Layer], covered: Sequence[Layer], outputs: Collection[str],
+def joined(layers: Sequence[Layer], read_elsewhere: Collection[str],
            make: Callable[..., Problem], name: str, **others: Any) -> Layer | None:
-    """Returns some layers of a network as one layer, which covers them; None where they read no
-    value from outside, or where no value that they write is read outside.
+    """Returns layers as one layer, which covers them; None where they read no value from outside,
+    or where no value that they write is read outside.
 
-    outputs: the names of the network's outputs.
+    read_elsewhere: the values that other layers, or the network's user, read.
     make: makes the problem of the parts, their sources and the exits, as FusionProblem does.
     name: the name of the layer. others: further fields of the layer.
     """
-    inside = {layer.name for layer in covered}
-    read = {value for layer in layers if layer.name not in inside for value in layer.inputs}
     sources: dict[str, Source] = {
-        value: (index, output) for index, layer in enumerate(covered)
+        value: (index, output) for index, layer in enumerate(layers)
         for output, value in enumerate(layer.outputs)}
-    entries = list(dict.fromkeys(value for layer in covered for value in layer.inputs
+    entries = list(dict.fromkeys(value for layer in layers for value in layer.inputs
                                  if value not in sources))
-    exits = [value for value in sources if value in read or value in outputs]
+    exits = [value for value in sources if value in read_elsewhere]
     if not entries or not exits:
         return None
     sources.update({value: entry(number) for number, value in enumerate(entries)})
-    problem = make(tuple(layer.problem for layer in covered),
-                   tuple(tuple(sources[value] for value in layer.inputs) for layer in covered),
+    problem = make(tuple(layer.problem for layer in layers),
+                   tuple(tuple(sources[value] for value in layer.inputs) for layer in layers),
                    tuple(sources[value] for value in exits))
     return Layer(name, entries, exits, problem, {
-        f"{index}.{key}": array for index, layer in enumerate(covered)
+        f"{index}.{key}": array for index, layer in enumerate(layers)
         for key, array in layer.weights.items()},
-        covers=tuple(layer.name for layer in covered), facts={
-            value: facts for layer in covered for value, facts in layer.facts.items()
+        covers=tuple(layer.name for layer in layers), facts={
+            value: facts for layer in layers for value, facts in layer.facts.items()
             if value in exits}, store=layers[0].store, **others)
 
 

@@ -84,7 +84,9 @@ def part_of(layers: Sequence[Layer], members: Sequence[Layer],
     whole = len(members) == len(layers)
     name = WHOLE if whole else (
         f"{members[0].name} to {members[-1].name}, {counted(count, 'layer')}")
-    return joined(layers, members, outputs, partial(PartProblem, whole=whole), name, source=name,
+    inside = {layer.name for layer in members}
+    read = {value for layer in layers if layer.name not in inside for value in layer.inputs}
+    return joined(members, read.union(outputs), partial(PartProblem, whole=whole), name, source=name,
                   members=tuple(members)) if count else None
 
 
