@@ -69,7 +69,7 @@ struct Geometry {
 /* Copies the runs of all tiles from place `first` to place `last`, each in all slices. copier: the
  * work-item's number among the COPY_WARPS warps. runs: the first slot in shared memory. filled,
  * read: the barriers of the slots. */
-[[maybe_unused]] INLINE void copy_runs(const HALF *RESTRICT x, const Geometry &its, int copier,
+[[maybe_unused]] INLINE void copy_runs(const HALF *x, const Geometry &its, int copier,
                                        int first, int last, int tile_places, int slices, uint runs,
                                        ulong *filled, ulong *read)
 {
