@@ -58,7 +58,7 @@ class BuildCost:
 
 @dataclass(frozen=True)
 class BuiltElsewhere:
-    """What another process has made for a candidate, besides the kernels in the kernel cache.
+    """The work of another process for a candidate, besides the kernels in the kernel cache.
 
     forms: the packed forms by name.
     seconds: seconds that the work took by the clock.

@@ -90,7 +90,7 @@ class Option:
 
     @cached_property
     def effect(self) -> Hashable:
-        """What other options see of this option, which is all but its cost."""
+        """All of the option but its cost. Options of one effect are the same for other options."""
         return self.nodes, self.reads, self.writes, self.of_fusion, self.unwanted
 
 
