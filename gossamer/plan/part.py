@@ -86,8 +86,8 @@ def part_of(layers: Sequence[Layer], members: Sequence[Layer],
         f"{members[0].name} to {members[-1].name}, {counted(count, 'layer')}")
     inside = {layer.name for layer in members}
     read = {value for layer in layers if layer.name not in inside for value in layer.inputs}
-    return joined(members, read.union(outputs), partial(PartProblem, whole=whole), name, source=name,
-                  members=tuple(members)) if count else None
+    return joined(members, read.union(outputs), partial(PartProblem, whole=whole), name,
+                  source=name, members=tuple(members)) if count else None
 
 
 def source_of(layer: Layer, error: InputError) -> str:
