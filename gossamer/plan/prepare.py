@@ -58,7 +58,7 @@ class BuildCost:
 
 @dataclass(frozen=True)
 class BuiltElsewhere:
-    """The work of another process for a candidate, besides the kernels in the kernel cache.
+    """This is the work of another process for a candidate, besides kernels in the kernel cache.
 
     forms: the packed forms by name.
     seconds: seconds that the work took by the clock.

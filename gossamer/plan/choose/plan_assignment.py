@@ -90,7 +90,7 @@ class Option:
 
     @cached_property
     def effect(self) -> Hashable:
-        """All of the option but its cost. Options of one effect are the same for other options."""
+        """An effect is all of an option but its cost: other options see nothing else of it."""
         return self.nodes, self.reads, self.writes, self.of_fusion, self.unwanted
 
 
