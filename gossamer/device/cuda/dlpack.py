@@ -53,7 +53,7 @@ class CudaArray:
     def numpy(self) -> np.ndarray:
         """Returns a copy in host memory, which is complete on return."""
         array = np.empty(self.shape, self.dtype)
-        self.buffer.device.read(self.buffer, array, self.stream)
+        self.buffer.device.read(self.buffer, array, self._open_stream())
         return array
 
     def __array__(self, dtype: np.typing.DTypeLike | None = None,
@@ -91,8 +91,17 @@ class CudaArray:
             "data": (self.buffer.address if self.nbytes else 0, False),
             "strides": None,
             # the interface forbids 0 as a handle, and names the legacy stream by 1
-            "stream": self.buffer.device.stream_handle(self.stream) or LEGACY_STREAM,
+            "stream": self.buffer.device.stream_handle(self._open_stream()) or LEGACY_STREAM,
         }
+
+    def _open_stream(self) -> Any:
+        """Returns the stream whose work fills the array. Where its owner has closed it, waits for
+        its work and returns the device's default stream."""
+        device = self.buffer.device
+        if not device.is_closed(self.stream):
+            return self.stream
+        device.wait(None, self.stream)
+        return None
 
     def __repr__(self) -> str:
         return f"CudaArray({self.shape}, {self.dtype}, {self.buffer.device.name})"

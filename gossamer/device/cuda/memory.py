@@ -124,11 +124,12 @@ def _release(device: CudaDevice, address: int, streams: dict[int, Any]) -> None:
     """Frees memory of the pool after the present work of the streams.
 
     The events are recorded here, when the memory is freed. Events from the time when a library took
-    an array would be too early, since the library queues its work on the array afterwards.
+    an array would be too early, since the library queues its work on the array afterwards. The
+    driver does not get the handle of a stream that its owner has closed meanwhile.
     """
-    last, *further_streams = streams
-    if further_streams:
-        last = device.stream_handle(None)
-        for stream in streams:
-            device.wait(last, stream)
-    driver.cuMemFreeAsync(address, last)
+    handle, *further_handles = streams
+    if further_handles or device.is_closed(streams[handle]):
+        handle = device.stream_handle(None)
+        for stream in streams.values():
+            device.wait(None, stream)
+    driver.cuMemFreeAsync(address, handle)

@@ -55,6 +55,29 @@ def test_host_arrays_lie_on_no_cuda_device() -> None:
     assert arrays.cuda_index([1]) is None
 
 
+class Closable:
+    """A stream that knows whether it was closed, as those of cuda.core do."""
+
+    is_closed = False
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 77
+
+
+def test_an_array_outlives_the_stream_that_fills_it(fake: Any, made: Any) -> None:
+    stream = Closable()
+    array = _device_array(made, np.zeros(3, np.float32), stream)
+    assert any("77" in call.split() for call in fake.calls)
+    assert array.__cuda_array_interface__["stream"] == 77
+    stream.is_closed = True
+    fake.taken()
+    array.numpy()
+    assert array.__cuda_array_interface__["stream"] == made.stream_handle(None)
+    del array
+    words = {word for call in fake.calls for word in call.split()}
+    assert {"MemcpyDtoHAsync", "MemFreeAsync"} <= words and "77" not in words
+
+
 @pytest.mark.parametrize("shape", [(2, 3), (5,), (), (1, 4, 1, 2)])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "uint32", "int64", "bool"])
 def test_round_trip(cuda: Device, shape: tuple[int, ...], dtype: str) -> None:

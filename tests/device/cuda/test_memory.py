@@ -40,13 +40,18 @@ class Notes:
     def checked(self, doing: str, result: tuple[Any, ...]) -> Any:
         return cuda_memory.check(result)
 
-    def wait(self, waiting: int, awaited: int) -> None:
-        self.seen.append(("wait", waiting, awaited))
+    def is_closed(self, stream: Any) -> bool:
+        return getattr(stream, "is_closed", False)
+
+    def wait(self, waiting: Any, awaited: Any) -> None:
+        self.seen.append(("wait", self.stream_handle(waiting),
+                          "all" if self.is_closed(awaited) else self.stream_handle(awaited)))
 
 
 class Stream:
     def __init__(self, handle: int) -> None:
         self.handle = handle
+        self.is_closed = False
 
 
 @pytest.fixture
@@ -71,6 +76,18 @@ def test_memory_goes_back_behind_all_streams_that_used_it(notes: Notes) -> None:
     memory.used_on(72)
     del memory
     assert notes.seen == [("wait", 70, 71), ("wait", 70, 72), ("free", 70)]
+
+
+@pytest.mark.parametrize("others", [[], [72]], ids=["alone", "beside another"])
+def test_the_handle_of_a_closed_stream_is_not_used_again(notes: Notes, others: list[int]) -> None:
+    stream = Stream(71)
+    memory = cuda_memory.StreamAllocation(notes, ADDRESS, stream)
+    for other in others:
+        memory.used_on(other)
+    stream.is_closed = True
+    del memory
+    assert notes.seen == [("wait", 70, "all"), *(("wait", 70, other) for other in others),
+                          ("free", 70)]
 
 
 def test_memory_keeps_the_streams_that_used_it(notes: Notes) -> None:

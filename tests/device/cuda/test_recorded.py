@@ -199,6 +199,7 @@ def test_arrays_of_other_libraries(recorded: Recorded, monkeypatch: pytest.Monke
     notes: list[str] = []
     place: Any = SimpleNamespace(
         index=1, name="cuda:1", current=nullcontext, stream_handle=lambda stream: stream or 0,
+        is_closed=lambda stream: False,
         wait=lambda first, second: notes.append(f"{first} waits for {second}"),
         wrap=lambda address, nbytes, owner: CudaBuffer(place, address, nbytes, None))
     for shape in ((), (3,), (2, 3), (1, 3), (2, 1, 3), (0, 3), (2, 0)):
@@ -245,7 +246,7 @@ def test_arrays_of_other_libraries(recorded: Recorded, monkeypatch: pytest.Monke
     monkeypatch.setattr(memory.driver, "cuMemFreeAsync",
                         lambda address, last: released.append(last))
     for handles in ((1,), (5,), (1, 5), (5, 6, 7)):
-        memory._release(place, 64, dict.fromkeys(handles))
+        memory._release(place, 64, {handle: handle for handle in handles})
         found[f"released {handles}"] = f"{released} {notes}"
         released.clear()
         notes.clear()
