@@ -7,6 +7,7 @@ import gzip
 import math
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -82,6 +83,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "expect_oclgrind: plants a fault that Oclgrind must find")
     global _host_only
     _host_only = config.getoption("--host-only")
+    # a shell's background jobs ignore interrupts, and so would the programs that tests start
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Oclgrind reads these variables when its first context is created
     os.environ["OCLGRIND_DATA_RACES"] = "1"
     os.environ["OCLGRIND_LOG"] = str(_oclgrind_log())
