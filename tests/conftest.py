@@ -20,6 +20,7 @@ from gossamer import host_library
 from gossamer.device.base import Device, Kernel
 from gossamer.device.source import KernelSource
 from tests import workers
+from tests.golden import Golden
 from tests.recorded import FOLDER, Recorded, compare
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -51,6 +52,12 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
     record = request.config.getoption("--record")
     folder = FOLDER / request.path.parent.relative_to(FOLDER.parent)
     return lambda name, found: compare(name, found, record, folder)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compares texts with the files in tests/golden."""
+    return Golden(request.config.getoption("--record"))
 
 
 @pytest.fixture

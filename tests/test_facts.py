@@ -137,6 +137,31 @@ def test_functions_of_two_values(name: str, known: ValueFacts, other: ValueFacts
     assert getattr(known, name)(other).holds(result)
 
 
+FEW = [point(0), point(1), point(-0.5), PLUS_MINUS_ONE, TERNARY, integers(0, 1), integers(-2, 3),
+       integers(2, 5), integers(-5, -3), ValueFacts(-0.5, 0.5, 1.0), ValueFacts(-0.75, 1.25, 0.5),
+       ValueFacts(1, 3, 2), ValueFacts(0, 4, 0.25)]
+
+
+@pytest.mark.parametrize("name", [*ONE, *TWO, "sum_of"])
+def test_no_more_is_allowed_than_few_values_give(name: str) -> None:
+    every = {known: np.float32([known.low + known.step * index for index in range(
+        known.count or 0)]) for known in FEW}
+    for known, x in every.items():
+        if name in ONE:
+            constants = (-1.5, 6.0) if name == "clip" else ()
+            assert getattr(known, name)(*constants) == of_array(ONE[name](x))
+        elif name == "sum_of":
+            for count in range(1, 5):
+                assert known.sum_of(count) == of_array(sum(np.ix_(*[x] * count)))
+        else:
+            for other, y in every.items():
+                found = getattr(known, name)(other)
+                expected = of_array(np.append(x, y) if name == "join" else TWO[name](
+                    x[:, None], y))
+                assert (found.low, found.high) == (expected.low, expected.high)
+                assert found == expected or name == "maximum"
+
+
 @settings(max_examples=60)
 @given(known=facts, count=st.integers(1, 50), seed=st.integers(0, 99))
 @example(known=point(0.0), count=3, seed=0)
@@ -161,6 +186,11 @@ def test_what_is_known_of_plus_or_minus_one() -> None:
     assert point(1).join(point(-1)) == PLUS_MINUS_ONE and NONNEGATIVE.sign() == integers(0, 1)
     assert REAL.sign() == TERNARY and REAL.clip(0, 6) == ValueFacts(0, 6)
     assert ValueFacts(0, 5).round() == integers(0, 5) and str(PLUS_MINUS_ONE) == "-1 or 1"
+    assert point(2).is_integer and not point(0.5).is_integer and not REAL.is_integer
+    assert NONNEGATIVE.same_sign() == NONNEGATIVE and PLUS_MINUS_ONE.same_sign() == REAL
+    assert ValueFacts(-2, 0).same_sign() == ValueFacts(-math.inf, 0)
+    assert TERNARY.few_values and not point(0).few_values and not REAL.few_values
+    assert str(point(-0.0)) == "0" and str(integers(0, 9)) == "0 to 9 in steps of 1"
 
 
 def test_what_float32_rounds_is_on_no_grid() -> None:
@@ -172,7 +202,7 @@ def test_what_float32_rounds_is_on_no_grid() -> None:
 
 
 @pytest.mark.parametrize("numbers", [(1, 0, 0), (0, 1, 2), (0, 1, -1), (-math.inf, 0, 1),
-                                     (0, 2**25, 1), (math.nan, 0, 0), (0.1, 1, 0.3)])
+                                     (0, 2**25, 1), (math.nan, 0, 0), (0.1, 1, 0.3), (1, 1, 1)])
 def test_facts_that_cannot_be_are_refused(numbers: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match=r"values from .* in steps of"):
         ValueFacts(*numbers)

@@ -15,6 +15,7 @@ from gossamer.tensor import (
     bfloat16_bits,
     default_spec,
     held,
+    memory_format,
     of_bfloat16_bits,
     pack,
     unpack,
@@ -27,6 +28,12 @@ PLAIN = [Format(layout, dtype, multiple, border)
              ("NCHW", "NHWC", "CHWN"), ("float32", "float16", "int8"), (1, 8),
              ((0, 0, 0, 0), (1, 2, 0, 3)))]
 PLAIN += [Format("NHWC", dtype, other_channels=(8, 3)) for dtype in ("float32", "float16")]
+PLACED = [Format(layout, dtype, multiple, border)
+          for layout, dtype, multiple, border in itertools.product(
+              ("NCHW", "NHWC", "CHWN"), ("float32", "bfloat16"), (1, 2, 4),
+              ((0, 0, 0, 0), (1, 0, 0, 0), (0, 0, 0, 1), (1, 0, 1, 2)))]
+PLACED += [Format("NHWC", border=border, other_channels=others) for border, others in
+           itertools.product(((0, 0, 0, 0), (0, 1, 1, 0)), ((1, 0), (0, 1), (2, 1)))]
 PACKED = [Format(layout, dtype, multiple, border)
           for layout, dtype, multiple, border in itertools.product(
               ("packed32", "packed64"), PACKED_DTYPES, (1, 128), ((0, 0, 0, 0), (1, 2, 0, 3)))]
@@ -93,7 +100,7 @@ def test_other_values_are_refused(format_):
 
 
 def test_a_format_in_words():
-    assert str(default_spec((3, 4)).format) == "row"
+    assert str(default_spec((3, 4)).format) == "row" and Format().images_are_apart
     assert str(Format("packed32", "bits")) == "packed32 bits"
     assert str(Format("NHWC", channel_multiple=8, border=(1, 0, 1, 2))) == "NHWC c8 b1,0,1,2"
     assert str(Format("packed64", "trits", 128)) == "packed64 trits c128"
@@ -118,7 +125,7 @@ def test_a_part_of_the_channels_of_a_larger_tensor():
 
 @pytest.mark.parametrize("options", [
     {"layout": "NCHW"}, {"layout": "row"}, {"layout": "packed32", "dtype": "bits"},
-    {"channel_multiple": 4}, {"other_channels": (-1, 1)}], ids=str)
+    {"channel_multiple": 2}, {"other_channels": (-1, 1)}], ids=str)
 def test_parts_that_do_not_exist(options):
     with pytest.raises(ValueError, match="other_channels"):
         Format(**{"layout": "NHWC", "other_channels": (8, 0), **options})
@@ -145,4 +152,38 @@ def test_bfloat16_is_the_nearest_of_its_numbers() -> None:
     array = held(rng.standard_normal((2, 3, 4, 5)).astype(np.float32), spec)
     stored = pack(array, spec)
     assert (stored.shape, stored.dtype) == ((2, 4, 5, 3), np.uint16)
+    assert spec.logical_dtype == np.float32
+    assert not default_spec((1, 6)).same_memory(default_spec((2, 3)))
     np.testing.assert_array_equal(unpack(stored, spec), array)
+
+
+def places(spec: TensorSpec) -> np.ndarray:
+    """Returns where in memory each element lies, as is found by reading numbers there."""
+    stored = np.arange(spec.nbytes // spec.stored_dtype.itemsize, dtype=np.uint16)
+    if spec.dtype == "bfloat16":
+        return bfloat16_bits(unpack(stored, spec)).astype(int)
+    return unpack(stored.astype(spec.dtype), spec).astype(int)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 2, 3), (1, 4, 1, 2), (2, 1, 2, 1), (1, 1, 1, 1),
+                                   (3, 2, 1, 1), (1, 2, 3, 3)], ids=str)
+def test_formats_share_memory_where_all_elements_have_the_same_places(shape) -> None:
+    specs = [TensorSpec(shape, format_) for format_ in PLACED]
+    found = list(map(places, specs))
+    for spec, place in zip(specs, found, strict=True):
+        steps = zip(np.indices(shape), spec.strides, strict=True)
+        np.testing.assert_array_equal(place, spec.offset + sum(i * step for i, step in steps))
+        (top, left, bottom, right), (n, c, h, w) = spec.format.border, shape
+        channels = c + -c % spec.format.channel_multiple + sum(spec.format.other_channels)
+        assert spec.nbytes == n * channels * (h + top + bottom) * (w + left + right) * (
+            2 if spec.dtype == "bfloat16" else 4)
+        assert spec.is_default == spec.same_memory(default_spec(shape, spec.dtype))
+        assert spec.format.images_are_apart == (spec.layout != "CHWN")
+        for other, its_place in zip(specs, found, strict=True):
+            same = np.array_equal(place, its_place) and (
+                spec.nbytes, spec.dtype) == (other.nbytes, other.dtype)
+            assert spec.same_memory(other) == same, (spec.format, other.format)
+            if same and spec.format.border == other.format.border and not any(
+                    (*spec.format.other_channels, *other.format.other_channels)):
+                assert memory_format(spec) == memory_format(other)
+                assert spec.same_memory(TensorSpec(shape, memory_format(spec)))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 
 import pytest
 
+from gossamer.bench import serving
 from gossamer.bench.load_client import Outcome, Request, run
 from gossamer.bench.report.serving_chart import serving_png
 from gossamer.bench.serving import ServingRow
@@ -89,3 +91,26 @@ def test_a_network_without_photos(tmp_path) -> None:
 def test_the_chart() -> None:
     rows = [ServingRow("gossamer", 1, rate, 1, 2, 3, 4, 0) for rate in (None, 10.0, 20.0)]
     assert serving_png(rows).startswith(b"\x89PNG")
+
+
+def test_a_row_has_what_was_answered_and_the_shares_of_batches(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float | None] = []
+    computed = iter([{1: 5, 8: 2}, {1: 5, 8: 5, 4: 1}] * 9)
+
+    def answered(request: Request) -> Outcome:
+        asked.append(request.rate)
+        return Outcome([0.002] * 98 + [0.5, 1.0], {"200": 100, "429": 3, "failed": 4}, 2.0)
+
+    for name, stand_in in {"run": answered, "_started": lambda *_: nullcontext(80),
+                           "_batches": lambda *_: next(computed),
+                           "_network_input": lambda setting: ("x", (1, 2, 2, 3))}.items():
+        monkeypatch.setattr(serving, name, stand_in)
+    most, *rows = serving.measure(serving.Setting("net", "host", 1.0, "5ms"), ["gossamer"], [])
+    assert asked == [None, *(row.rate for row in rows)] and not most.batches
+    # without --rates, requests come at shares of what is answered at most
+    assert all(0 < row.rate <= 50 for row in rows)
+    for row in (most, *rows):
+        assert (row.answered, row.failed, row.p50_ms, row.p99_ms, row.p999_ms) == (
+            50, 7, 2.0, 1000.0, 1000.0)
+    assert all(row.batches == {4: 0.25, 8: 0.75} for row in rows)

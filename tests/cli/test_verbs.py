@@ -2,89 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
-from typer.main import get_command
 
-from gossamer.cli.app import app
-from gossamer.cli.usage import invoke
 from gossamer.cli.verbs import VERBS
-from gossamer.errors import InputError
-from tests.cli.command_line import save_network, save_photo, succeeds
-from tests.cli.train.small import LABELS, save_csv
-from tests.detect.networks import save_detector
-
-WRONG = {int: ["-1", "many"], float: ["much"], bool: ["=no"]}
-"""Values that no option of a type takes; whole numbers begin with 0 or 1."""
-WRONG_TEXT = "absent/of no such name"
-"""A value that names no file, device, shape, class or setting."""
-FREE = {("bench", "--commit")}
-"""Options that take any text."""
-HELPERS = ("--help", "--install-completion", "--show-completion", "--version")
-
-
-def _leaves() -> dict[tuple[str, ...], Any]:
-    """Returns the command of each verb, and of each verb of a verb, by their names."""
-    group = get_command(app)
-    leaves = {}
-    for name in group.list_commands(None):
-        command = group.get_command(None, name)
-        inner = getattr(command, "commands", None)
-        leaves.update({(name, verb): inner[verb] for verb in inner} if inner
-                      else {(name,): command})
-    return leaves
-
-
-LEAVES = _leaves()
-OPTIONS = [(words, parameter) for words, command in LEAVES.items()
-           for parameter in command.params
-           if parameter.opts[0].startswith("-")
-           and parameter.opts[0] not in HELPERS and (words[0], parameter.opts[0]) not in FREE]
+from tests.cli.command_line import succeeds
+from tests.cli.verb_uses import LEAVES, OPTIONS, usage, working_words, wrong_words
 
 
 def _id(value: Any) -> str:
     return " ".join(value) if isinstance(value, tuple) else value.opts[0]
-
-
-def _type(words: tuple[str, ...], option: Any) -> type:
-    """Returns the type that the verb's function takes for an option."""
-    verb = VERBS[words[0]]
-    function = (verb.verbs or {})[words[1]] if words[1:] else verb.function
-    hint = get_type_hints(getattr(import_module(f"gossamer.cli.{verb.module}"), function))[
-        option.name]
-    return next((kind for kind in (bool, int, float) if kind is hint or kind in get_args(hint)),
-                str)
-
-
-@pytest.fixture
-def arguments(tmp_path: Path) -> dict[tuple[str, ...], list[object]]:
-    """Words with which each verb would work, without its options."""
-    network, photo = save_network(tmp_path / "n.onnx"), save_photo(tmp_path / "p.png")
-    samples, target = save_csv(tmp_path / "s.csv", LABELS), tmp_path / "target.onnx"
-    detector = tmp_path / "d.onnx"
-    save_detector(detector, "yolox")
-    (tmp_path / "photos" / "0").mkdir(parents=True)
-    save_photo(tmp_path / "photos" / "0" / "p.png")
-    host = ["--device", "host"]
-    return {("devices",): [], ("inspect",): [network], ("run",): [network, photo, *host],
-            ("evaluate",): [network, tmp_path / "photos", *host],
-            ("bench",): ["gemm", "--case", "512", *host], ("compile",): [network, *host],
-            ("convert",): [network, "-o", target],
-            ("detect",): [detector, photo, *host],
-            ("advise",): [network, *host],
-            ("serve",): [network, "--port", "0", *host],
-            ("prune",): [network, "--sparsity", "0.5", "-o", target],
-            ("train",): [samples, "-o", target, *host], ("cache", "list"): [],
-            ("cache", "clear"): [], ("cache", "export"): [tmp_path / "m.gossamer"],
-            ("cache", "import"): [tmp_path / "m.gossamer"]}
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=_id)
@@ -99,16 +31,14 @@ def test_help(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(("words", "option"), OPTIONS, ids=_id)
-def test_a_wrong_use_of_each_option(words: tuple[str, ...], option: Any,
-                                    arguments: dict[tuple[str, ...], list[object]]) -> None:
+def test_a_wrong_use_of_each_option(words: tuple[str, ...], option: Any, tmp_path: Path) -> None:
     """The command does nothing, and says in one line which option or value is wrong."""
-    name, kind = option.opts[0], _type(words, option)
-    for value in WRONG.get(kind, [WRONG_TEXT]):
-        given = [f"{name}{value}"] if kind is bool else [name, value]
-        result = usage(*words, *arguments[words], *given)
+    arguments = working_words(tmp_path)[words]
+    for given in wrong_words(words, option):
+        result = usage(*words, *arguments, *given)
         assert result.returncode == 2, (given, result.stdout, result.stderr)
         (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-        assert name in line or value in line
+        assert option.opts[0] in line or given[-1] in line
         assert not result.stdout
 
 
@@ -118,25 +48,6 @@ def test_an_option_that_is_none(words: tuple[str, ...]) -> None:
     assert result.returncode == 2 and not result.stdout
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: no such option") and f"`gossamer {' '.join(words)}" in line
-
-
-def usage(*words: object) -> subprocess.CompletedProcess[str]:
-    """Runs the command line in this process as the console script does, with its one-line
-    errors."""
-    stdout, stderr, before = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = ["gossamer", *map(str, words)]
-    try:
-        with redirect_stdout(stdout), redirect_stderr(stderr):
-            try:
-                code = invoke()
-            except InputError as error:
-                print("error:", error, file=sys.stderr)
-                code = 2
-            except SystemExit as stop:
-                code = int(str(stop.code))
-    finally:
-        sys.argv = before
-    return subprocess.CompletedProcess(words, code, stdout.getvalue(), stderr.getvalue())
 
 
 def _script(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

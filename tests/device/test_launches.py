@@ -7,6 +7,7 @@ import pytest
 from gossamer.device import base
 from gossamer.device.base import Device, Kernel
 from gossamer.device.checks import self_check
+from gossamer.device.host import HostDevice
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError, GossamerError
 from tests.conftest import is_slow
@@ -24,6 +25,17 @@ def _read(device: Device, buffer: base.Buffer, count: int, dtype: str = "float32
 @pytest.mark.sanitize
 def test_self_check_passes(compiled_device: Device) -> None:
     self_check(compiled_device)
+
+
+def test_one_wrong_number_fails_the_self_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    host, right = HostDevice(), np.arange(1, 65, dtype=np.float32) * 2 + 1
+    monkeypatch.setattr(host, "compile", lambda source: None)
+    monkeypatch.setattr(host, "launch", lambda kernel, groups, size, arguments: host.write(
+        arguments[0], right))
+    self_check(host)
+    right[-1] += 1
+    with pytest.raises(DeviceError, match="host built a one-line kernel but computed wrong"):
+        self_check(host)
 
 
 def test_same_source_is_built_once(compiled_device: Device) -> None:

@@ -98,8 +98,8 @@ def test_unreadable_files_are_named(tmp_path):
 
 def test_every_pixel_too_many_is_refused(tmp_path, monkeypatch):
     path = saved(tmp_path, Image.fromarray(RGB))
-    monkeypatch.setattr(images, "MOST_PIXELS", 10)
-    with pytest.raises(InputError, match="too many pixels; scale it down to 10 or fewer"):
+    monkeypatch.setattr(images, "MOST_PIXELS", 53)
+    with pytest.raises(InputError, match=r"9 pixels wide and 6 high, too .*down to 53 or fewer"):
         load_image(path)
 
 
@@ -159,6 +159,10 @@ def test_binary_is_one_from_the_middle_up():
     ("imagenet", (None, 3, 224, 224), (224, 224), 256),
     ("imagenet", (None, 3, 448, 448), (448, 448), 512),
     ("imagenet", (None, 3, None, None), (224, 224), 256),
+    ("imagenet", (None, 3, 112, 448), (112, 448), 512),
+    ("imagenet", (None, 3, None, 448), (224, 224), 256),
+    ("imagenet", (None, 3, 448, None), (224, 224), 256),
+    ("imagenet", (None, None), (224, 224), 256),
     ("none", (None, 3, 32, 48), (32, 48), None),
     ("binary", (None, 784), (28, 28), None),
     ("unit", (None, 3072), (32, 32), None),
@@ -166,6 +170,26 @@ def test_binary_is_one_from_the_middle_up():
 def test_fitted_to_a_network(preset, shape, size, resize):
     fitted = PRESETS[preset].fitted(shape)
     assert (fitted.size, fitted.resize) == (size, resize)
+
+
+def test_a_row_of_numbers_is_a_square_unless_the_size_has_as_many():
+    wide = Preprocessing((2, 12), channels="grey")
+    assert wide.fitted((None, 24)) is wide and wide.fitted((None, 25)).size == (5, 5)
+    assert Preprocessing((3, 4)).fitted((None, 12)).size == (2, 2)
+
+
+@pytest.mark.parametrize("rounding", images.ROUNDINGS)
+@pytest.mark.parametrize("channels", images.CHANNEL_ORDERS)
+def test_prepared_photos_are_those_of_numpy(channels, rounding):
+    grey = np.asarray(Image.fromarray(RGB).convert("L"))[:, :, None]
+    numbers = np.array([2.0] if channels == "grey" else [1.0, 0.25, 0.5])
+    made = Preprocessing((2, 5), 6, channels, 1 / 128, tuple(numbers), tuple(numbers), rounding)
+    pixels = {"rgb": RGB, "bgr": RGB[:, :, ::-1], "grey": grey}[channels][2:4, 2:7]
+    values = (pixels / 128 - numbers) / numbers
+    values = {"none": values, "signed8": np.floor(values * 128).clip(-128, 127) / 128,
+              "sign": np.where(values < 0, -1, 1)}[rounding]
+    np.testing.assert_array_equal(made.pixels(RGB), pixels, strict=True)
+    np.testing.assert_array_equal(made(RGB), values.transpose(2, 0, 1).astype("f4"), strict=True)
 
 
 def test_batch_stacks_and_refuses_ragged_images():

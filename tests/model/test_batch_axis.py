@@ -6,6 +6,8 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from gossamer.io.text import shape_text
+from gossamer.model.batch_axis import along_batch
+from gossamer.model.builder import GraphBuilder
 from tests.cli.command_line import RNG, fails, save_network, save_photo, succeeds
 from tests.tolerances import normalised_error, tolerance
 
@@ -66,3 +68,16 @@ def test_photos_of_a_network_that_mixes_run_at_once(tmp_path):
     document = json.loads(succeeds(*words, "--json").stdout)
     assert document["batch"] == 2 and document["results"] == []
     assert document["outputs"]["y"]["shape"] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("written", "keepdims", "apart"), [
+    (1, True, True), (1, False, False), (2, True, False)])
+def test_a_network_that_takes_one_image_at_a_time_is_run_for_each(written, keepdims, apart):
+    build = GraphBuilder("net")
+    mean = build.add("reduce", [build.input("x", (None, 4, 3))], kind="mean", axes=(0,),
+                     keepdims=keepdims)
+    build.output(mean, ())
+    build.graph.fixed_batch = written
+    reason, by_row = along_batch(build.graph, written)
+    assert (reason is None) == apart and by_row == ({mean} if apart else set())
+    assert apart or f"written for batch {written} and does not run at 7" in reason

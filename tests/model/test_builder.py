@@ -45,6 +45,8 @@ def test_layers_with_their_defaults() -> None:
     np.testing.assert_allclose(result, 1 / 6, rtol=1e-6)
     both = np.concatenate([X + 1, np.maximum(X + 1, 0)], axis=1)
     np.testing.assert_allclose(run(build, y), np.clip(np.exp(-both), 0.5, 2), rtol=1e-5)
+    relu = build.conv2d("x", eye, epilogue=apply("relu"))
+    np.testing.assert_array_equal(run(build, relu), np.maximum(X, 0))
     assert build.graph.constants[eye].dtype == np.float32
     ops = [node.op for node in build.graph.nodes]
     assert [node.source for node in build.graph.nodes] == [

@@ -38,18 +38,28 @@ def padded(build: GraphBuilder, x: str) -> str:
     lambda build, x: build.add("transpose", [x], permutation=(0, 3, 1, 2)),
     lambda build, x: build.reshape(x, (0, 2, 2, 30)),
     lambda build, x: build.reduce(x, "mean", (2, 3)),
-    lambda build, x: build.pool(x, "max", (3, 3), pads=(1, 1, 1, 1))])
+    lambda build, x: build.pool(x, "max", (3, 3), pads=(1, 1, 1, 1)),
+    lambda build, x: build.pool(x, "max", (2, 2), strides=(2, 1), dilations=(2, 1)),
+    lambda build, x: build.pool(x, "average", (3, 2), pads=(1, 0, 1, 1), count_include_pad=True),
+    lambda build, x: build.pool(x, "average", (2, 2), strides=(2, 2), pads=(1, 1, 0, 0),
+                                ceil_mode=True),
+    lambda build, x: build.softmax(x, axis=2, log=True),
+    lambda build, x: build.concat([x, build.apply("exp", x)], axis=2),
+    lambda build, x: build.gemm(build.flatten(x, axis=3), build.constant("w", np.eye(
+        4, 5) - 0.5), trans_b=True)])
 def test_layers_that_move_numbers(layer: Layer) -> None:
     check(network(layer), np.random.default_rng(0).standard_normal((2, 4, 6, 5)))
 
 
 @pytest.mark.parametrize("name", ["neg", "abs", "exp", "log", "sqrt", "tanh", "erf", "sigmoid",
-                                  "relu", "leaky_relu", "clip", "sin", "cos", "tan", "atan"])
+                                  "relu", "leaky_relu", "clip", "sin", "cos", "tan", "atan",
+                                  "add", "sub", "mul", "div", "pow", "min", "max", "less", "where",
+                                  "less_equal", "greater", "greater_equal", "equal"])
 def test_functions(name: str) -> None:
     constants = {"leaky_relu": (0.1,), "clip": (0.2, 0.9)}.get(name, ())
-    assert FUNCTIONS[name].arity == 1
-    least = 0.01 if name in ("log", "sqrt") else -0.5
-    check(network(lambda build, x: build.apply(name, x, constants=constants)),
+    arity, least = FUNCTIONS[name].arity, 0.01 if name in ("log", "sqrt", "div", "pow") else -0.5
+    check(network(lambda build, x: build.apply(name, *[build.apply(
+        "relu", x), x, build.apply("neg", x)][arity == 1:][:arity], constants=constants)),
           np.random.default_rng(0).uniform(least, 1, (2, 4, 6, 5)))
 
 

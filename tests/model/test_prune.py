@@ -232,11 +232,13 @@ def test_weights_that_cannot_be_pruned() -> None:
     nodes = [
         helper.make_node("Conv", ["x", "k"], ["a"], name="run-time"),
         helper.make_node("Gemm", ["x", "whole"], ["b"], name="whole numbers"),
+        helper.make_node("Exp", ["w"], ["computed"]),
+        helper.make_node("Gemm", ["x", "computed"], ["c"], name="computed"),
     ]
-    proto = model(nodes, {"x": ["N", 2], "k": [1, 1, 1, 1]}, {"a": None, "b": 2},
-                  {"whole": np.ones((2, 2), np.int32)})
+    proto = model(nodes, {"x": ["N", 2], "k": [1, 1, 1, 1]}, {"a": None, "b": 2, "c": 2},
+                  {"whole": np.ones((2, 2), np.int32), "w": weights(2, 2)})
     layers = by_name(prune(proto, 0.5))
-    assert layers["run-time"].kept == "its weights are no dense constant"
+    assert layers["run-time"].kept == layers["computed"].kept == "its weights are no dense constant"
     assert layers["whole numbers"].kept == "its weights are int32"
 
 

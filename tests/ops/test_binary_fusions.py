@@ -200,6 +200,15 @@ def test_constants_of_pixels_are_refused() -> None:
     assert reason == "the signs depend on other constants than one number a channel"
 
 
+def test_signs_of_more_than_the_sum_are_refused() -> None:
+    problem = fusion(PLUS_MINUS_ONE, signs=ABOVE)
+    y, _ = problem.parts[1].operands
+    of_two = replace(problem.parts[1], operands=(y, y), constants=())
+    other = FusionProblem((problem.parts[0], of_two),
+                          (problem.sources[0], ((0, 0), entry(1))), problem.exits)
+    assert "other values than the sum" in HostPopcountFusion().supports(other, find("host"))
+
+
 def test_words_of_several_groups_are_refused_on_devices(compiled_device: Device) -> None:
     problem = fusion(PLUS_MINUS_ONE, signs=ABOVE, groups=2, out_channels=32)
     assert "channels of several groups" in PopcountFusion().supports(problem, compiled_device)

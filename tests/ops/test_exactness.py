@@ -16,7 +16,7 @@ from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor.cudnn import _forms
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.exactness import BYTES, NARROW, shared_facts
+from gossamer.ops.exactness import BYTES, NARROW, in_float16, shared_facts
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.weights import WeightsInfo
@@ -43,6 +43,8 @@ def test_products_of_matrices_and_values_that_are_moved() -> None:
     known = (integers(-9, 9),)
     product = GemmProblem(3, 4, 5, weights_info=INTEGERS, facts=known, result=integers(0, 9))
     assert (product.exact_precision, product.sums_integers) == ("fp16", True)
+    assert not replace(product, facts=(REAL,)).sums_integers
+    assert not replace(product, weights_info=WeightsInfo()).sums_integers
     assert PoolProblem(SPEC, "max", (2, 2), facts=known).exact_precision == "fp16"
     assert PoolProblem(SPEC, "average", (2, 2), facts=known).exact_precision == "fp32"
     assert ConcatProblem((SPEC, SPEC), 1, known * 2).exact_precision == "fp16"
@@ -69,7 +71,10 @@ def test_sums_of_integers_are_not_transformed(compiled_device: Device) -> None:
     assert not any(form.exact for form in _forms(replace(CONV, facts=()), "fused", "fp16"))
 
 
-@pytest.mark.parametrize("facts", [BYTES, NARROW])
-def test_float16_has_all_values(facts: ValueFacts) -> None:
-    values = np.arange(facts.low, facts.high + 1)
-    np.testing.assert_array_equal(values.astype(np.float16).astype(np.float64), values)
+@pytest.mark.parametrize("largest", [255, 2047, 2048, 2049, 2050, 4096])
+def test_integers_are_exact_in_float16_where_it_has_all_of_them(largest: int) -> None:
+    values = np.arange(-largest, largest + 1)
+    is_exact = bool((values.astype(np.float16).astype(np.float64) == values).all())
+    known = integers(-largest, 3)
+    assert in_float16(known) == is_exact
+    assert replace(CONV, facts=(known,)).exact_precision == ("fp16" if is_exact else "fp32")

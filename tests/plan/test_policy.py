@@ -29,3 +29,10 @@ def test_an_impossible_budget_is_refused(seconds: float) -> None:
 @pytest.mark.parametrize("seconds", [1e-300, 1, np.float32(2.5), 1e300])
 def test_any_other_budget_is_allowed(seconds: float) -> None:
     assert Policy("quick", budget_s=seconds).budget_s == seconds
+
+
+def test_options_that_cannot_be_kept_are_refused() -> None:
+    with pytest.raises(InputError, match="budget: without an effort nothing is measured"):
+        Policy(budget_s=1)
+    with pytest.raises(InputError, match=r"^force: 'a' cannot take 'cudn': .* to it: .*cudnn"):
+        Policy(force={"a": "cudn"})

@@ -90,7 +90,7 @@ def check(case: Case, network: Callable[[int], onnx.ModelProto] = random_network
         path.write_bytes(proto.SerializeToString())
         graph = with_formats(load(str(path)), case.given, case.output_dtype)
         device = SimulatedDevice(HARDWARE[case.hardware], side_by_side=case.side_by_side)
-        plan = _planned(case, graph, device, Path(folder))
+        plan = planned(case, graph, device, Path(folder))
         results = plan(x)
         results = results if isinstance(results, tuple) else (results,)
         for y, right, info in zip(results, expected, proto.graph.output, strict=True):
@@ -103,7 +103,7 @@ def check(case: Case, network: Callable[[int], onnx.ModelProto] = random_network
         program = plan.program(case.batch)
         _check_steps(program)
         _check_cost(program)
-        again = _planned(case, graph, device, Path(folder)).program(case.batch)
+        again = planned(case, graph, device, Path(folder)).program(case.batch)
         assert program_key(again, device) == program_key(program, device), "another plan at once"
         plan.save(Path(folder) / "saved.plan")
         loaded = Plan.load(Path(folder) / "saved.plan", device=device)
@@ -112,9 +112,11 @@ def check(case: Case, network: Callable[[int], onnx.ModelProto] = random_network
         str(plan.report(case.batch))
 
 
-def _planned(case: Case, graph: Graph, device: SimulatedDevice, folder: Path) -> Plan:
-    tuner = Tuner(device, case.effort, precision=case.precision,
-                  cache=TuningCache(device, folder / "tuning"), budget_s=case.policy.budget_s)
+def planned(case: Case, graph: Graph, device: SimulatedDevice, folder: Path) -> Plan:
+    """Returns the plan of a case. folder: has the measurements."""
+    tuner = Tuner(device, case.effort, precision=case.precision, budget_s=case.policy.budget_s,
+                  cache=TuningCache(device, folder / "tuning"),
+                  keeps_precisions=case.policy.tolerance is not None)
     return Plan(graph, device, case.policy, tuner=tuner)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import InputError, TrainingError
-from gossamer.train import MLP, ManyResult, cross_validate, sweep, train_many
+from gossamer.train import MLP, ManyResult, cross_validate, many_on_ray, sweep, train_many
 from gossamer.train.data.samples import samples
 from gossamer.train.loop.train_loop import TrainLoop
 from tests.tolerances import normalised_error, tolerance
@@ -179,6 +180,19 @@ def test_sweeps() -> None:
     with pytest.raises(InputError, match="no parameter 'rate'"):
         sweep(base, {"rate": [1]})
     assert gossamer.train_many is train_many
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 17])
+def test_shares_of_a_cluster_are_all_networks_in_order(count: int,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained(configs: Any, **given: Any) -> SimpleNamespace:
+        return SimpleNamespace(rows=[{"config": index} for index in range(len(configs))],
+                               networks=configs)
+
+    monkeypatch.setattr(many_on_ray, "shared_out", lambda work, pieces, shared, address: [
+        work(piece, shared) for piece in pieces])
+    rows, networks = many_on_ray.rows_and_networks([*range(count)], "", None, False, trained, {})
+    assert [row["config"] for row in rows] == networks == [*range(count)]
 
 
 @pytest.mark.parametrize(("configs", "options", "message"), [

@@ -87,6 +87,13 @@ def test_what_it_compiles_is_found(real: Any, monkeypatch: pytest.MonkeyPatch) -
     assert kernel.from_cache
 
 
+def test_kernels_that_differ_have_different_keys() -> None:
+    keys = {nvrtc.key(KernelSource.of(SOURCE.path, function, defines), architecture)
+            for function in "ab" for defines in ({}, {"A": 1}, {"A": 2}, {"B": 1}, {"A": "1\n"})
+            for architecture in ("sm_80", "sm_90")}
+    assert len(set(map(kernel_cache._name, keys))) == 20
+
+
 def test_what_it_assembles_is_found(real: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     built = MAKER().assemble(("two programs",), lambda: PROGRAMS)
     monkeypatch.setattr(nvjitlink, "build", nothing)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -70,7 +72,7 @@ def test_an_array_outlives_the_stream_that_fills_it(fake: Any, made: Any) -> Non
     assert any("77" in call.split() for call in fake.calls)
     assert array.__cuda_array_interface__["stream"] == 77
     stream.is_closed = True
-    fake.taken()
+    fake.clear()
     array.numpy()
     assert array.__cuda_array_interface__["stream"] == made.stream_handle(None)
     del array
@@ -183,3 +185,39 @@ def test_a_cupy_stream_lives_as_long_as_the_arrays_on_it(cuda: Device) -> None:
 def test_what_is_no_stream_is_refused(cuda: Device) -> None:
     with pytest.raises(InputError, match="a str is no CUDA stream"):
         cuda.synchronize("default")
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (1, 3), (2, 1, 3), (0, 3), (2, 0)])
+def test_contiguous_is_what_numpy_calls_contiguous(shape: tuple[int, ...]) -> None:
+    for strides in itertools.product((0, 1, 3, 6), repeat=len(shape)):
+        view = np.lib.stride_tricks.as_strided(np.zeros(99, np.int8), shape, strides)
+        assert arrays._is_contiguous(shape, strides) == view.flags.c_contiguous
+
+
+@pytest.mark.parametrize(("changes", "dtype", "message"), [
+    ({"strides": (1, 2)}, None, r"shape \(2, 3\), strides \(1, 2\)\); pass a contiguous copy"),
+    ({"dtype": np.dtype("c8")}, None, "dtype complex64, which no kernel takes; convert"),
+    ({}, "int32", "the input has dtype float32, expected int32; convert it first"),
+    ({"__cuda_array_interface__": {"data": (1000, False)}}, None, "lies in cuda:1, the plan")])
+def test_refused(made: Any, monkeypatch: Any, changes: Any, dtype: Any, message: str) -> None:
+    monkeypatch.setattr(arrays, "device_of", {64: 0, 1000: 1}.__getitem__)
+    monkeypatch.setattr(arrays, "StridedMemoryView", SimpleNamespace(
+        from_cuda_array_interface=lambda array, stream_ptr: array))
+
+    whole = {"shape": (2, 3), "strides": (3, 1), "dtype": np.dtype("f4"), "ptr": 64}
+    given = SimpleNamespace(__cuda_array_interface__={"data": (64, False)}, **whole)
+    taken = made.incoming(given, dtype="float32")
+    assert (taken.buffer.address, taken.buffer.nbytes, taken.shape) == (64, 24, (2, 3))
+    vars(given).update(changes)
+    with pytest.raises(InputError, match=message):
+        made.incoming(given, dtype=dtype)
+
+
+def test_what_arrays_tell_other_libraries(made: Any) -> None:
+    for stream, told in ((0, 1), (7, 7)):
+        array = arrays.CudaArray(made.wrap(64, 24, None), (2, 3), "float32", stream)
+        found = array.__cuda_array_interface__
+        assert (found["data"], found["typestr"], found["stream"]) == ((64, False), "<f4", told)
+    for options, message in (({"dl_device": (2, 1)}, "own device"), ({"copy": True}, "without a")):
+        with pytest.raises(BufferError, match=message):
+            array.__dlpack__(**options)

@@ -21,3 +21,11 @@ def test_a_kernel_that_failed_loses_the_device(code: Any, is_final: bool) -> Non
     assert isinstance(error, DeviceError)
     assert isinstance(error, DeviceLostError) == is_final
     assert ("start it again" in str(error)) == is_final
+
+
+def test_the_context_of_another_library_is_current_again_afterwards(fake: Any, made: Any) -> None:
+    for others in ([7], [7, 500], [500, 7]):
+        fake.contexts[:] = others
+        with made.current(), made.current():
+            assert fake.contexts[-1] == 500
+        assert fake.contexts == others

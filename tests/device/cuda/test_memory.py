@@ -172,3 +172,12 @@ def test_the_driver_tells_whether_memory_is_page_locked(
 
     monkeypatch.setattr(driver, "cuPointerGetAttribute", attribute)
     assert cuda_memory.is_page_locked(array) is is_locked
+
+
+@pytest.mark.parametrize(("stream", "free"), [(None, "MemFree"), (9, "MemFreeAsync")])
+def test_memory_is_freed_once(fake: Any, made: Any, stream: Any, free: str) -> None:
+    part = made.empty(512, "a test", stream).view(256, 4)
+    address = part.address - 256
+    assert not any("Free" in call for call in fake.calls)
+    del part
+    assert [call.split()[:2] for call in fake.calls if "Free" in call] == [[free, str(address)]]

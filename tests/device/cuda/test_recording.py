@@ -139,3 +139,19 @@ def test_executions_begin_early_as_in_a_plan(
     assert captured == together
     made = calls.count("cuGraphCreate") + len(captured)
     assert calls.count("cuGraphDestroy") == made
+
+
+def test_a_graph_copies_to_its_latest_targets(fake: Any, made: Any) -> None:
+    sources = [made.empty(512, "a test").view(256, 8) for _ in range(2)]
+    graph = made.capture_copying(lambda stream: None, [(source, 8) for source in sources])
+    codes = recording.driver.CUresult
+    for turn, refused in enumerate(([], [], [codes(1)], [codes(0), codes(1)])):
+        fake.clear()
+        fake.failing = {"cuGraphExecMemcpyNodeSetParams": refused}
+        graph.copy_to(targets := (64 + turn, 96 + turn))
+        assert graph.addresses == targets and [
+            (int(node.srcDevice), int(node.dstDevice), node.WidthInBytes)
+            for _, node in graph._nodes] == [
+                (source.address, to, 8) for source, to in zip(sources, targets, strict=True)]
+        # where the driver refuses a new target, the graph is instantiated again
+        assert sum("GraphInstantiate" in call for call in fake.calls) == (turn != 1)

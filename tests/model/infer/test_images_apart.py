@@ -3,8 +3,10 @@ treated apart, and then with the numbers that each image has at the file's batch
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,7 +21,7 @@ from gossamer.model.load import load
 from gossamer.model.passes.optimise import optimise
 from tests.model.executor import execute
 from tests.model.infer.test_resolve import ints, make
-from tests.model.onnx_models import model, save, weights
+from tests.model.onnx_models import model, runtime, save, weights
 from tests.simulated.networks import random_network
 from tests.tolerances import normalised_error, tolerance
 
@@ -191,3 +193,49 @@ def test_random_graphs_are_refused_or_treat_images_apart(
     except Exception:  # ONNX Runtime has no common class for graphs that are none
         return
     same_as_alone(proto, written * times or 3, tmp_path_factory.mktemp("graph"))
+
+
+NODES: tuple[tuple[str, dict[str, Any], tuple[Any, ...]], ...] = (
+    *RANDOM_NODES, ("MatMul", {}, (np.ones((4, 4), np.float32),)),
+    *(("Transpose", {"perm": order}, ()) for order in itertools.permutations(range(3))),
+    *((op, {"axis": axis}, operands) for axis in range(3) for op, operands in (
+        ("Softmax", ()), ("ArgMax", ()), ("TopK", ((1,),)), ("LayerNormalization", (weights(4),)))),
+    *((op, {}, (numbers,)) for op, numbers in (
+        ("CumSum", 0), ("CumSum", 2), ("Tile", (2, 1, 1)), ("Tile", (1, 2, 1)),
+        ("Pad", (1, 0, 0, 0, 0, 0)), ("Pad", (0, 1, 0, 0, 0, 0)), ("Pad", (0, 0, 0, 0, 0, 1)))))
+
+
+def one_node(order: tuple[int, ...], node: tuple[str, dict[str, Any], tuple[Any, ...]],
+             batch: int) -> onnx.ModelProto:
+    """Returns a network of a node that reads a transposed batch."""
+    op, attributes, operands = node
+    names = ["a" if isinstance(operand, str) else f"c{place}"
+             for place, operand in enumerate(operands)]
+    constants = {name: np.asarray(operand, getattr(operand, "dtype", np.int64))
+                 for name, operand in zip(names, operands, strict=True) if name != "a"}
+    nodes = [make("Transpose", ["x"], "a", perm=order), make(op, ["a", *names], "y", **attributes)]
+    nodes[1].output.extend(["places"] * (op == "TopK"))
+    return model(nodes, {"x": (batch, 4, 4)}, {"y": None}, constants,
+                 types={"y": onnx.TensorProto.INT64} if op == "ArgMax" else {})
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (1, 2, 0)], ids=str)
+@pytest.mark.parametrize("written", [1, 2])
+def test_nodes_that_treat_images_apart_run_and_no_others(
+        written: int, order: tuple[int, ...], tmp_path: Path) -> None:
+    """A node may run only where ONNX Runtime gives each image alone the same numbers, and must run
+    where that holds without a change of the file's sizes."""
+    x = np.random.default_rng(1).standard_normal((3, 4, 4)).astype(np.float32)
+    for node in NODES:
+        proto = one_node(order, node, written)
+        try:
+            (alone,) = images_alone(proto, x, written)
+        except Exception:  # see above
+            continue
+        try:
+            together = runtime(one_node(order, node, 3), {"x": x})[0]
+        except Exception:
+            together = None
+        runs = same_as_alone(proto, 3, tmp_path)
+        assert runs or together is None or together.shape != alone.shape or not np.allclose(
+            together, alone, 1e-4, 1e-5), f"{node} is refused"

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from gossamer.model.readers.onnx.reader import NEWEST_OPSET
-from tests.model.onnx_models import OPSETS, Input, compare, single, weights
+from tests.model.onnx_models import OPSETS, Input, compare, model, single, weights
 
 IMAGE = Input((2, 4, 7, 6))
 MATRIX = Input((3, 5))
@@ -387,3 +387,20 @@ def test_an_exponent_of_one_half_keeps_integers(tmp_path: Path) -> None:
 def test_cast_like(tmp_path: Path) -> None:
     compare(*single("CastLike", (IMAGE, ints(1)), 17, types={"y0": TensorProto.INT64}), tmp_path)
     compare(*single("CastLike", (IMAGE, MATRIX), 17), tmp_path)
+
+
+def test_weights_that_are_scaled_leave_constants_of_other_names_alone(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Gemm", ["x", "w", "v"], ["y"], alpha=2.0, beta=0.5),
+             helper.make_node("Sum", ["y", "y.b", "y.c", "y.bias"], ["z"])]
+    constants = {"w": weights(5, 4), "v": weights(1, 4),
+                 **{f"y.{role}": weights(3, 4, seed=index)
+                    for index, role in enumerate(("b", "c", "bias"))}}
+    compare(model(nodes, {"x": (3, 5)}, {"z": 2}, constants), {"x": MATRIX.draw(0)}, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nodes_may_come_in_any_order(seed: int, tmp_path: Path) -> None:
+    reads = {"a": "x", "b": "x a", "c": "a", "d": "c b", "e": "d d a", "y": "e b"}
+    nodes = [helper.make_node("Sum", names.split(), [name]) for name, names in reads.items()]
+    np.random.default_rng(seed).shuffle(nodes)
+    compare(model(nodes, {"x": (3, 5)}, {"y": 2}), {"x": MATRIX.draw(0)}, tmp_path)

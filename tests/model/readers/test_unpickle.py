@@ -1,3 +1,6 @@
+import contextlib
+import io
+import itertools
 import math
 import os
 import pickle
@@ -11,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from gossamer.errors import ModelError
 from gossamer.model.readers.torch.state_dict import read_tensors
+from gossamer.model.readers.torch.unpickle import MalformedPickle, load
 from tests.model import torch_files as tf
 
 FUZZ = settings(derandomize=True, max_examples=300, deadline=None)
@@ -214,6 +218,17 @@ def test_survives_what_breaks_unpicklers(tmp_path):
 ])
 def test_says_what_is_wrong(tmp_path, data, reason):
     refused(tmp_path, data, reason)
+
+
+@pytest.mark.parametrize("step", [
+    *(bytes([byte]) for byte in b"\x85\x86\x87tldeaus"), b"\x94h\x00", b"q\x03h\x03",
+    b"\x8a\x02\xfe\xff", b"G?\xf8\0\0\0\0\0\0", b"M\x01\x02", b"J\xfe\xff\xff\xff"])
+def test_instructions_are_those_of_pythons_pickles(step):
+    for values in itertools.product((b"(", b"]", b"}", b"K\x05", b"\x8c\x01a", b""), repeat=3):
+        for end in (b".", b"\x85.", b"\x86.", b"\x87."):
+            body = b"\x80\x04" + b"".join(values) + step + end
+            with contextlib.suppress(MalformedPickle):
+                assert load(io.BytesIO(body), None, None) == pickle.loads(body)
 
 
 def test_missing_file_and_folder(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.expression import Expression, apply
-from gossamer.ops.algorithm import Variant
+from gossamer.ops.algorithm import Epilogue, Problem, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.fused.inverted_residual.inverted_residual_mma import (
     InvertedResidualMma,
@@ -20,7 +20,7 @@ from gossamer.ops.fused.inverted_residual.inverted_residual_mma import (
     StemMma,
 )
 from gossamer.ops.fused.inverted_residual.sizes import BlockTile
-from gossamer.ops.fused.problem import FusionProblem
+from gossamer.ops.fused.problem import ENTRY, FusionProblem, Source, entry
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format
 from tests.cubins import build_info, check_builds
@@ -251,6 +251,27 @@ def test_a_saved_plan_finds_the_config_of_every_variant(name: str) -> None:
         listed = list(algorithm.variants_in(problem, device, precisions))
         assert {variant.precision for variant in listed} == set(precisions)
         assert known.issuperset(listed)
+
+
+_EXPAND, _DEPTHWISE, _PROJECT = RESIDUAL.parts
+_ADDED_TWICE = Epilogue(apply("add").then(apply("add")), ("tensor", "tensor"))
+
+
+@pytest.mark.parametrize(("parts", "first", "last", "reason"), [
+    (RESIDUAL.parts, (), (entry(1),), "adds something other than its input"),
+    ((replace(_EXPAND, epilogue=_PROJECT.epilogue), _DEPTHWISE, _PROJECT), (entry(1),), (ENTRY,),
+     "adds a tensor inside the block"),
+    ((_EXPAND, _DEPTHWISE, replace(_PROJECT, epilogue=_ADDED_TWICE)), (), (ENTRY, ENTRY),
+     "adds its input to its result more than once"),
+    ((_EXPAND, _DEPTHWISE, replace(_PROJECT, stride=(2, 2), epilogue=Epilogue())), (), (),
+     "projects with stride (2, 2)"),
+    ((_EXPAND, replace(_DEPTHWISE, out_channels=80), replace(_PROJECT, channels=80)), (), (ENTRY,),
+     "makes 80 channels of 40")])
+def test_blocks_that_compute_something_else_give_a_reason(
+        parts: tuple[Problem, ...], first: tuple[Source, ...], last: tuple[Source, ...],
+        reason: str) -> None:
+    other = FusionProblem(parts, ((ENTRY, *first), ((0, 0),), ((1, 0), *last)), RESIDUAL.exits)
+    assert reason in str(InvertedResidualMma().supports(other, RecordingDevice()))
 
 
 def test_images_that_do_not_fit_a_cluster_give_a_reason() -> None:

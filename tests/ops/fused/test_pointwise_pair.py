@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from gossamer.device.base import Device
+from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.fused.pointwise_pair.layers import BOTH, LAST
@@ -127,12 +128,15 @@ def _changed(problem: FusionProblem, part: int, **changes: object) -> FusionProb
 
 
 RESNET = PROBLEMS["resnet"]
+TWO_TENSORS = Epilogue(apply("add").then(apply("add")), ("tensor", "tensor"))
 
 
 @pytest.mark.parametrize(("problem", "reason"), [
     (replace(RESNET, exits=((0, 0),)), "the second layer's result is not read"),
     (_changed(RESNET, 1, stride=(2, 1)),
      "the second convolution has stride (2, 1) and pads (0, 0, 0, 0), takes neither"),
+    (pair(1, 64, 192, 64, (5, 5), first=TWO_TENSORS),
+     "adds more than one tensor to the first result, or some to the second"),
     (pair(1, 64, 136, 64, (5, 5)), "(64, 136, 64) channels, takes multiples of 64"),
     (pair(1, 64, 640, 320, (5, 5)), "320 output channels, takes at most 256"),
     (pair(1, 512, 1024, 64, (5, 5)),

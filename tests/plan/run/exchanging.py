@@ -69,6 +69,7 @@ class ExchangingHost(HostDevice):
         return f"own {self._made}"
 
     def stream_handle(self, stream: Any) -> Any:
+        assert stream not in self.closed, "a stream that is closed has no handle"
         return stream
 
     def is_closed(self, stream: Any) -> bool:

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gossamer.plan.run import requests
 from gossamer.plan.run.requests import Part, Request, chosen_size, joined, measured_times
 
 TIMES = {1: 1.0, 2: 1.2, 4: 1.6, 8: 2.4}
@@ -89,3 +92,22 @@ def test_a_batch_has_the_images_of_its_requests(width: int) -> None:
     np.testing.assert_array_equal(lane.arrays[0][:5], np.concatenate(
         [given[0][1:], given[1], given[2]]))
     assert not lane.arrays[0][5:].any()
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 9)), max_size=9), st.booleans())
+def test_each_image_is_computed_once_and_what_is_due_first_comes_first(
+        drawn: list[tuple[int, int]], alone: bool) -> None:
+    waiting: Any = requests.WaitingRequests({"one": {} if alone else TIMES})  # type: ignore
+    made, done = [], []
+    for number, (rows, due) in enumerate(drawn):
+        made.append(Request([np.arange(rows) + 100.0 * number], rows, due, math.inf))
+        made[-1].result.add_done_callback(lambda _, number=number: done.append(number))
+        waiting.add(made[-1])
+    lanes: Any = SimpleNamespace(
+        take=lambda size: SimpleNamespace(arrays=[np.full(size, -1.0)]),
+        begun=lambda lane, arrays: lambda: [np.repeat(arrays[0], 2)])
+    while task := waiting.next_task("one"):
+        task.result.set_result(task.begin(lanes)())
+    assert waiting.rows == 0 and done == sorted(range(len(made)), key=lambda each: made[each].due)
+    for request in made:
+        np.testing.assert_array_equal(request.result.result(), np.repeat(request.arrays[0], 2))

@@ -95,6 +95,10 @@ def test_columns_of_numbers_alone_are_found_by_their_names(tmp_path: Path, text:
      "line 2, column 'city' is 'Oslo', expected a finite number, as in the samples trained on"),
     ("1,2,3\n", CellRules(known=(Column("", 1),)),
      "has 2 columns besides the label, the network was trained on 1"),
+    (TABLE, CellRules(known=(Column("age"), Column("x", 1), Column("city"))),
+     "t.csv: has no column 'x', which the network was trained on"),
+    (TABLE, CellRules(known=(Column("age", 1),)),
+     "t.csv: has the column 'city', which it was not trained on"),
     ("y,a\n" + "".join(f"1,t{index}\n" for index in range(1001)), CellRules(one_hot=True),
      "line 2, column 'a' holds one of 1001 different texts, expected 1000 at most")])
 def test_cells_that_are_not_taken(tmp_path: Path, text: str, cells: CellRules,
@@ -102,6 +106,42 @@ def test_cells_that_are_not_taken(tmp_path: Path, text: str, cells: CellRules,
     with pytest.raises(InputError) as error:
         _read(tmp_path, text, cells)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("headed", [False, True])
+@pytest.mark.parametrize("labelled", [False, True])
+@pytest.mark.parametrize(("column", "cell", "expected"), [
+    (Column("a"), "7", [7]), (Column("a"), "", None), (Column("a"), "x", None),
+    (Column("a"), "1_0", None), (Column("a", 2.5), "7", [7]), (Column("a", 2.5), "", [2.5]),
+    (Column("a", 2.5), "x", None), (Column("a", None, ("7", "x")), "7", [1, 0]),
+    (Column("a", None, ("7", "x")), "x", [0, 1]), (Column("a", None, ("7", "x")), "", [0, 0])])
+def test_what_a_column_takes_in_later_tables(tmp_path: Path, column: Column, cell: str,
+                                             expected: list[float] | None, labelled: bool,
+                                             headed: bool) -> None:
+    """In a table with a heading, the columns have another order."""
+    rows = [["y", "a", "b"]] * headed + [["l", "7", "3"], ["m", cell, "4"]]
+    rows = [[y, b, a] if headed else [y, a, b] for y, a, b in rows]
+    (tmp_path / "t.csv").write_text(
+        "".join(",".join(row[not labelled:]) + "\n" for row in rows))
+    known = (column, Column("b", 9.0 if labelled else None))
+    if expected is None:
+        place = f"line {2 + headed}, column {repr('a') if headed else 1 + labelled} is "
+        with pytest.raises(InputError, match=place):
+            csv_files.read_inputs(tmp_path / "t.csv", 9, "first", known)
+        return
+    x, labels = csv_files.read_inputs(tmp_path / "t.csv", 9, "first", known)
+    assert x[1].tolist() == [*expected, 4] and len(x) == 2
+    assert labels == (["l", "m"] if labelled else None)
+
+
+@pytest.mark.parametrize(("row", "label", "message"), [
+    ("7", "first", "has 1 column, expected 2 numbers a row, or a label and these"),
+    ("7,8,9,1", "first", "has 4 columns, expected 2 numbers a row"),
+    ("7,8", "1", "label column '1': the file has no column more than the network takes")])
+def test_inputs_that_no_network_takes(tmp_path: Path, row: str, label: str, message: str) -> None:
+    (tmp_path / "t.csv").write_text(f"{row}\n")
+    with pytest.raises(InputError, match=message):
+        csv_files.read_inputs(tmp_path / "t.csv", 2, label)
 
 
 def test_a_column_without_a_number_cannot_be_filled(tmp_path: Path) -> None:
@@ -113,6 +153,8 @@ def test_a_column_without_a_number_cannot_be_filled(tmp_path: Path) -> None:
 def test_a_complete_table_has_its_columns_filled_later(tmp_path: Path) -> None:
     data = _read(tmp_path, "1,2,3\n0,4,5\n", CellRules("mean"))
     assert learnt(data, "mean") == (Column("", 3), Column("", 4))
+    twice = _read(tmp_path, "y,a,a\n1,,3\n0,4,6\n", CellRules("mean"))
+    assert learnt(twice, "mean") == (Column("", 4), Column("", 4.5))
 
 
 def test_test_files_of_a_folder_have_the_columns_trained_on(tmp_path: Path) -> None:

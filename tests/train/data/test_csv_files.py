@@ -83,6 +83,10 @@ def test_grey_levels_are_recognised(tmp_path, values, shape, pixels):
     ("5,1,a\n0,3,b\n", "line 1, column 3 is 'a', expected a finite number; are labels in the last "
                        "column?"),
     (f"{'a' * 64},1\nb,2\n", "has labels of more than 63 characters"),
+    ("5,a\n6,b\n", "line 1, column 2 is 'a', expected a finite number; are labels in the last "
+                   "column?"),
+    ("5,1\n1e300,2\n", "the first column has 1e300, expected labels of classes; are they in the "
+                       "last column? `train --task regression` learns numbers"),
     (b"5,1,2\n0,\xff,4\n", "is no text in UTF-8 (byte 0xff)"),
 ])
 def test_wrong_csv(tmp_path, content, expected):
@@ -94,6 +98,12 @@ def test_wrong_csv_with_labels_last(tmp_path):
     assert fault(path, label="last") == (
         "line 2, column 2 is 'x', expected a finite number; --label says which column the labels "
         "are in, `train --one-hot` makes numbers of texts")
+
+
+@pytest.mark.parametrize("number", ["x", "1e39", "inf"])
+def test_wrong_numbers_to_learn(tmp_path, number):
+    message = fault(csv(tmp_path, f"5,1\n{number},2\n"), numbers=True)
+    assert message.startswith(f"the first column has '{number}', expected a number to learn; ")
 
 
 @pytest.mark.parametrize("label", ["species", "2"])

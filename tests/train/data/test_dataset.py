@@ -1,5 +1,7 @@
 """Preparation and splitting of samples."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,27 @@ def test_padding_never_crops():
         prepared(dataset(np.zeros((1, 6)), (2, 3)), Preparation(pad=(4, 2)))
 
 
+def test_padding_is_even():
+    for height, width, above, left, more in itertools.product((1, 2), (1, 3), *[(0, 1)] * 3):
+        pad = (height + 2 * above + more, width + 2 * left + more)
+        picture = np.ones((1, height * width))
+        padded = Preparation(pad=pad, shape=(height, width))(picture).reshape(pad)
+        inner = padded[above:above + height, left:left + width]
+        assert inner.all() and padded.sum() == inner.size
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("high", [1, 2, 128, 255, 256])
+@pytest.mark.parametrize("low", [-1, 0])
+def test_numbers_of_0_to_1_or_to_255_are_binarised(low, high, scale):
+    most, steps = 255 if scale else 1, Preparation(scale, 0.5)
+    if low < 0 or high > most:
+        with pytest.raises(InputError, match=f"numbers from {low} to {high}; "):
+            steps([[low, high]])
+    else:
+        assert steps([[low, high]]).tolist() == [[0, high / most >= 0.5]]
+
+
 def test_split():
     data = dataset(np.arange(100)[:, None])
     training, validation = split(data, 0.2, seed=3)
@@ -62,6 +85,14 @@ def test_split():
     assert validation.y.tolist() != list(range(80, 100))
     assert split(data, 0.2, seed=3)[1].y.tolist() == validation.y.tolist()
     assert split(data, 0.2, seed=4)[1].y.tolist() != validation.y.tolist()
+
+
+@pytest.mark.parametrize("count", [2, 3, 9, 10])
+@pytest.mark.parametrize("fraction", [0.3, 0.5, 0.7])
+def test_each_sample_is_in_one_part(count, fraction):
+    training, validation = split(dataset(np.zeros((count, 1))), fraction, seed=0)
+    assert sorted([*training.y, *validation.y]) == list(range(count))
+    assert len(validation.y) == round(fraction * count)
 
 
 @pytest.mark.parametrize("fraction, count", [(0.001, 0), (0.999, 100)])

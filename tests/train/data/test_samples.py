@@ -74,6 +74,28 @@ def test_one_hot_targets() -> None:
     assert samples(X, np.eye(3, dtype=int)[Y], (2, 3)).labels is None
 
 
+@pytest.mark.parametrize(("y", "task", "targets"), [
+    ([[0], [1], [2], [1]], None, None), ([0.0, 1, 2, 1], None, [[0], [1], [2], [1]]),
+    ([[0, 1], [2, 3]] * 2, None, [[0, 1], [2, 3]] * 2),
+    (np.array([1, 0, 2.5, True], object), None, [[1], [0], [2.5], [1]]),
+    (np.array([1, 0, 2, True], object), None, None),
+    ([[0.0], [1], [0], [1]], "classification", None),
+    ([0, 1, 2, 1], "regression", [[0], [1], [2], [1]])])
+def test_what_is_a_label(y: Any, task: str | None, targets: list[list[float]] | None) -> None:
+    data = samples(X[:4], y, (), task=task)
+    assert (data.labels is not None) == (targets is None)
+    assert targets is None or data.targets.tolist() == targets
+
+
+def test_weights_stay_with_their_rows() -> None:
+    data = samples(X, Y, (), sample_weight=[1, 2, 3, 3, 2, 1])
+    some = data.rows(np.array([4, 0]))
+    assert some.weights is not None and some.weights.tolist() == [1, 0.5]
+    assert some.labels.tolist() == [1, 0] and some.x.tolist() == X[[4, 0]].tolist()
+    assert some.targets_for("squared_error").tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert some.targets_for("cross_entropy").tolist() == [[0, 1, 0], [0.5, 0, 0]]
+
+
 def test_wrong_validation_data() -> None:
     mlp = MLP.published((2, 3), device="host", epochs=1)
     for validation, message in (((X, Y[:3]), "validation x has 6 rows, validation y has 3"),

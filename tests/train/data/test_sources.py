@@ -125,6 +125,8 @@ def test_pictures_by_class(tmp_path, suffix):
     assert data.x.tolist() == PICTURES.reshape(6, -1).tolist()
     assert data.y.dtype == np.int64 and data.y.tolist() == LABELS.tolist()
     assert data.shape == (9, 8) and data.pixels and data.names == ("0", "1", "2")
+    others = read(save_pictures(tmp_path / "others", suffix, ("1", "01", "2")))
+    assert others.y[:3].tolist() == ["01", "1", "2"]
 
 
 def test_pictures_of_named_classes_are_evenly_mixed(tmp_path):
@@ -158,6 +160,20 @@ def test_folders_to_train_and_to_test_on(tmp_path):
                                "of them")
 
 
+@pytest.mark.parametrize("names, training, test", [
+    ("train.csv val.csv x.csv", "train.csv", "val.csv"), ("train.csv latest.csv", "train.csv",
+                                                          "latest.csv"),
+    ("train.csv train.csv.gz test.csv.gz", "train.csv", "test.csv.gz"),
+    ("train.csv train-images-idx3 t10k-images-idx3.gz t10k-labels-idx1", "train-images-idx3",
+     "t10k-images-idx3.gz"),
+    ("train/ val/ .test/", "train", "val"), ("train/ val/ other/", "", None),
+    ("train/ test.csv", "train", None), (".train.csv test.csv", "", None), ("x.csv", "", None)])
+def test_names_of_parts(tmp_path, names, training, test):
+    for name in names.split():
+        (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
+    assert sources.parts(tmp_path) == (tmp_path / training, test and tmp_path / test)
+
+
 def test_wrong_pictures(tmp_path):
     assert fault(tmp_path).startswith("has no folders; expected one a class, with pictures (.bmp, "
                                       ".png, .jpg, .jpeg)")
@@ -185,6 +201,11 @@ def test_wrong_pictures(tmp_path):
     (PICTURES // 128, LABELS, (9, 8), False),
     (PICTURES // 15, LABELS, (9, 8), False),
     (PICTURES.reshape(6, -1), LABELS, None, True),
+    (PICTURES.reshape(6, 1, 9, 8), LABELS, (9, 8), True),
+    (PICTURES.reshape(6, 2, 36, 1), LABELS, (2, 36), True),
+    (PICTURES.reshape(6, -1).astype(np.float32), LABELS, None, False),
+    (PICTURES[:, :8].reshape(6, -1).astype(np.int64), LABELS, (8, 8), True),
+    (PICTURES > 127, LABELS, (9, 8), False),
 ])
 def test_npz(tmp_path, x, y, shape, pixels):
     np.savez(tmp_path / "x.npz", x=x, y=y)

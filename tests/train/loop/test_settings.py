@@ -93,7 +93,8 @@ def test_scikit_learn_takes_it(blobs: Blobs) -> None:
     ({"initial": "zeros"}, "initial 'zeros': expected one of glorot, uniform"),
     ({"seed": -1}, "seed -1: expected 0 or more"),
     ({"schedule": "linear"}, "schedule 'linear': expected 'constant', 'inverse'"),
-    ({"schedule": ("step", 0, 0.5)}, "expected 'constant', 'inverse'"),
+    *[({"schedule": ("step", *numbers)}, "expected 'constant', 'inverse'")
+      for numbers in ((0, 0.5), (1.5, 0.5), (1, -1), (1, np.nan), (1,), (1, 1, 1))],
     ({"schedule": lambda epochs: -1}, "expected a factor of 0 or more for epoch 0, got -1"),
     ({"effort": "huge"}, "effort 'huge': expected one of quick, normal, max"),
     ({"algorithm": "magic"}, "algorithm 'magic': expected one of .*numpy"),

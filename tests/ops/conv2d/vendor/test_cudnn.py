@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -289,6 +290,37 @@ def test_refusals_are_one_plain_line() -> None:
     assert refusal(RuntimeError(no_engine + missing + missing)) == (
         "its engines lack what they need at run time (nvrtc)")
     assert refusal(RuntimeError("bad stride\nmore")) == "bad stride"
+
+
+NEEDS, OTHER = "workspace violation. Requires ", "Deselecting execution plan"
+
+
+@pytest.mark.parametrize(("answers", "plans", "refusal"), [
+    ((f"{NEEDS}900", f"{NEEDS}901", f"{NEEDS}0"), {0: 900, 2: 0}, ""),
+    ((f"{NEEDS}901", OTHER), {}, "its engines need too much workspace"),
+    ((OTHER, OTHER), {}, "its engines are of other precisions"),
+    ((OTHER, "it is too old\nmore"), {}, "it is too old")])
+def test_plans_with_room_for_their_workspace_are_offered(
+        monkeypatch: pytest.MonkeyPatch, answers: tuple[str, ...], plans: dict[int, int],
+        refusal: str) -> None:
+    """Messages name plans by cuDNN's own numbers, here 3, 10 and 17."""
+    graph = MagicMock(plans=[SimpleNamespace(cpp_index=number) for number in (3, 10, 17)])
+    graph.get_plan_name_at_index.side_effect = "eng{}".format
+    graph.check_support.side_effect = RuntimeError("no plan\n" + "\n".join(
+        f"Plan at index {7 * place + 3}: {answer}" for place, answer in enumerate(answers)))
+    monkeypatch.setattr(cudnn_graph, "_graph", lambda *arguments: graph)
+    library: Any = MagicMock(failures=(RuntimeError,))
+    assert cudnn_graph._answer(library, PROBLEM, FORMS[0], 900) == CudnnOffer(
+        tuple(ExecutionPlan(index, f"eng{index}", need) for index, need in plans.items()), refusal)
+
+
+def test_pads_and_steps_are_described_by_rows_and_columns() -> None:
+    api = MagicMock()
+    cudnn_graph._graph(Conv2dProblem(2, 4, 8, 8, 6, (3, 3), (1, 2), (1, 2, 3, 4), (2, 3)),
+                       FORMS[0], api, None)
+    described = api.pygraph.return_value.conv_fprop.call_args.kwargs
+    assert [described[name] for name in (
+        "pre_padding", "post_padding", "stride", "dilation")] == [[1, 2], [3, 4], [1, 2], [2, 3]]
 
 
 class TestUnavailable:

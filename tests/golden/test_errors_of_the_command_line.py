@@ -1,0 +1,187 @@
+"""What the command line says of wrong words, files, shapes and options: one line each."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from gossamer.cli.verbs import VERBS, Verb
+from tests.bench.rows import row
+from tests.cli.verb_uses import OPTIONS, type_of, usage, working_words, wrong_words
+from tests.golden import Golden
+
+OTHERS = {"--device", "--host", "--ray", "--forced"}
+"""Options whose wrong values get a message that depends on the machine or lists every algorithm."""
+ON_HOST = {"run", "evaluate", "detect", "bench", "compile", "train", "advise", "serve"}
+SHAPES = ["x", "3,4", "4,4,5", "3,0,5", "3,-1,5", "3,4,5,6", "z=3,4,5", "3,4,5 --shape 3,4,5"]
+SHARES = {".csv": ["", "a, 0.5", "first, 1", "first, nan", "first, x", "first, 0.5\nfirst, 0.6",
+                   "layer, sparsity\nfirst"],
+          ".json": ["[]", '{"first": 1}', '{"first": true}', '{"first": 0.5, "first": 0.6}']}
+CASES = {
+    "inspect": ["''", "none.onnx", "photos", "notes.txt", "none.cfg", "n.onnx --outputs y,z",
+                *[f"open.onnx --shape {shape}" for shape in SHAPES], "open.onnx"],
+    "run": [
+        "n.onnx", "n.onnx p.png --input three.npy", "n.onnx --image ''", "n.onnx none.png",
+        "n.onnx p.png --labels two.txt", "n.onnx photos -o a.txt", "two.onnx photos -o a.npy",
+        "n.onnx empty", "n.onnx four.csv", "two.onnx four.csv", "rows.onnx four.csv p.png",
+        "rows.onnx four.csv --label zzz", "rows.onnx five.csv --label 7", "rows.onnx p.png",
+        *[f"rows.onnx four.csv -o {name} --resume" for name in ("odd.jsonl", "odd.csv", "a.npy")],
+        *[f"n.onnx p.png {more}" for more in (
+            "-o out.txt", "-o none/a.npy", "--resume", "--label a", "--size 0", "--size 0x1",
+            "--size 1x2x3", "--size 8x12", "--resize 0", "--resize 7", "--resize 16385",
+            "--mean 1,2", "--mean nan", "--mean 1,,2", "--std 0", "--std 1,inf,2", "--scale nan",
+            "--grey")], "two.onnx p.png", "open.onnx p.png --size 16385",
+        *[f"n.onnx --input {name}.npy" for name in ("none", "three")], "n.onnx --input notes.txt",
+        *[f"rows.onnx --input {name}" for name in (
+            "row.npy", "double.npy", "scalar.npy", "z=four.npy", "x0=", "other.npz")],
+        *[f"two.onnx --input {name}" for name in (
+            "three.npy", "x0=three.npy", "x0=three.npy --input x1=five.npy", "other.npz",
+            "x0=three.npy --input x0=three.npy")], "text.onnx --input three.npy",
+        "none.plan p.png", "notes.plan p.png", "a.plan p.png --shape 3,8,8",
+        "a.plan p.png --weights w", "a.plan p.png --outputs y"],
+    "evaluate": [
+        "n.onnx none", "n.onnx empty", "n.onnx notes.txt", "n.onnx s.csv", "n.onnx s.csv --size 8",
+        "rows.onnx five.csv --label zzz", "rows.onnx labels.csv", "two.onnx five.csv",
+        "rows.onnx photos", "rows.onnx five.csv --labels two.txt", "rows.onnx shaped.npz",
+        "open.onnx photos"],
+    "detect": [
+        *[f"d.onnx p.png {more}" for more in (
+            "--threshold 2", "--nms -1", "--threshold nan", "--names one.txt", "--resize some",
+            "--device host,host", "photos/0 -o a.png", "--names a.json -o a.json",
+            *[f"-o {name}" for name in ("''", "a.gif", "p.png", "none/a.json", "notes")])],
+        "d.onnx ''", "d.onnx empty", "n.onnx p.png"],
+    "bench": [
+        "", "none", "--into doc.md", "--figures folder", "--table none.jsonl", "--table odd.jsonl",
+        *[f"gemm {more}" for more in (
+            "--json --markdown", "--batch 0", "--batch 1,,8", "--precision fp32,", "--case zzz",
+            "--threads 0", "--threads 1,a", "--seconds 0", "--seconds nan", "--rate 0",
+            "--rate inf", "-o a.txt", "-o notes.txt/a.jsonl", "--plan-budget 0",
+            "--plan-budget inf", "--rates 3", "--latency 5ms", "n.onnx", "--data empty",
+            "--sparsity 0.5", "--images empty", "--models 'res*'")],
+        "sparse-layers", "sparse-layers --data empty", "sparse-layers --data empty --sparsity 1",
+        "networks none.onnx", "n.onnx --effort some", "n.onnx d.onnx", "n.onnx --against some",
+        *[f"serve n.onnx {more}" for more in ("", "d.onnx", "--rates 0", "--against some")],
+        "serve", "timm", "timm --models x -o a.txt",
+        *[f"--table rows.jsonl {more}" for more in (
+            "other", "--case none", "gemm --case none", "--csv a.txt", "gemm --into doc.md",
+            "--into none.md", "--into notes.txt")]],
+    "serve": [
+        "none.onnx", "n.onnx n.onnx", "x=n.onnx x=d.onnx", "'a b'", "=n.onnx", ".a=n.onnx",
+        *[f"n.onnx --latency {time}" for time in ("0", "-1", "1e3", "1000000", "5m", "ms")],
+        *[f"n.onnx --grace {time}" for time in ("-1", "inf", "nan")]],
+    "compile": ["none.onnx", "open.onnx", "rows.onnx --calibration x0=row.npy", *[
+        f"n.onnx {more}" for more in (
+            "--batch 1,0", "--batch a", "--sparse-threshold 0", "--sparse-threshold 1",
+            "--budget 0", "--budget inf", "--tolerance 1", "--threads 2",
+            "--calibration three.npy", "--force first", "--force =direct", "--force first=",
+            "--force firs=direct", "--explain firs", "--explain zzz", "-o a.txt", "-o none/a.plan",
+            "--html a.plan")]],
+    "convert": ["n.onnx -o a.txt", "n.onnx -o n.onnx", "n.onnx -o none/a.onnx", "none -o a.onnx"],
+    "prune": [
+        *[f"n.onnx -o a.onnx {more}" for more in (
+            "", "--sparsity 1", "--sparsity -0.1", "--sparsity nan", "--sparsity 0.5 --keep fir",
+            "--sparsity 0.5 --batch 2", "--sparsity 0.5 --speed-up 2", "--speed-up 1",
+            "--speed-up inf", "--speed-up 2 --scope layer", "--speed-up 2 --pattern channels",
+            "--speed-up 2 --precision some", "--per-layer none.csv",
+            *[f"--per-layer shares{index}.csv" for index in range(len(SHARES[".csv"]))],
+            *[f"--per-layer shares{index}.json" for index in range(len(SHARES[".json"]))])],
+        "n.onnx -o n.onnx --sparsity 0.5", "none.onnx -o a.onnx --sparsity 0.5",
+        "notes.txt -o a.onnx --sparsity 0.5"],
+    "advise": ["none.onnx", "n.onnx --speed-up 1", "n.onnx --speed-up nan", "n.onnx --plot a.txt"],
+    "train": [
+        "", "s.csv", *[f"s.csv -o out.onnx {more}" for more in (
+            "--sizes 3", "--sizes 9,0,3", "--sizes 9,a", "--sizes 9,2", "--sizes 5,3",
+            "--sizes 9,3 --hidden 3", "--hidden 0", "--lr 0", "--momentum 1 --optimiser sgd",
+            "--momentum 0.5", "--weight-decay -1", "--target-error -1", "--threshold 0.5",
+            "--threshold 0 --binarise", "--threshold 1.1 --binarise", "--resume",
+            "--checkpoint notes.txt", "--checkpoint notes.txt --resume", "--pad 3", "--pad 0x1",
+            "--pad 1x2x3", "--pad 2x2", "--schedule step:4", "--schedule step:0:0.3",
+            "--schedule step:4:-1", "--validation 0", "--validation 1", "--validation nan",
+            "--validation none.csv", "--label 11", "--label zzz", "--demo", "--report out.onnx",
+            "--curve s.png --report s.png", "--task regression --sizes 9,2")],
+        "s.csv -o none/a.onnx", "none.csv -o out.onnx", "empty -o out.onnx",
+        "five.csv -o out.onnx --validation 0.01"],
+    "cache": ["import none", "import photos", "export -", "export none/a"]}
+
+
+def save_relus(path: str, *shapes: tuple[int | str, ...], dtype: int = TensorProto.FLOAT) -> None:
+    """Saves a network that computes ReLU, or nothing of texts, of each of its inputs."""
+    op = "Identity" if dtype == TensorProto.STRING else "Relu"
+    names = [(f"x{index}", f"y{index}") for index in range(len(shapes))]
+    inputs, outputs = ([helper.make_tensor_value_info(pair[end], dtype, shape)
+                        for pair, shape in zip(names, shapes, strict=True)] for end in (0, 1))
+    nodes = [helper.make_node(op, [x], [y]) for x, y in names]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "relus", inputs, outputs),
+                                opset_imports=[helper.make_opsetid("", 17)]), path)
+
+
+def save_files() -> None:
+    save_relus("rows.onnx", ("N", 4))
+    save_relus("two.onnx", ("N", 3), ("N", 2, 2))
+    save_relus("open.onnx", ("N", 3, "H", "W"))
+    save_relus("text.onnx", ("N", 3), dtype=TensorProto.STRING)
+    for name, shape in {"three": (4, 3), "four": (4, 4), "five": (5, 2, 2), "row": (4,),
+                        "scalar": ()}.items():
+        np.save(name, np.ones(shape, np.float32))
+    np.save("double", np.ones((4, 4)))
+    np.savez("other", z=np.ones((4, 3), np.float32))
+    np.savez("shaped", x=np.ones((3, 2, 3), np.float32), y=np.arange(3))
+    texts = {"notes.txt": "some words\n", "notes.plan": "some words\n", "notes": "",
+             "one.txt": "cat\n", "two.txt": "cat\ndog\ncow\n", "a.json": "", "odd.jsonl": "[]\n",
+             "odd.csv": "name,y\n1,2\n", "four.csv": "0,1,2,3\n4,5,6,7\n", "a.plan": "",
+             "five.csv": "0,0,1,2,3\n1,4,5,6,7\n", "labels.csv": "cat,1,2,3,4\nx,1,2,3,4\n"}
+    texts |= {f"shares{index}{suffix}": text for suffix, each in SHARES.items()
+              for index, text in enumerate(each)}
+    for name, text in texts.items():
+        Path(name).write_text(text)
+    Path("empty").mkdir()
+
+
+command = functools.cache(lambda name, make=Verb.command: make(VERBS[name], name))
+"""Makes the command of a verb once, which takes longer than to refuse its words."""
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], list[object]]:
+    """A folder with files, and words with which each verb would work."""
+    from gossamer.bench.rows import append_rows
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Verb, "command", lambda self, name: command(name))
+    # a command that is not refused ends here, before it measures for minutes
+    monkeypatch.setattr("gossamer.bench.peaks.measure_peaks", None)
+    save_files()
+    append_rows(Path("rows.jsonl"), [row("gossamer", 2.0, suite="gemm", case="a")])
+    return working_words(Path())
+
+
+def test_errors_of_the_command_line(golden: Golden,
+                                    words: dict[tuple[str, ...], list[object]]) -> None:
+    pytest.importorskip("matplotlib", reason="pip install matplotlib")
+    found: dict[str, dict[str, str]] = {}
+    for verb, option in OPTIONS:
+        if type_of(verb, option) is not bool and option.opts[0] not in OTHERS:
+            for given in wrong_words(verb, option):
+                case = " ".join([*verb[1:], *given])
+                found.setdefault(verb[0], {})[case] = error(*verb, *words[verb], *given)
+    for verb_name, cases in CASES.items():
+        host = ["--device", "host"] * (verb_name in ON_HOST)
+        for case in cases:
+            device = [] if "--device" in case else host
+            found.setdefault(verb_name, {})[case] = error(verb_name, *device, *shlex.split(case))
+    for verb_name, rows in found.items():
+        golden.table("errors.txt", f"command line: {verb_name}", rows)
+
+
+def error(*words: object) -> str:
+    """Returns the one error of a command that has to fail, without what depends on the machine."""
+    result = usage(*words)
+    assert result.returncode == 2 and not result.stdout, (words, result.stdout, result.stderr)
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    return line.removeprefix("error: ").replace(str(Path.cwd()), "FOLDER")

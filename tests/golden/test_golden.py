@@ -1,0 +1,37 @@
+"""Texts that differ from their files are shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.golden import SHOWN, Golden
+
+
+def test_texts(tmp_path: Path) -> None:
+    Golden(True, tmp_path).text("a.txt", "one\ntwo\n")
+    Golden(False, tmp_path).text("a.txt", "one\ntwo\n")
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)-two\n\+three\n.*--record"):
+        Golden(False, tmp_path).text("a.txt", "one\nthree\n")
+    with pytest.raises(pytest.fail.Exception, match=r"\+one\n"):
+        Golden(False, tmp_path).text("not there.txt", "one\n")
+
+
+def test_sections_of_a_table(tmp_path: Path) -> None:
+    write, check = Golden(True, tmp_path), Golden(False, tmp_path)
+    write.table("a.txt", "second", {"x": "1\n2", "y": "3"})
+    write.table("a.txt", "first", {"z": ""})
+    assert (tmp_path / "a.txt").read_text() == "## first\nz: \n\n## second\nx: 1\\n2\ny: 3\n\n"
+    check.table("a.txt", "second", {"x": "1\n2", "y": "3"})
+    check.table("a.txt", "first", {"z": ""})
+    for rows, shown in (({"x": "1\n2"}, "-y: 3"), ({"x": "1\n2", "y": "4"}, r"\+y: 4"),
+                        ({"x": "1\n2", "y": "3", "z": "5"}, r"\+z: 5")):
+        with pytest.raises(pytest.fail.Exception, match=shown):
+            check.table("a.txt", "second", rows)
+
+
+def test_long_differences_are_cut(tmp_path: Path) -> None:
+    with pytest.raises(pytest.fail.Exception) as failure:
+        Golden(False, tmp_path).table("a.txt", "s", {f"case {i}": "" for i in range(2 * SHOWN)})
+    assert str(failure.value).count("+case") < SHOWN and "..." in str(failure.value)
