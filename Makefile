@@ -1,7 +1,7 @@
 # make demo   classify a photo, layer by layer, on this machine's best device
 # make test   every test that can run here
-# make quick  the linters, and the files of tests that find most for their time, within a minute
-# make plant-faults  how many of 30 planted faults make quick finds
+# make quick  the linters, and the fast tests, within a minute
+# make plant-faults  faults planted one at a time, and which of them make quick misses
 # make torch-tests  those of modules of PyTorch, whose build for processors it installs
 # make lint   ruff, mypy and import-linter
 # make bench  measure this machine
@@ -87,7 +87,8 @@ plant-faults: .venv/dev.stamp
 
 torch-tests: .venv/torch.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 \
-		--dist worksteal $(PYTEST_ARGS) tests/torch tests/bench/suites/test_torch_modules.py
+		--dist worksteal $(PYTEST_ARGS) tests/torch tests/bench/peers \
+		tests/bench/suites/test_torch_modules.py tests/bench/suites/test_training.py
 
 # many more random layers, and many more mutated files, than `make test` tries
 fuzz: .venv/dev.stamp

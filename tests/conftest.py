@@ -21,7 +21,6 @@ from gossamer.device.base import Device, Kernel
 from gossamer.device.source import KernelSource
 from tests import workers
 from tests.golden import Golden
-from tests.recorded import FOLDER, Recorded, compare
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -46,15 +45,6 @@ hypothesis.settings.load_profile("gossamer")
 
 
 @pytest.fixture
-def recorded(request: pytest.FixtureRequest) -> Recorded:
-    """Compares texts with those that are kept in tests/recorded (tests/recorded/__init__.py), in
-    the folder that the test has in tests."""
-    record = request.config.getoption("--record")
-    folder = FOLDER / request.path.parent.relative_to(FOLDER.parent)
-    return lambda name, found: compare(name, found, record, folder)
-
-
-@pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     """Compares texts with the files in tests/golden."""
     return Golden(request.config.getoption("--record"))
@@ -74,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--record", action="store_true",
-        help="write the files of tests/recorded instead of comparing with them",
+        help="write the files of tests/golden instead of comparing with them",
     )
     parser.addoption(
         "--host-only", action="store_true",

@@ -22,7 +22,7 @@ from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.plan.store.tuning_cache import TuningCache
 from tests.bench.networks import tiny
-from tests.bench.stand_ins import jax_stand_in, torch_stand_in
+from tests.bench.stand_ins import jax_stand_in
 
 
 class NvidiaDevice(HostDevice):
@@ -67,14 +67,6 @@ def result(case: Case) -> contest.Result:
         # the fixture that makes messages independent of other programs is of single tests
         patch.setattr("gossamer.measure.SCATTERED", math.inf)
         return contest.run(case, PEAKS, stamp)
-
-
-@pytest.fixture
-def needs_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has tests run with PyTorch, or with the stand-in where PyTorch is not installed."""
-    if find_spec("torch") is None:
-        for name, module in torch_stand_in.modules().items():
-            monkeypatch.setitem(sys.modules, name, module)
 
 
 @pytest.fixture

@@ -7,13 +7,14 @@ and may move such a load before the wait. So memory that kernels write is never 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gossamer.device.base import Kernel
 from gossamer.device.source import KernelSource
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.load import load
@@ -24,11 +25,10 @@ from gossamer.plan.fusion import find_fusions
 from gossamer.plan.lower.rules import lower
 from gossamer.plan.prepare import build
 from tests.model.onnx_models import save
-from tests.ops.candidates import NamingDevice
 from tests.ops.harness import random_weights
 from tests.ops.problems import BUILT
 from tests.simulated.binary import binary_network
-from tests.simulated.device import H200
+from tests.simulated.device import H200, SimulatedDevice
 from tests.simulated.networks import random_network
 from tests.simulated.pruned import pruned_network
 
@@ -39,13 +39,25 @@ _VARIANTS = 4
 """Number of variants of an algorithm and a problem that are built."""
 
 
-class _Device(NamingDevice):
-    """A device that keeps the source of each kernel."""
+class _Kernel(Kernel):
+    """A kernel that was not built. source: its source; None where its code is generated as PTX."""
 
-    def compile(self, source: KernelSource) -> Any:  # type: ignore[override]
-        kernel = super().compile(source)
-        kernel.source = source  # type: ignore[attr-defined]
-        return kernel
+    def __init__(self, source: KernelSource | None) -> None:
+        self.source = source
+
+
+class _Device(SimulatedDevice):
+    """A device that builds no kernels and launches none."""
+
+    def compile(self, source: KernelSource) -> _Kernel:  # type: ignore[override]
+        return _Kernel(source)
+
+    def assemble(self, key: Sequence[str],
+                 generate: Callable[[], Sequence[Any]]) -> Sequence[_Kernel]:
+        return [_Kernel(None) for _ in generate()]
+
+    def launch(self, *arguments: Any, **options: Any) -> None:
+        pass
 
 
 def _ptx(source: KernelSource) -> str:
@@ -119,7 +131,7 @@ def test_no_kernel_reads_what_others_write_as_constant(tmp_path: Path) -> None:
                     state, _ = build(algorithm, Weights(arrays, device, "layer"), problem, variant,
                                      device)
                 for launch in state.launches:
-                    source = getattr(launch.kernel, "source", None)
+                    source = launch.kernel.source  # type: ignore[attr-defined]
                     kind = None if source is None else (
                         source.path, source.function, dict(source.defines).get("HALVES"))
                     if kind is None or kind in seen or not source.begins_early:

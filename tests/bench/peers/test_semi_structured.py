@@ -14,7 +14,7 @@ from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
 from tests.tolerances import normalised_error, tolerance
 
-pytestmark = pytest.mark.usefixtures("needs_torch")
+pytest.importorskip("torch")
 
 
 def network() -> Graph:

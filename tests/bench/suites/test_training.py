@@ -174,11 +174,9 @@ def test_kernels_train_on_devices(compiled_device: Device, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("networks", [1, 3])
-def test_steps_of_a_torch_graph(needs_torch: None, networks: int,
-                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_of_a_torch_graph(networks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The work that CUDA would capture is called here, as the processor has no graphs."""
-    import torch
-
+    torch = pytest.importorskip("torch")
     from gossamer.bench.peers import training_torch
 
     def called(work: Callable[[], None], torch_device: Any) -> Callable[[], None]:

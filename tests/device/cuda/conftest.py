@@ -24,6 +24,6 @@ def made(fake: Any) -> Iterator[Any]:
     from tests.device.cuda.fake_driver import fake_device
 
     with fake_device() as opened:
-        fake.taken()
+        fake.clear()
         yield opened
     gc.collect()

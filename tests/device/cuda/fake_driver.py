@@ -13,10 +13,6 @@ from cuda.bindings import driver
 from gossamer.device.cuda.device import CudaDevice
 
 SUCCESS = driver.CUresult.CUDA_SUCCESS
-FAILURE = driver.CUresult.CUDA_ERROR_INVALID_VALUE
-OUT_OF_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
-NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
-LOST = driver.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
 CONTEXT = 500
 """The handle of the context of every device."""
 _MADE = ("cuStreamCreate", "cuMemAlloc", "cuMemAllocFromPoolAsync", "cuMemPoolCreate",
@@ -38,7 +34,6 @@ class FakeDriver:
     """The driver's functions, in the place of the real ones.
 
     calls: the text of each call. failing: the statuses that the next calls of a function return.
-    values: what functions return, where that is no new handle.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,17 +74,10 @@ class FakeDriver:
             return status, value(*arguments)
         return call
 
-    def taken(self) -> str:
-        """Returns the calls since the last time, and the context that is current now."""
-        # the handles that calls return differ with what was made before, so each is named by its
-        # order here
-        names: dict[str, str] = {}
-        words = [" ".join(names.setdefault(word, f"#{len(names)}")
-                          if word.isdigit() and 1000 <= int(word) < 10**6 else word
-                          for word in call.split(" ")) for call in self.calls]
+    def clear(self) -> None:
+        """Forgets the calls so far, and the statuses of the next ones."""
         self.calls.clear()
         self.failing.clear()
-        return f"[{', '.join(words)}] {self.contexts}"
 
 
 def _text(value: Any) -> str:

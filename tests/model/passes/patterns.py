@@ -6,7 +6,8 @@ option is the one with which the rewrite finds its pattern.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +15,8 @@ import numpy as np
 
 from gossamer.model.graph import ValueInfo
 from tests.model.graph_builder import CHANNELS, SIZE, Builder
-from tests.recorded.varied import Options
 
+Options = dict[str, Any]
 READERS = ("alone", "output", "second")
 """A value is also read by no other node, by the network's caller, or by another node."""
 
@@ -127,3 +128,17 @@ def graph_of(family: Family, options: Options) -> Pattern:
     build.graph.outputs = [ValueInfo(name, ()) for name in dict.fromkeys(
         info.name for info in outputs)]
     return build
+
+
+def varied(options: Mapping[str, Sequence[Any]], drawn: int) -> Iterator[Options]:
+    """Yields the first value of every option, each other value alone, and `drawn` times other
+    values of two options: each condition of a rewrite is met and is not met."""
+    first = {name: values[0] for name, values in options.items()}
+    yield first
+    for name, values in options.items():
+        yield from (first | {name: value} for value in values[1:])
+    rng = random.Random(0)
+    several = [name for name, values in options.items() if len(values) > 1]
+    for _ in range(drawn):
+        yield first | {name: rng.choice(options[name][1:])
+                       for name in sorted(rng.sample(several, min(2, len(several))))}

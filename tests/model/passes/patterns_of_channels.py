@@ -8,8 +8,7 @@ import numpy as np
 
 from gossamer.expression import Expression, ExpressionStep
 from tests.model.graph_builder import CHANNELS, SIZE
-from tests.model.passes.patterns import READERS, Family, Pattern, weights
-from tests.recorded.varied import Options
+from tests.model.passes.patterns import READERS, Family, Options, Pattern, weights
 
 _SLICE = {"starts": (1,), "ends": (4,), "axes": (1,), "steps": (1,)}
 
@@ -106,17 +105,6 @@ def dead_channels(build: Pattern, o: Options) -> None:
         build.output(build.then(result, o["then"]) if index == 0 else result)
 
 
-def dead_chain(build: Pattern, o: Options) -> None:
-    """Several layers, one after another, each with filters of zeros."""
-    value, channels = "x", CHANNELS
-    for index in range(o["layers"]):
-        value = build.conv(value, into=channels, out=9, size=1, bias=o["bias"])
-        channels = 9
-        build.graph.constants[build.graph.nodes[-1].inputs[1]][:index + 1] = 0
-        value = build.apply("relu", value)
-    build.output(build.conv(value, into=channels, size=1))
-
-
 def parallel(build: Pattern, o: Options) -> None:
     """Convolutions of one value, or the value itself, whose results are added."""
     x = build.pool("x")
@@ -183,11 +171,6 @@ FAMILIES = {
                  {"starts": (0, 1), "ends": (1, 3)}, {"starts": (-3,), "ends": (9,), "axes": (1,)},
                  {**_SLICE, "starts": (3,), "ends": (0,), "steps": (-1,)},
                  {"starts": (0,), "ends": (1,)}), "ends": ("written", "computed")}, 30),
-    "computed parts of a shuffle": Family(shuffle, {
-        "parted": ((0, 2, 2, SIZE, SIZE),), "permutation": ((0, 2, 1, 3, 4),),
-        "joined": ((0, CHANNELS, SIZE, SIZE),), "end": ("reshape",), "reader": READERS,
-        "part": (_SLICE, (1, (1, 3)), {**_SLICE, "axes": (-3,)}, {**_SLICE, "axes": (2,)},
-                 {**_SLICE, "starts": (-3,), "ends": (9,)}), "ends": ("computed",)}, 4),
     "chosen channels": Family(chosen, {
         "indices": ((2, 0, 3), (1, 3), (2,), (-1, 0), (3, -4, 0), (0, 0, 2), (1, 2, 3, 0, 1),
                     ((0, 1), (2, 3))),
@@ -201,7 +184,6 @@ FAMILIES = {
         "operand": ("constant", "value"), "depthwise": ((), (0,), (1,), (0, 1)),
         "readers": (1, 2), "groups": (1, 2), "pad": (0, 1), "reader": READERS,
         "then": ("none", "sign", "round", "pool")}, 60),
-    "dead chain": Family(dead_chain, {"layers": (4, 1, 2, 3, 5), "bias": (True, False)}, 4, {}),
     "parallel": Family(parallel, {
         "first": ("3x3", "1x1", "strided", "5x5", "groups", "depthwise", "dilated", "automatic",
                   "infinite", "relu"),

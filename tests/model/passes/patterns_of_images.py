@@ -7,8 +7,7 @@ from typing import Any
 from gossamer.expression import apply
 from gossamer.model.graph import ValueInfo
 from tests.model.graph_builder import CHANNELS, SIZE
-from tests.model.passes.patterns import READERS, Family, Pattern
-from tests.recorded.varied import Options
+from tests.model.passes.patterns import READERS, Family, Options, Pattern
 
 LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from gossamer.expression import Expression, ExpressionStep, identity
 from tests.model.graph_builder import CHANNELS, SIZE
-from tests.model.passes.patterns import LAYERS, READERS, Family, Pattern, layer_of
-from tests.recorded.varied import Options
+from tests.model.passes.patterns import LAYERS, READERS, Family, Options, Pattern, layer_of
 
 
 def batch_norm(build: Pattern, o: Options) -> None:
@@ -30,14 +29,6 @@ def batch_norm(build: Pattern, o: Options) -> None:
         build.graph.constants[norm[0]] = build.graph.constants[norm[0]] * np.float32(o["gamma"])
     value = build.build.batch_norm(value, *norm, **build._names(""))
     build.output(build.then(value, o["then"]))
-
-
-def lone_batch_norm(build: Pattern, o: Options) -> None:
-    x = "x"
-    if o["rank"] != 4:
-        x = build.add("reshape", ["x"], shape=(0, CHANNELS, -1) if o["rank"] == 3 else (
-            -1, CHANNELS))
-    build.output(build.then(build.norm(x, channels=o["channels"]), o["then"]))
 
 
 def epilogue(build: Pattern, o: Options) -> None:
@@ -155,8 +146,6 @@ FAMILIES = {
         "runtime weight": (False, True), "reader": READERS, "more channels": (0, 1),
         "gamma": (1, 1e-30, 1e30, 0),
         "then": ("none", "sign", "reshape", "pool", "conv", "relu", "round")}, 40),
-    "lone batch norm": Family(lone_batch_norm, {
-        "rank": (4, 3, 2), "channels": (CHANNELS, 3), "then": ("none", "sign")}),
     "epilogue": Family(epilogue, {
         "layer": LAYERS, "bias": (True, False), "reader": READERS,
         "operand": ((CHANNELS, 1, 1), (), (1,), (1, 1, 1), (1, 1, 1, 1, 1), (1, CHANNELS, 1, 1),

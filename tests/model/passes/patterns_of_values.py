@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gossamer.expression import Expression, ExpressionStep, identity
+from gossamer.expression import Expression, ExpressionStep
 from tests.model.graph_builder import CHANNELS, SIZE
-from tests.model.passes.patterns import READERS, Family, Pattern, weights
-from tests.recorded.varied import Options
+from tests.model.passes.patterns import READERS, Family, Options, Pattern, weights
 
 
 def scalars(build: Pattern, o: Options) -> None:
@@ -35,24 +34,6 @@ def casts(build: Pattern, o: Options) -> None:
         "cast", [x], dtype=o["to"])
     build.also_read(value, o["reader"])
     build.output(build.pool(value) if o["to"] == "float32" else value)
-
-
-def constants(build: Pattern, o: Options) -> None:
-    """Nodes of constants alone, of which one may be malformed."""
-    weight = build.constant(3, 3, CHANNELS, CHANNELS)
-    turned = build.add("transpose", [weight], permutation=o["permutation"])
-    if o["half"] == "split":
-        build.add("split", [turned], axis=0, sizes=None)
-        build.graph.nodes[-1].outputs = ["part", "" if o["absent"] else "rest"]
-        turned = build.add("concat", ["part", "part"], axis=0)
-    doubled = build.apply("add", turned, turned)
-    if o["by"] == "relu":
-        build.output(build.apply("relu", doubled))
-    elif o["by"] == "output":
-        build.output(doubled)
-    else:
-        build.output(build.add("conv2d", ["x", doubled], strides=(1, 1), pads=(0,) * 4,
-                               dilations=(1, 1), groups=1, epilogue=identity()))
 
 
 def expansions(build: Pattern, o: Options) -> None:
@@ -226,9 +207,6 @@ FAMILIES = {
     "casts": Family(casts, {
         "from": ("float32", "truth", "int32", "int64"), "to": ("float32", "int32", "bool"),
         "like": (False, True), "reader": READERS}, 20),
-    "constants": Family(constants, {
-        "permutation": ((3, 2, 0, 1), (0, 1), (0, 1, 2, 3)), "half": ("no", "split"),
-        "absent": (False, True), "by": ("conv", "relu", "output")}),
     "expansions": Family(expansions, {
         "repeated": ("number", "whole", "value", (1,), (CHANNELS, 1, 1), (1, 1, 1, 1),
                      (1, CHANNELS, SIZE, SIZE), (1, 1, 1, 1, 1)),

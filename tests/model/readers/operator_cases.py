@@ -1,16 +1,23 @@
 """Nodes of every ONNX operator that gossamer computes, with attributes and inputs at and beyond
-their bounds, for records."""
+their bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.shape_inference import InferenceError, infer_shapes
 
+needs_onnx = pytest.mark.skipif(
+    tuple(map(int, onnx.__version__.split(".")[:2])) < (1, 23),
+    reason="shape inference of older versions of onnx ends the process at some malformed nodes")
 Argument = tuple[int, ...] | np.ndarray | np.generic | None
 """An input: the shape of a float32 value that the data decide, a constant, or none."""
 
@@ -33,6 +40,8 @@ class Operator:
     values: for each attribute the values that it is given in place of that of `attributes`.
     more: further pairs of inputs (None for those above) and attributes.
     outputs: the number of its outputs.
+    ranks: whether its first input is given each of RANKS.
+    dtype: that of its inputs.
     """
 
     opsets: tuple[int, ...]
@@ -42,16 +51,18 @@ class Operator:
     more: Sequence[tuple[Sequence[Argument] | None, dict[str, Any]]] = ()
     outputs: int = 1
     ranks: bool = True
+    dtype: str = "float32"
 
 
 def made(op: str, opset: int, inputs: Sequence[Argument], attributes: dict[str, Any], *,
-         outputs: int = 1, at_run_time: int | None = None, dtype: str = "float32",
-         domain: str = "", free: bool = True) -> onnx.ModelProto:
-    """Returns a network of one node.
+         outputs: int = 1, at_run_time: int | None = None, dtype: str = "float32"
+         ) -> onnx.ModelProto:
+    """Returns a network of one node, whose outputs are declared with the types that ONNX infers.
 
+    op: name of the operator, behind its domain and a point where that is not ONNX's own.
     at_run_time: number of a constant that the data decide instead.
-    dtype: that of the first input, where the data decide it.
-    free: whether the first dimension of the first input is open.
+    dtype: that of the values that the data decide. The first dimension of the first input is open;
+    its name is N and the size that it has in the case.
     """
     names, infos, constants = [], [], []
     for index, argument in enumerate(inputs):
@@ -61,71 +72,78 @@ def made(op: str, opset: int, inputs: Sequence[Argument], attributes: dict[str, 
         if isinstance(argument, np.ndarray) and index != at_run_time:
             constants.append(numpy_helper.from_array(argument, names[-1]))
         elif argument is not None:
-            kind = argument.dtype if isinstance(argument, np.ndarray) else np.dtype(
-                "float32" if index else dtype)
+            kind = argument.dtype if isinstance(argument, np.ndarray) else np.dtype(dtype)
             shape: list[int | str] = list(
                 argument.shape if isinstance(argument, np.ndarray) else argument)
-            if free and not index and shape and isinstance(argument, tuple):
-                shape[0] = "N"
+            if not index and shape and isinstance(argument, tuple):
+                shape[0] = f"N{shape[0]}"
             infos.append(helper.make_tensor_value_info(
                 names[-1], helper.np_dtype_to_tensor_dtype(kind), shape))
     results = [f"y{index}" for index in range(outputs)]
+    domain, _, op = op.rpartition(".")
     node = helper.make_node(op, names, results, "n", domain=domain)
     node.attribute.extend(
         helper.make_attribute(key, value, attr_type=_INTS if value == [] else None)
         for key, value in attributes.items())
-    declared = [onnx.ValueInfoProto(name=name) for name in results]
-    for info in declared:
-        info.type.tensor_type.elem_type = TensorProto.FLOAT
-    graph = helper.make_graph([node], "g", infos, declared, constants)
-    imports = [helper.make_opsetid("", opset)]
-    if domain:
-        imports.append(helper.make_opsetid(domain, 1))
-    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+    declared = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None)
+                for name in results]
+    model = helper.make_model(helper.make_graph([node], "g", infos, declared, constants),
+                              opset_imports=[helper.make_opsetid("", opset),
+                                             helper.make_opsetid("com.microsoft", 1)], ir_version=8)
+    with suppress(InferenceError):
+        model = infer_shapes(model)
+    for info in model.graph.output:
+        info.type.tensor_type.ClearField("shape")
+        info.type.tensor_type.elem_type = info.type.tensor_type.elem_type or TensorProto.FLOAT
+    return model
 
 
 def cases(name: str, operator: Operator) -> Iterator[tuple[str, onnx.ModelProto]]:
     """Yields the cases of an operator: each opset, each attribute and each input changed alone."""
-    first = operator.opsets[0]
-    base, outputs = operator.attributes, operator.outputs
+    first, base, outputs = operator.opsets[0], operator.attributes, operator.outputs
+    build = partial(made, name, outputs=outputs, dtype=operator.dtype)
     for opset in operator.opsets:
-        yield f"{name}-{opset}", made(name, opset, operator.inputs, base, outputs=outputs)
+        yield f"{name}-{opset}", build(opset, operator.inputs, base)
         for key in base:
             without = {other: value for other, value in base.items() if other != key}
-            yield (f"{name}-{opset} without {key}",
-                   made(name, opset, operator.inputs, without, outputs=outputs))
+            yield f"{name}-{opset} without {key}", build(opset, operator.inputs, without)
         for key, values in operator.values.items():
             for value in values if opset == first else values[:3]:
                 yield (f"{name}-{opset} {key}={_told_value(value)}",
-                       made(name, opset, operator.inputs, {**base, key: value}, outputs=outputs))
+                       build(opset, operator.inputs, {**base, key: value}))
     for index, argument in enumerate(operator.inputs):
         if isinstance(argument, np.ndarray | np.generic):
-            yield f"{name} {index} at run time", made(name, first, operator.inputs, base,
-                                                      at_run_time=index, outputs=outputs)
+            yield f"{name} {index} at run time", build(first, operator.inputs, base,
+                                                      at_run_time=index)
         constant = (np.linspace(-2, 3, int(np.prod(argument)), dtype=np.float32).reshape(argument)
                     if isinstance(argument, tuple) else None)
         yield (f"{name} {index} {'absent' if constant is None else 'constant'}",
-               made(name, first, [*operator.inputs[:index], constant, *operator.inputs[index + 1:]],
-                    base, outputs=outputs))
-    yield f"{name} one input fewer", made(name, first, operator.inputs[:-1], base, outputs=outputs)
-    yield f"{name} one output more", made(name, first, operator.inputs, base, outputs=outputs + 1)
-    yield f"{name} unknown attribute", made(name, first, operator.inputs, {**base, "zz": 1},
-                                            outputs=outputs)
+               build(first, [*operator.inputs[:index], constant, *operator.inputs[index + 1:]],
+                     base))
+    yield f"{name} one input fewer", build(first, operator.inputs[:-1], base)
+    yield f"{name} one output more", build(first, operator.inputs, base, outputs=outputs + 1)
+    yield f"{name} unknown attribute", build(first, operator.inputs, {**base, "zz": 1})
     if isinstance(operator.inputs[0], tuple):
         for dtype in DTYPES:
-            yield f"{name} {dtype}", made(name, first, operator.inputs, base, dtype=dtype,
-                                          outputs=outputs)
+            yield f"{name} {dtype}", build(first, operator.inputs, base, dtype=dtype)
         for shape in RANKS if operator.ranks else ():
-            yield f"{name} {list(shape)}", made(name, first, [shape, *operator.inputs[1:]], base,
-                                                outputs=outputs)
+            yield f"{name} {list(shape)}", build(first, [shape, *operator.inputs[1:]], base)
     for inputs, attributes in operator.more:
         told = "".join(f" {key}={value}" for key, value in attributes.items())
-        shapes = "" if inputs is None else " ".join(_told(argument) for argument in inputs)
+        shapes = "" if inputs is None else _changes(operator.inputs, inputs)
         merged = {**base, **attributes}
-        dtype = merged.pop(DTYPE, "float32")
-        yield (f"{name} {shapes}{told}",
-               made(name, first, operator.inputs if inputs is None else inputs, merged,
-                    outputs=outputs, dtype=dtype))
+        dtype = merged.pop(DTYPE, operator.dtype)
+        yield (f"{name}{shapes}{told}",
+               build(first, operator.inputs if inputs is None else inputs, merged, dtype=dtype))
+
+
+def _changes(inputs: Sequence[Argument], others: Sequence[Argument]) -> str:
+    """Returns the words for other inputs: those of other places where only some are others."""
+    told = [_told(argument) for argument in others]
+    if len(inputs) != len(others):
+        return f" of {' '.join(told)}"
+    return "".join(f" {index}={new}" for index, (old, new) in enumerate(
+        zip(map(_told, inputs), told, strict=True)) if new != old)
 
 
 def _told_value(value: Any) -> str:
@@ -161,14 +179,19 @@ _AUTO = [(None, {"auto_pad": auto, "strides": strides, "dilations": dilations})
 _FLATTENED = [((2, 4, 1, 1), {}), ((2, 4, 3), {}), ((2, 4, 3), {"axis": 2}),
               ((2, 4, 1, 1), {"axis": 1})]
 
-FUNCTIONS = {
-    "Abs": 1, "Add": 2, "And": 2, "Atan": 1, "Ceil": 1, "Cos": 1, "Div": 2, "Equal": 2, "Erf": 1,
-    "Exp": 1, "Floor": 1, "Greater": 2, "GreaterOrEqual": 2, "HardSwish": 1, "Identity": 1,
-    "IsNaN": 1, "Less": 2, "LessOrEqual": 2, "Log": 1, "Max": 2, "Mean": 2, "Min": 2, "Mish": 1,
-    "Mul": 2, "Neg": 1, "Not": 1, "Or": 2, "Reciprocal": 1, "Relu": 1, "Round": 1, "Sigmoid": 1,
-    "Sign": 1, "Sin": 1, "Softplus": 1, "Softsign": 1, "Sqrt": 1, "Sub": 2, "Sum": 2, "Tan": 1,
-    "Tanh": 1, "Where": 3, "Xor": 2}
-"""Operators without attributes, with the number of their inputs."""
+_BROADCAST = (((2, 3), (3,)), ((2, 1), (2, 3)), ((2, 3), (2,)), ((2, 3), ()), ((2, 0), (2, 1)))
+FUNCTIONS: dict[str, Operator] = {
+    op: Operator((22 if op in ("HardSwish", "Mish") else 17,), [(2, 3)] * count,
+                 more=[(shapes, {DTYPE: dtype}) for shapes in _BROADCAST
+                       for dtype in ("float32", "int64", "bool")] if count == 2 else (),
+                 ranks=count == 1)
+    for count, ops in (
+        (1, "Abs Atan Ceil Cos Erf Exp Floor HardSwish IsNaN Log Mish Neg Not Reciprocal Relu "
+            "Round Sigmoid Sign Sin Softplus Softsign Sqrt Tan Tanh"),
+        (2, "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mul Or Sub Sum "
+            "Xor"))
+    for op in ops.split()}
+"""Operators without attributes."""
 
 ELEMENTWISE: dict[str, Operator] = {
     "Elu": Operator((17,), [(2, 3)], {}, {"alpha": [0.5, 1.0, 0.0, 1]}, ranks=False),
@@ -573,3 +596,69 @@ NORMALISATIONS_21 = {"GroupNormalization": Operator((21,), [_IMAGE, _SCALE, _SCA
     "num_groups": 2}, {"num_groups": [0, -1, 1, 2, 3, 4], "epsilon": [0.5]}, [
     ([_IMAGE, _counted(2), _counted(2)], {}), ([(2, 4, 5), _SCALE, _SCALE], {}),
     ([_IMAGE, (4,), _SCALE], {})])}
+_S, _Z, _OUT = np.float32(0.5), np.uint8(3), np.float32(2.03)  # no result is between two
+_SCALES: tuple[Argument, ...] = (
+    np.float32([0.5, 0.25]), np.float32([[0.5], [0.25]]), np.float32(0), np.float32(np.nan),
+    np.array(2), None)
+_ZEROS: tuple[Argument, ...] = (
+    np.int8(3), np.uint16(3), np.int32(1), np.uint8([1, 2]), np.float32(1), np.int64(0), None)
+
+
+def _quantised(inputs: Sequence[Argument], scales: str, zeros: str, dtype: str = "uint8",
+               more: Sequence[tuple[Sequence[Argument] | None, dict[str, Any]]] = (),
+               **attributes: Any) -> Operator:
+    """Returns an operator on quantised values. scales, zeros: the numbers of its inputs that are
+    scales and zero points, which are given other values."""
+    changed = [([*inputs[:int(index)], other, *inputs[int(index) + 1:]], {})
+               for indices, others in ((scales, _SCALES), (zeros, _ZEROS)) for index in indices
+               for other in others]
+    return Operator((21,), inputs, attributes, more=[*changed, *more], ranks=False, dtype=dtype)
+
+
+def _small(*shape: int, dtype: str = "int8") -> np.ndarray:
+    return (np.arange(np.prod(shape)) * 7 % 11 - 5).reshape(shape).astype(dtype)
+
+
+_KERNEL, _MATRIX, _PIXELS = _small(3, 4, 3, 2), _small(4, 3), (2, 4, 5, 6)
+_PAIR = [(2, 4), _S, _Z, (2, 4), _S, _Z, _OUT, _Z]
+_MICROSOFT = {
+    "QLinearAdd": _quantised(_PAIR, "146", "257"), "QLinearMul": _quantised(_PAIR, "16", "27"),
+    **{op: _quantised([_PIXELS, _S, _Z, _OUT, _Z], "13", "24", **attributes, more=[
+        (None, {key: value}) for key, value in (("channels_last", 1), ("alpha", 2))])
+       for op, attributes in (
+           ("QLinearSigmoid", {}), ("QLinearLeakyRelu", {"alpha": 0.5}),
+           ("QLinearAveragePool", {"kernel_shape": [2, 2]}), ("QLinearGlobalAveragePool", {}))},
+    "QLinearConcat": _quantised([_OUT, _Z, (2, 4), _S, _Z, (2, 4), _OUT, _Z],
+                                "06", "17", axis=1),
+    "QGemm": _quantised([(2, 4), _S, _Z, _MATRIX, _S, np.int8(1), _small(3, dtype="int32"),
+                         _OUT, _Z], "147", "258", more=[(None, {"transA": 1})]),
+}
+QUANTISED: dict[str, Operator] = {
+    "QuantizeLinear": _quantised([(2, 3), _S, _Z], "1", "2", "float32", more=[
+        *(([(2, 3), np.float32([1, 2, 3]), None], {"axis": axis}) for axis in (1, 2)),
+        *((None, {key: 2}) for key in ("block_size", "output_dtype", "precision"))]),
+    "DequantizeLinear": _quantised([(2, 3), _S, _Z], "1", "2", more=[
+        *((None, {DTYPE: dtype}) for dtype in ("int8", "int32")), (None, {"block_size": 2})]),
+    "QLinearConv": _quantised([_PIXELS, _S, _Z, _KERNEL, _S, np.int8(0), _OUT, _Z,
+                               _small(3, dtype="int32")], "146", "257", more=[
+        (None, {"group": 2}), *(([_PIXELS, _S, _Z, weight, _S, np.int8(0), _OUT, _Z, bias], {})
+                                for weight, bias in (
+            (_KERNEL, _small(4, dtype="int32")), (_KERNEL, np.int32([1, 2, 2**24 + 1])),
+            (_small(3, 4), None), (_small(3, 4, 1, 1, 1), None),
+            (np.full((3, 4, 40, 40), 127, np.int8), None)))]),
+    "QLinearMatMul": _quantised([(2, 4), _S, _Z, _MATRIX, _S, np.int8(1), _OUT, _Z],
+                                "146", "257", more=[
+        ([(2, depth), _S, _Z, (depth, 3), _S, _Z, _OUT, _Z], {}) for depth in (258, 259)]),
+    "MatMulInteger": _quantised([(2, 4), _MATRIX, _Z, np.int8(1)], "", "23", more=[
+        ([(2, depth), (depth, 3), None, None], {}) for depth in (258, 259)]),
+    "ConvInteger": _quantised([_PIXELS, _KERNEL, _Z, np.int8(1)], "", "23",
+                              more=[(None, {"group": 3})]),
+    "DynamicQuantizeLinear": Operator((17,), [(2, 3)], outputs=3),
+    **{f"com.microsoft.{op}": operator for op, operator in _MICROSOFT.items()},
+}
+
+TABLES: dict[str, dict[str, Operator]] = {
+    "functions": FUNCTIONS, "element-wise": ELEMENTWISE, "layers": LAYERS, "layout": LAYOUT,
+    "resizes": RESIZES, "resizes of opset 10": RESIZES_10, "indexing": INDEXING,
+    "normalisations": NORMALISATIONS, "normalisations of opset 21": NORMALISATIONS_21, "old": OLD,
+    "quantised": QUANTISED}

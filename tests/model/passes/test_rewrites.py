@@ -1,0 +1,73 @@
+"""Every rewrite keeps the results, where it finds its pattern and where one of its conditions does
+not hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gossamer.errors import GossamerError
+from gossamer.model.graph import Graph
+from gossamer.model.infer.resolve import resolve
+from gossamer.model.passes.optimise import optimise
+from tests.model.executor import execute
+from tests.model.passes import (
+    patterns_of_channels,
+    patterns_of_images,
+    patterns_of_layers,
+    patterns_of_values,
+)
+from tests.model.passes.patterns import Pattern, graph_of, varied
+from tests.model.passes.test_optimise import STEPS, _random_step
+from tests.tolerances import FLOAT32, normalised_error
+
+FAMILIES = (patterns_of_layers.FAMILIES | patterns_of_values.FAMILIES
+            | patterns_of_channels.FAMILIES | patterns_of_images.FAMILIES)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_graphs_of_a_pattern(name: str) -> None:
+    family = FAMILIES[name]
+    for options in varied(family.options, family.drawn):
+        graph = graph_of(family, options).build.finish()
+        try:
+            better = optimise(graph, **family.flags)
+        except GossamerError as error:
+            with pytest.raises(type(error)):
+                resolve(graph, 2)
+        else:
+            keeps_results(graph, better, str(options))
+
+
+def keeps_results(graph: Graph, better: Graph, case: str) -> None:
+    rng = np.random.default_rng(1)
+    try:
+        static = resolve(graph, 2)
+    except GossamerError as error:
+        with pytest.raises(type(error)):
+            resolve(better, 2)
+        return
+    feeds = {info.name: rng.standard_normal(static.shapes[info.name]).astype(np.float32)
+             for info in graph.inputs}
+    with np.errstate(invalid="ignore"):
+        try:
+            expected = execute(static, feeds)
+        except GossamerError:
+            return  # no op computes a layer of these dtypes
+        results = execute(resolve(better, 2), feeds)
+    for info in graph.outputs:
+        error = normalised_error(results[info.name], expected[info.name])
+        assert error <= FLOAT32, f"{info.name} of {case}"
+
+
+def test_drawn_graphs() -> None:
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        build, values = Pattern(), ["x"]
+        for _ in range(int(rng.integers(2, 14))):
+            x, y = map(str, rng.choice(values[-5:], 2))
+            values.append(_random_step(build, str(rng.choice(STEPS)), x, y))
+        for name in {values[-1], str(rng.choice(values[1:]))}:
+            build.output(name)
+        graph = build.build.finish()
+        keeps_results(graph, optimise(graph), f"seed {seed}")
