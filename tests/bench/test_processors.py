@@ -50,6 +50,13 @@ def test_a_processor_that_shares_no_cache_is_not_far(
     assert processors.transfer_ns() == 0.0
 
 
+def test_what_was_far_most_times_is_told_of() -> None:
+    for transfers, median in (((), 0), ((80.0,), 80), ((10.0, 81.0, 95.0), 81),
+                              ((10.0, 10.0, 99.0), 10)):
+        notice = processors.far_notice(transfers)
+        assert notice.startswith(f"a cache line takes {median} ns") == (median > processors.FAR_NS)
+
+
 @BINDS
 def test_the_other_processor_writes_and_the_first_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.sched_getaffinity(0)

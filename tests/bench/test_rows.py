@@ -15,6 +15,7 @@ import pytest
 from gossamer.bench import rows
 from gossamer.bench.contest import Result
 from gossamer.bench.rows import KEYS, append_rows, check_appendable, csv_bytes, read_rows
+from gossamer.device.registry import find
 from gossamer.errors import InputError
 from tests.bench.rows import row
 
@@ -120,3 +121,7 @@ def test_commit_is_that_of_the_checkout() -> None:
     head = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], text=True,
                           capture_output=True, check=True).stdout.strip()
     assert commit in (head, f"{head}-dirty")
+
+
+def test_a_commit_that_is_named_is_recorded() -> None:
+    assert rows.Stamp.of(find("host"), "words", "abc").commit == "abc"

@@ -19,13 +19,13 @@ from tests.golden import Golden
 OTHERS = {"--device", "--host", "--ray", "--forced"}
 """Options whose wrong values get a message that depends on the machine or lists every algorithm."""
 ON_HOST = {"run", "evaluate", "detect", "bench", "compile", "train", "advise", "serve"}
-SHAPES = ["x", "3,4", "4,4,5", "3,0,5", "3,-1,5", "3,4,5,6", "z=3,4,5", "3,4,5 --shape 3,4,5"]
 SHARES = {".csv": ["", "a, 0.5", "first, 1", "first, nan", "first, x", "first, 0.5\nfirst, 0.6",
                    "layer, sparsity\nfirst"],
           ".json": ["[]", '{"first": 1}', '{"first": true}', '{"first": 0.5, "first": 0.6}']}
 CASES = {
     "inspect": ["''", "none.onnx", "photos", "notes.txt", "none.cfg", "n.onnx --outputs y,z",
-                *[f"open.onnx --shape {shape}" for shape in SHAPES], "open.onnx"],
+                "open.onnx", *[f"open.onnx --shape {shape}" for shape in (
+                    "3,4", "4,4,5", "3,0,5", "3,-1,5", "z=3,4,5", "3,4,5 --shape 3,4,5")]],
     "run": [
         "n.onnx", "n.onnx p.png --input three.npy", "n.onnx --image ''", "n.onnx none.png",
         "n.onnx p.png --labels two.txt", "n.onnx photos -o a.txt", "two.onnx photos -o a.npy",
@@ -46,42 +46,35 @@ CASES = {
         "none.plan p.png", "notes.plan p.png", "a.plan p.png --shape 3,8,8",
         "a.plan p.png --weights w", "a.plan p.png --outputs y"],
     "evaluate": [
-        "n.onnx none", "n.onnx empty", "n.onnx notes.txt", "n.onnx s.csv", "n.onnx s.csv --size 8",
-        "rows.onnx five.csv --label zzz", "rows.onnx labels.csv", "two.onnx five.csv",
-        "rows.onnx photos", "rows.onnx five.csv --labels two.txt", "rows.onnx shaped.npz",
-        "open.onnx photos"],
+        "n.onnx none", "n.onnx empty", "n.onnx s.csv", "n.onnx s.csv --size 8", "two.onnx five.csv",
+        "rows.onnx five.csv --label zzz", "rows.onnx five.csv --labels two.txt",
+        "rows.onnx labels.csv", "rows.onnx shaped.npz"],
     "detect": [
         *[f"d.onnx p.png {more}" for more in (
-            "--threshold 2", "--nms -1", "--threshold nan", "--names one.txt", "--resize some",
-            "--device host,host", "photos/0 -o a.png", "--names a.json -o a.json",
+            "--threshold 2", "--nms -1", "--threshold nan", "--names one.txt", "photos/0 -o a.png",
+            "--device host,host", "--names a.json -o a.json",
             *[f"-o {name}" for name in ("''", "a.gif", "p.png", "none/a.json", "notes")])],
         "d.onnx ''", "d.onnx empty", "n.onnx p.png"],
     "bench": [
         "", "none", "--into doc.md", "--figures folder", "--table none.jsonl", "--table odd.jsonl",
         *[f"gemm {more}" for more in (
-            "--json --markdown", "--batch 0", "--batch 1,,8", "--precision fp32,", "--case zzz",
-            "--threads 0", "--threads 1,a", "--seconds 0", "--seconds nan", "--rate 0",
-            "--rate inf", "-o a.txt", "-o notes.txt/a.jsonl", "--plan-budget 0",
-            "--plan-budget inf", "--rates 3", "--latency 5ms", "n.onnx", "--data empty",
-            "--sparsity 0.5", "--images empty", "--models 'res*'")],
+            "--json --markdown", "--batch 0", "--batch 1,,8", "--precision fp32,", "--threads 0",
+            "--seconds 0", "--seconds nan", "--rate 0", "--rate inf", "-o notes.txt/a.jsonl",
+            "--plan-budget 0", "--plan-budget inf", "n.onnx", "--sparsity 0.5")],
         "sparse-layers", "sparse-layers --data empty", "sparse-layers --data empty --sparsity 1",
         "networks none.onnx", "n.onnx --effort some", "n.onnx d.onnx", "n.onnx --against some",
         *[f"serve n.onnx {more}" for more in ("", "d.onnx", "--rates 0", "--against some")],
-        "serve", "timm", "timm --models x -o a.txt",
-        *[f"--table rows.jsonl {more}" for more in (
-            "other", "--case none", "gemm --case none", "--csv a.txt", "gemm --into doc.md",
-            "--into none.md", "--into notes.txt")]],
+        "timm", "timm --models x -o a.txt", *[f"--table rows.jsonl {more}" for more in (
+            "other", "--case none", "gemm --into doc.md", "--into none.md", "--into notes.txt")]],
     "serve": [
-        "none.onnx", "n.onnx n.onnx", "x=n.onnx x=d.onnx", "'a b'", "=n.onnx", ".a=n.onnx",
-        *[f"n.onnx --latency {time}" for time in ("0", "-1", "1e3", "1000000", "5m", "ms")],
-        *[f"n.onnx --grace {time}" for time in ("-1", "inf", "nan")]],
+        "n.onnx n.onnx", "x=n.onnx x=d.onnx", "'a b'", "=n.onnx", ".a=n.onnx", "n.onnx --grace inf",
+        *[f"n.onnx --latency {time}" for time in ("0", "-1", "1e3", "1000000", "5m", "ms")]],
     "compile": ["none.onnx", "open.onnx", "rows.onnx --calibration x0=row.npy", *[
         f"n.onnx {more}" for more in (
-            "--batch 1,0", "--batch a", "--sparse-threshold 0", "--sparse-threshold 1",
-            "--budget 0", "--budget inf", "--tolerance 1", "--threads 2",
-            "--calibration three.npy", "--force first", "--force =direct", "--force first=",
-            "--force firs=direct", "--explain firs", "--explain zzz", "-o a.txt", "-o none/a.plan",
-            "--html a.plan")]],
+            "--batch 1,0", "--sparse-threshold 0", "--sparse-threshold 1", "--budget 0",
+            "--budget inf", "--tolerance 1", "--threads 2", "--calibration three.npy",
+            "--force =direct", "--force first=", "--force firs=direct", "--explain firs",
+            "-o none/a.plan", "--html a.plan")]],
     "convert": ["n.onnx -o a.txt", "n.onnx -o n.onnx", "n.onnx -o none/a.onnx", "none -o a.onnx"],
     "prune": [
         *[f"n.onnx -o a.onnx {more}" for more in (
@@ -91,22 +84,19 @@ CASES = {
             "--speed-up 2 --precision some", "--per-layer none.csv",
             *[f"--per-layer shares{index}.csv" for index in range(len(SHARES[".csv"]))],
             *[f"--per-layer shares{index}.json" for index in range(len(SHARES[".json"]))])],
-        "n.onnx -o n.onnx --sparsity 0.5", "none.onnx -o a.onnx --sparsity 0.5",
-        "notes.txt -o a.onnx --sparsity 0.5"],
+        "n.onnx -o n.onnx --sparsity 0.5", "notes.txt -o a.onnx --sparsity 0.5"],
     "advise": ["none.onnx", "n.onnx --speed-up 1", "n.onnx --speed-up nan", "n.onnx --plot a.txt"],
     "train": [
         "", "s.csv", *[f"s.csv -o out.onnx {more}" for more in (
-            "--sizes 3", "--sizes 9,0,3", "--sizes 9,a", "--sizes 9,2", "--sizes 5,3",
+            "--sizes 3", "--sizes 9,0,3", "--sizes 9,2", "--sizes 5,3",
             "--sizes 9,3 --hidden 3", "--hidden 0", "--lr 0", "--momentum 1 --optimiser sgd",
             "--momentum 0.5", "--weight-decay -1", "--target-error -1", "--threshold 0.5",
             "--threshold 0 --binarise", "--threshold 1.1 --binarise", "--resume",
-            "--checkpoint notes.txt", "--checkpoint notes.txt --resume", "--pad 3", "--pad 0x1",
-            "--pad 1x2x3", "--pad 2x2", "--schedule step:4", "--schedule step:0:0.3",
-            "--schedule step:4:-1", "--validation 0", "--validation 1", "--validation nan",
-            "--validation none.csv", "--label 11", "--label zzz", "--demo", "--report out.onnx",
+            "--checkpoint notes.txt", "--checkpoint notes.txt --resume", "--pad 0x1", "--pad 2x2",
+            "--schedule step:0:0.3", "--schedule step:4:-1", "--validation 0", "--validation 1",
+            "--validation nan", "--label 11", "--demo", "--report out.onnx",
             "--curve s.png --report s.png", "--task regression --sizes 9,2")],
-        "s.csv -o none/a.onnx", "none.csv -o out.onnx", "empty -o out.onnx",
-        "five.csv -o out.onnx --validation 0.01"],
+        "s.csv -o none/a.onnx", "empty -o out.onnx", "five.csv -o out.onnx --validation 0.01"],
     "cache": ["import none", "import photos", "export -", "export none/a"]}
 
 

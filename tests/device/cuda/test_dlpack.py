@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import sys
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +50,19 @@ def _device_array(device: Device, values: np.ndarray, stream: Any = None) -> Any
 def test_library_is_the_package_of_the_type() -> None:
     assert arrays.library(np.zeros(1)) == "numpy"
     assert arrays.library([]) == "builtins"
+
+
+@pytest.mark.parametrize("package", ["torch", "cupy", "jax", "numba"])
+def test_results_belong_to_the_library_of_the_inputs(package: str,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    used = SimpleNamespace(device=SimpleNamespace(index=3), used_on=lambda stream: None)
+    result = SimpleNamespace(buffer=used)
+    taken = SimpleNamespace(from_dlpack=lambda array: (package, array))
+    taken.dlpack = taken
+    taken.cuda = SimpleNamespace(get_current_stream=lambda index: index)
+    monkeypatch.setitem(sys.modules, package, taken)
+    array = type("Array", (), {"__module__": f"{package}.core"})()
+    assert arrays.like(array, result) == (result if package == "numba" else (package, result))
 
 
 def test_host_arrays_lie_on_no_cuda_device() -> None:
