@@ -1,5 +1,5 @@
-"""Holds the contexts in which a plan's calls run; several calls of one batch size may run at
-once."""
+"""Holds the contexts in which a plan's calls run, by bytes; several calls of one batch size may run
+at once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from gossamer.errors import OutOfMemoryError
 from gossamer.plan.run.context import Context
 from gossamer.plan.run.known import KnownCall
 
-_MOST_BATCHES = 8
-"""Number of batch sizes whose contexts are kept."""
+_SHARE = 16
+"""The contexts that are kept take at most this part of the device's memory, 1 / _SHARE."""
+_STEP_BYTES = 2**14
+"""About the bytes of host memory that a context takes for each step."""
 _AT_ONCE = 4
 """The number of calls of one batch size that run at once by default."""
 _MOST_KNOWN = 64
@@ -153,6 +155,7 @@ class Contexts:
                 return
             with self._lock:
                 group.contexts.append(context)
+                self._drop_others(batch)
             group.free.put(context)
 
     def _give_up(self, batch: int, group: _Group) -> None:
@@ -171,13 +174,27 @@ class Contexts:
         group = self._groups.get(batch)
         if group is None or next(reversed(self._groups)) != batch:
             with self._lock:
-                # the least recently used batch size comes first, and is dropped
                 group = self._groups.pop(batch, None) or _Group()
-                while len(self._groups) >= _MOST_BATCHES:
-                    del self._groups[next(iter(self._groups))]
-                    self.known.clear()
                 self._groups[batch] = group
         return group
+
+    def _drop_others(self, batch: int) -> None:
+        """Drops the batch sizes that were least recently used, as long as the contexts take more
+        than their share of the device's memory."""
+        most = self._device.limits.memory_bytes // _SHARE
+        sizes = {each: sum(map(_bytes, group.contexts)) for each, group in self._groups.items()}
+        for each in list(self._groups):
+            if sum(sizes.values()) <= most:
+                break
+            if each != batch:
+                del self._groups[each], sizes[each]
+                self.known.clear()
+
+
+def _bytes(context: Context) -> int:
+    """Returns the bytes that a context takes by itself: constants are shared."""
+    return (context.activation_bytes + context.workspace_bytes
+            + _STEP_BYTES * len(context.program.steps))
 
 
 def _first(group: _Group, fits: Callable[[Context], bool]) -> Context | None:

@@ -17,6 +17,7 @@ from gossamer.device.base import Buffer, Device
 from gossamer.device.checks import out_of_memory
 from gossamer.device.registry import find
 from gossamer.errors import OutOfMemoryError
+from gossamer.plan.run import contexts
 from gossamer.plan.run.memory import Lifetime, place
 from tests.model.onnx_models import model, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
@@ -117,22 +118,30 @@ def test_programs_of_all_batches_read_the_same_constants(tmp_path: Path) -> None
     assert shared >= 5
 
 
-def test_only_so_many_batches_keep_their_buffers(tmp_path: Path) -> None:
-    most_contexts = 8
-    plan, fresh = (compiled(small(), find("host"), tmp_path) for _ in range(2))
-    batches = range(1, most_contexts + 5)
-    for batch in batches:
+def test_batches_keep_their_buffers_within_a_share_of_the_memory(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = compiled(small(), find("host"), tmp_path)
+    made: list[int] = []
+    make = plan._calls.contexts._make
+
+    def counted(batch: int, stream: Any = None) -> Any:
+        made.append(batch)
+        return make(batch, stream)
+
+    monkeypatch.setattr(plan._calls.contexts, "_make", counted)
+    batches = range(1, 41)
+    for batch in (*batches, *batches):
         plan(images(batch))
-    for batch in batches[-most_contexts:]:
-        fresh(images(batch))
-    assert plan.memory == fresh.memory
-    # the batch used longest ago went first
-    for batch in (batches[-most_contexts], 1):
-        plan(images(batch))
-        fresh(images(batch))
-    fresh(images(batches[-most_contexts]))
-    assert plan.memory == fresh.memory
-    assert_close(plan(images(1)), expected(images(1)))
+    assert made == [*batches], "a context that fits was made again"
+    kept = plan.memory["activations"]
+    monkeypatch.setattr(contexts, "_bytes", lambda context: context.activation_bytes)
+    monkeypatch.setattr(contexts, "_SHARE", plan.device.limits.memory_bytes // (kept // 2))
+    plan(images(41))
+    assert kept / 4 < plan.memory["activations"] <= kept / 2
+    made.clear()
+    for batch in (41, 40, 1):
+        assert_close(plan(images(batch)), expected(images(batch)))
+    assert made == [1], "the batch used longest ago went first"
 
 
 @pytest.mark.parametrize("purpose", ["activations of test at batch 3", "workspace of test",
