@@ -18,7 +18,7 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
              precision: str | None = None, effort: str | None = None,
              inputs: InputFormat | Mapping[str, InputFormat] | None = None,
              tolerance: float | None = None, budget: float | None = None, strict: bool = False,
-             threads: int | str = "all", follow: bool = False) -> OptimizedModule:
+             threads: int | str = "all", follow: bool = True) -> OptimizedModule:
     """Make a fast module for inference from a module of PyTorch.
 
     Before the fast module is returned, its outputs on the example are compared with the outputs of
@@ -49,10 +49,11 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
         where the module's dtype or the precision has fewer bits than float32; 2e-2 where the module
         is quantised. If twice torch's own error against float64 is larger than this number, the
         default is twice torch's error.
-    follow : bool, default False
-        Whether the fast module adopts later changes of the module's weights. The weights are
-        checked for changes every 100 calls. By default a change is an error. With True the module
-        is kept alive.
+    follow : bool, default True
+        Whether the fast module follows later changes of the module's weights, as long as the module
+        is alive. Each call compares the weights' identities, version counters and addresses, and
+        each hundredth some of their elements. With False nothing is compared, and `update` takes
+        new weights.
 
     Returns
     -------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 
 import torch
@@ -15,9 +18,16 @@ from torch import fx
 from gossamer import debug
 from gossamer.errors import GossamerError, GossamerWarning, InputError, first_line, quoted
 from gossamer.torch.dynamo_graph import TensorGraph, set_weight, tensor_graph
+from gossamer.torch.effects import (
+    Effects,
+    effects_of,
+    random_numbers_restored,
+    without_writes,
+)
 from gossamer.torch.optimize import optimize
-from gossamer.torch.parts import Left, parts_of
-from gossamer.torch.watch import CALLS
+from gossamer.torch.optimized_module import OptimizedModule
+from gossamer.torch.parts import Left, operators_of, parts_of
+from gossamer.torch.watch import Watch
 
 _OPTIONS = {"precision", "effort", "budget", "tolerance", "threads"}
 """The options of this backend that `optimize` has too."""
@@ -25,6 +35,9 @@ LEAST_OPERATORS = 3
 """The fewest operators of a part: calling a part costs about as much as three launches of torch."""
 _MOST_FORMS = 8
 """The most combinations of shapes and dtypes of inputs for which gossamer computes one graph."""
+_MANY_CHANGES = 8
+"""Number of changes of weights after which a graph is left to torch whose weights change in a
+quarter of its calls."""
 _MOST_REPORTS = 64
 """The most reports that are kept."""
 
@@ -54,10 +67,6 @@ reports: deque[GraphReport] = deque(maxlen=_MOST_REPORTS)
 """The reports on the last graphs, the latest last."""
 
 
-_known: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
-"""The compiled graphs that are alive, by their code, their options and the ids of their weights."""
-
-
 def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
             options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
     """Returns a function that computes a graph of torch.compile: by gossamer where possible, else
@@ -82,91 +91,188 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
         return graph_module.forward
     try:
         graph = tensor_graph(graph_module, example_inputs)
-    except GossamerError as error:
-        warnings.warn(f"a graph is left to torch: {error}", GossamerWarning, stacklevel=2)
+        effects = effects_of(graph.module, [example_inputs[index] for index in graph.inputs])
+    except Exception as error:
+        reason = first_line(error)
+        warnings.warn(f"a graph is left to torch: {reason}", GossamerWarning, stacklevel=2)
+        count = operators_of(graph_module)
+        reports.append(GraphReport(count, 0, 0, [Left("the whole graph", "", reason, 1.0)]))
         return graph_module.forward
-    return _CompiledGraph(graph_module, graph, chosen, least)
+    key = (_content(graph), repr((sorted(chosen.items()), least)))
+    with _lock:
+        # Dynamo passes the same graph again for another batch size
+        plans = _known.get(key)
+        if plans is None:
+            plans = _known[key] = _Plans(graph, effects, chosen, least)
+    return _CompiledGraph(graph_module, graph, plans)
+
+
+_lock = threading.Lock()
+_known: weakref.WeakValueDictionary[Any, _Plans] = weakref.WeakValueDictionary()
+"""The plans that are alive, by the content of their graphs and their options."""
+
+
+def _content(graph: TensorGraph) -> Any:
+    """Returns what two graphs have in common that compute the same with the same weights: operators
+    and functions themselves, and constants, but no names."""
+    numbers = {node: index for index, node in enumerate(graph.module.graph.nodes)}
+
+    def content(node: fx.Node) -> Any:
+        target = node.target if node.op == "call_function" else str(node.target)
+        if node.op == "get_attr":
+            target = id(_attribute(graph.module, str(node.target)))
+        elif node.op == "placeholder":
+            target = ""
+        arguments = fx.map_arg((node.args, dict(node.kwargs)), lambda each: f"%{numbers[each]}")
+        return node.op, target, repr(arguments)
+
+    return tuple(map(content, numbers))
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for name in path.split("."):
+        module = getattr(module, name)
+    return module
 
 
 class _CompiledGraph:
-    """A graph of Dynamo, with one function for each combination of the dtypes and the shapes of its
-    inputs, where shapes are compared without the batch size."""
+    """A graph of Dynamo, which plans compute, or torch where they do not."""
 
-    def __init__(self, original: fx.GraphModule, graph: TensorGraph, options: Mapping[str, Any],
-                 least_operators: int) -> None:
+    def __init__(self, original: fx.GraphModule, graph: TensorGraph, plans: _Plans) -> None:
         self._original = original
         self._graph = graph
-        self._options = options
-        self._least_operators = least_operators
-        self._functions: dict[Any, Callable[..., Any]] = {}
-        self._calls = 0
-        # Dynamo passes the same graph again for another batch size: the functions of the first
-        # graph are used again
-        key = (graph.module.code, tuple(id(getattr(graph.module, name))
-                                        for name in graph.weights.values()),
-               repr((sorted(options.items()), least_operators)))
-        if (known := _known.get(key)) is not None:
-            self._functions, graph.module = known._functions, known._graph.module
-        else:
-            _known[key] = self
+        self._plans = plans
 
     def __call__(self, *arguments: Any) -> Any:
         graph = self._graph
         for index, number in graph.numbers.items():
             if arguments[index].item() != number:
                 return self._original(*arguments)
-        self._calls += 1
-        if self._calls >= CALLS:
-            self._calls = 0
-            self._take_weights(arguments)
         tensors = [arguments[index] for index in graph.inputs]
-        form = tuple([(tensor.shape[1:], tensor.dtype, tensor.dim()) for tensor in tensors])
-        function = self._functions.get(form)
+        function = self._plans.function([arguments[index] for index in graph.weights], tensors)
         if function is None:
-            if len(self._functions) >= _MOST_FORMS or not all(
-                    [size for tensor in tensors for size in tensor.shape]):
-                return self._original(*arguments)
-            function = self._functions[form] = self._made(tuple(tensors))
+            return self._original(*arguments)
         try:
-            return function(*tensors)
-        except InputError as error:
+            with (random_numbers_restored(tensors, after_errors_only=True)
+                  if self._plans.effects.random else nullcontext()):
+                return function(*tensors)
+        except GossamerError as error:
             # some functions compute only the batch size for which they were made
             debug.logger.info("a call is left to torch: %s", error)
             return self._original(*arguments)
 
-    def _take_weights(self, arguments: Sequence[Any]) -> None:
-        """Makes the weights among the arguments of a call the weights of the graph's module. Where
-        a weight is another tensor than before, the functions are made again."""
-        changed = False
-        for index, name in self._graph.weights.items():
-            if getattr(self._graph.module, name) is not arguments[index]:
-                set_weight(self._graph.module, name, arguments[index])
-                changed = True
-        if changed:
-            self._functions.clear()
 
-    def _made(self, tensors: tuple[Any, ...]) -> Callable[..., Any]:
-        module = self._graph.module
+class _Plans:
+    """The functions that compute a graph, one for each combination of the dtypes and the shapes of
+    its inputs, where shapes are compared without the batch size.
+
+    module: the graph, with weights as attributes.
+    effects: what the graph does besides computing new tensors.
+    """
+
+    def __init__(self, graph: TensorGraph, effects: Effects, options: Mapping[str, Any],
+                 least_operators: int) -> None:
+        self.module = graph.module
+        self.effects = effects
+        self._options = options
+        self._least_operators = least_operators
+        self._names = list(graph.weights.values())
+        self._weights = [getattr(self.module, name) for name in self._names]
+        self._watch = Watch(self.module)
+        self._functions: dict[Any, Callable[..., Any] | None] = {}
+        self._optimized: list[tuple[OptimizedModule, fx.GraphModule]] = []
+        self._calls = 0
+        self._changes = 0
+        self._is_left = False
+        self._lock = threading.RLock()
+
+    def function(self, weights: list[Any], tensors: list[Any]) -> Callable[..., Any] | None:
+        """Returns the function for the weights and the inputs of a call; None where torch computes
+        them. Calls that need what another one makes wait for it."""
+        if self._is_left:
+            return None
+        self._calls += 1
+        if not all(map(is_, weights, self._weights)) or self._watch.change():
+            self._follow(weights)
+            if self._is_left:
+                return None
+        form = tuple([(tensor.shape[1:], tensor.dtype, tensor.dim()) for tensor in tensors])
+        if form in self._functions:
+            return self._functions[form]
+        with self._lock:
+            if form not in self._functions:
+                if len(self._functions) >= _MOST_FORMS or not all(
+                        [size for tensor in tensors for size in tensor.shape]):
+                    return None
+                with random_numbers_restored(tensors):
+                    self._functions[form] = self._made(tuple(tensors))
+            return self._functions[form]
+
+    def _follow(self, weights: list[Any]) -> None:
+        """Takes the weights of a call. Where a weight is another tensor than before, or has other
+        zeros than a plan was made for, the functions are made again."""
+        with self._lock:
+            is_other = not all(map(is_, weights, self._weights))
+            if not is_other and not self._watch.change():
+                return
+            self._changes += 1
+            for name, tensor in zip(self._names, weights, strict=True):
+                set_weight(self.module, name, tensor)
+            self._weights = weights
+            self._watch = Watch(self.module)
+            if self._changes > _MANY_CHANGES and 4 * self._changes > self._calls:
+                # what changes in nearly every call is no weight
+                self._is_left = True
+                warnings.warn("a graph is left to torch: its weights change from call to call",
+                              GossamerWarning, stacklevel=2)
+                return
+            try:
+                for fast, part in () if is_other else self._optimized:
+                    fast.update(part)
+            except GossamerError:
+                is_other = True
+            if is_other:
+                self._forget()
+
+    def _forget(self) -> None:
+        self._functions.clear()
+        self._optimized.clear()
+
+    def _made(self, tensors: tuple[Any, ...]) -> Callable[..., Any] | None:
+        optimized: list[tuple[OptimizedModule, fx.GraphModule]] = []
 
         def made(part: fx.GraphModule, arguments: tuple[Any, ...]) -> Any:
-            return optimize(part, arguments, strict=True, follow=True, **self._options)
+            fast = optimize(part, arguments, strict=True, follow=None, **self._options)
+            optimized.append((fast, part))
+            return fast
 
         def tried(part: fx.GraphModule, arguments: tuple[Any, ...]) -> Any:
-            return optimize(part, arguments, strict=True)
+            return optimize(part, arguments, strict=True, follow=None)
 
-        count = sum(node.op.startswith("call_") for node in module.graph.nodes)
+        count = operators_of(self.module)
         try:
             if count < self._least_operators:
                 raise InputError(f"the graph has {count} operators")
-            fast = made(module, tensors)
-        except GossamerError as error:
+            if self.effects.random or self.effects.views:
+                raise InputError("torch computes some of its operators")
+            fast = made(self.module, tensors)
+        except Exception as error:
             debug.logger.info("a graph is taken in parts: %s", first_line(error))
         else:
             reports.append(GraphReport(count, count, 1))
+            self._optimized += optimized
             return fast
-        parts = parts_of(module, tensors, made, tried, self._least_operators)
+        optimized.clear()
+        try:
+            parts = parts_of(without_writes(self.module, self.effects), tensors, made, tried,
+                             self._least_operators, self.effects.views)
+        except Exception as error:
+            left = [Left("the whole graph", "", first_line(error), 1.0)]
+            reports.append(GraphReport(count, 0, 0, left))
+            return None
         report = GraphReport(parts.taken + len(parts.left), parts.taken, len(parts.optimized),
                              parts.left)
         reports.append(report)
         debug.logger.info("%s", report)
-        return parts.module
+        self._optimized += optimized
+        return parts.module if parts.optimized else None

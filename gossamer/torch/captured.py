@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
@@ -18,6 +20,7 @@ from gossamer.model.input_format import InputFormat
 from gossamer.torch.call_form import InputForm, OutputForm
 from gossamer.torch.checks import check_inputs, check_kind, check_module, device_of
 from gossamer.torch.comparison import as_array
+from gossamer.torch.effects import random_numbers_restored
 from gossamer.torch.exported import Exported, exported
 from gossamer.torch.folded import folded, without_bfloat16
 
@@ -64,8 +67,17 @@ class Captured:
         return "fp16" if short else "fp32"
 
 
-def captured(module: Any, example: Any, formats: Formats) -> Captured:
-    """Returns a module as a network. Raises InputError and UnsupportedError as `optimize` does."""
+def captured(module: Any, example: Any, formats: Formats, writes: bool = True) -> Captured:
+    """Returns a module as a network. Raises InputError and UnsupportedError as `optimize` does.
+
+    writes: whether forward may write its inputs and buffers, so that it runs on copies. The state
+    of the random generators is restored in any case.
+    """
+    with random_numbers_restored(pytree.tree_leaves(example)):
+        return _captured(module, example, formats, writes)
+
+
+def _captured(module: Any, example: Any, formats: Formats, writes: bool) -> Captured:
     if example is None and isinstance(module, torch.export.ExportedProgram) and (
             module.example_inputs is not None):
         args, kwargs = module.example_inputs
@@ -79,8 +91,11 @@ def captured(module: Any, example: Any, formats: Formats) -> Captured:
     given = inputs.tensors
     check_inputs(inputs.names, given, device_of(ready))
     asked = _by_name(formats, inputs.names)
-    tensors = [_as_module_takes(tensor, asked[name]) if name in asked else tensor.detach()
+    tensors = [_as_module_takes(tensor, asked[name]) if name in asked else
+               tensor.detach().clone() if writes else tensor.detach()
                for name, tensor in zip(inputs.names, given, strict=True)]
+    if writes and ready is module:
+        ready = _copy(module)
     eager = called(ready, inputs, tensors)
     outputs = OutputForm(eager, tensors)
     if not outputs.count:
@@ -92,6 +107,14 @@ def captured(module: Any, example: Any, formats: Formats) -> Captured:
         network = exported(ready, inputs, outputs, tensors)
     return Captured(module, ready, network, inputs, outputs, given, tensors,
                     outputs.distinct(eager), formats, bool(asked))
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    """Returns a copy of a module; the module itself where it cannot be copied."""
+    try:
+        return copy.deepcopy(module)
+    except Exception:  # whatever a module holds, such as locks and files
+        return module
 
 
 def module_of(program: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Operators that torch's ONNX exporter cannot write for all arguments, in terms of others."""
+"""Operators that torch's ONNX exporter cannot write for all arguments, or writes as a network at
+which ONNX Runtime ends the process, in terms of others."""
 
 from __future__ import annotations
 
@@ -7,16 +8,54 @@ from typing import Any
 
 import torch
 
+from gossamer.errors import UnsupportedError
+
 _aten = torch.ops.aten
 
 
 def decomposed(program: Any) -> Any:
     """Returns a program of torch.export without the operators that the exporter may not write. It
     is the program itself where it has none of them, or reads results that are not computed here."""
+    for node in list(program.graph.nodes):
+        if node.target in _BAGS:
+            _write_bags(program, node)
     found = [node for node in program.graph.nodes if node.target in _TABLE]
     if not found or any(_reads_places(node) for node in found):
         return program
     return program.run_decompositions(_TABLE)
+
+
+def _write_bags(program: Any, node: Any) -> None:
+    """Replaces the sums, means or maxima over bags of rows by those over one axis. torch's exporter
+    writes a loop, at which ONNX Runtime (seen with 1.32) ends the process. Raises UnsupportedError
+    where bags differ in length, or some of their rows do not count."""
+    weight, rows, offsets, _, mode, *more = node.args
+    images = rows.args[0] if rows.target is _aten.reshape.default else rows
+    readers = {reader.args[1]: reader for reader in node.users if reader.users}
+    regular = (offsets.target is _aten.arange.start_step and offsets.args[0] == 0
+               and rows is not images and len(images.meta["val"].shape) == 2
+               and offsets.args[2] == images.meta["val"].shape[1])
+    row_weights, last_offset, padding = [*more[1:], None, None, None][:3]
+    if not regular or set(readers) - {0} or row_weights is not None or last_offset or (
+            padding is not None):
+        raise UnsupportedError("embedding_bag with several lengths, weights or padding_idx becomes "
+                               "a loop that crashes ONNX Runtime; take nn.Embedding and sums")
+    graph = program.graph
+
+    def inserted(target: Any, first: Any, second: Any) -> Any:
+        with graph.inserting_before(node):
+            made = graph.call_function(target, (first, second))
+        made.meta.update(node.meta, val=target(
+            first.meta["val"], second if isinstance(second, list) else second.meta["val"]))
+        return made
+
+    taken = inserted(_aten.embedding.default, weight, images)
+    reduce = (_aten.sum.dim_IntList, _aten.mean.dim, _aten.amax.default)[mode]
+    reduced = inserted(reduce, taken, [1])
+    for reader in readers.values():
+        reader.replace_all_uses_with(reduced)
+    graph.eliminate_dead_code()
+    program.graph_module.recompile()
 
 
 def _reads_places(node: Any) -> bool:
@@ -55,6 +94,7 @@ def _over_windows(reduced: Callable[[torch.Tensor, int], torch.Tensor], x: torch
     return x
 
 
+_BAGS = (_aten.embedding_bag.padding_idx, _aten.embedding_bag.default)
 _MAXIMA = (_aten.adaptive_max_pool1d.default, _aten.adaptive_max_pool2d.default,
            _aten.adaptive_max_pool3d.default)
 _TABLE = {**dict.fromkeys(_MAXIMA, _adaptive_max_pool),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +164,7 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
     except Exception as error:
         raise UnsupportedError(f"{type(module).__name__} cannot be exported: "
                                f"{_cause(error)}") from error
-    _check_written(program)
+    _check_written(program, inputs.names)
     model.graph.name = type(module).__name__
     return Exported(model, program, fixed)
 
@@ -208,15 +210,17 @@ def _export(wrapped: nn.Module, tensors: Sequence[Any], free: Sequence[bool]) ->
         return torch.export.export(wrapped, tuple(tensors), strict=False, dynamic_shapes=(shapes,))
 
 
-def _check_written(program: Any) -> None:
-    """Raises UnsupportedError where a program does more than compute its outputs."""
+def _check_written(program: Any, names: Sequence[str]) -> None:
+    """Raises UnsupportedError where a program does more than compute its outputs. names: those that
+    the user gives the inputs."""
     signature = program.graph_signature
     if written := list(signature.buffers_to_mutate.values()):
         names = ", ".join(quoted(name.removeprefix(_PREFIX)) for name in written)
         raise UnsupportedError(f"forward writes the buffers {names}, which an optimised module has "
                                "not; return their new values as outputs, and give them as inputs")
     if inputs := list(signature.user_inputs_to_mutate.values()):
-        raise UnsupportedError(f"forward writes its input {quoted(inputs[0])}; have it write a "
+        name = names[list(signature.user_inputs).index(inputs[0])]
+        raise UnsupportedError(f"forward writes its input {quoted(name)}; have it write a "
                                "copy: x = x.clone()")
 
 
@@ -247,11 +251,29 @@ def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], name
     """Returns the network of a program, and the functional program, which writes nothing in place.
     The values of the network have the names of the nodes of the functional program."""
     # unoptimised: gossamer folds constants more exactly, and weights keep the module's names
-    result = torch.onnx.export(decomposed(program), dynamo=True, verbose=False, optimize=False,
-                               input_names=names, output_names=output_names)
+    result = _exporter()(decomposed(program), verbose=False, optimize=False, input_names=names,
+                         output_names=output_names)
     model = result.model_proto
     make_plain(model)
     return model, result.exported_program
+
+
+@cache
+def _exporter() -> Callable[..., Any]:
+    """Returns the function that turns programs into ONNX: torch's own, with the table of its
+    functions. torch.onnx.export builds this table anew in each call, which takes seconds."""
+    try:
+        from torch.onnx import _constants
+        from torch.onnx._internal.exporter import _core, _registration
+
+        opset = _constants.ONNX_DEFAULT_OPSET
+        table = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
+        if {"registry", "optimize", "opset_version"} <= set(
+                inspect.signature(_core.export).parameters):
+            return partial(_core.export, registry=table, opset_version=opset)
+    except (ImportError, AttributeError, TypeError):  # another version of torch has other parts
+        pass
+    return partial(torch.onnx.export, dynamo=True)
 
 
 def _from_script(program: Any, wrapped: nn.Module, tensors: Sequence[Any], names: list[str],

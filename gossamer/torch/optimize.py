@@ -17,23 +17,26 @@ from gossamer.torch.comparison import check_outputs, first_difference, in_float6
 from gossamer.torch.exported import Exported
 from gossamer.torch.folded import folded, without_bfloat16
 from gossamer.torch.optimized_module import OptimizedModule
-from gossamer.torch.watch import Watch
 
 
 def optimize(module: Any, example_inputs: Any = None, device: str | Device | None = None, *,
              precision: str | None = None, effort: str | None = None, inputs: Formats = None,
              tolerance: float | None = None, budget: float | None = None, strict: bool = False,
-             threads: int | str = "all", follow: bool = False) -> OptimizedModule:
-    """Make a fast module from a module of PyTorch; see `gossamer.optimize`."""
-    found = captured(module, example_inputs, inputs)
+             threads: int | str = "all", follow: bool | None = True) -> OptimizedModule:
+    """Make a fast module from a module of PyTorch; see `gossamer.optimize`.
+
+    follow: None where the caller looks for changes of the weights, and knows that forward writes
+    nothing.
+    """
+    found = captured(module, example_inputs, inputs, writes=follow is not None)
     where = place(found, device)
     # less precise arithmetic is chosen by measurements, which need an effort
     precision = precision or (found.precision if effort is not None else "fp32")
     policy = Policy(effort, precision, strict, budget_s=budget, threads=threads)
     make = _PlanMaker(found, where, policy)
-    fast = OptimizedModule(make.first(), found.inputs, found.outputs, Watch(found.original),
-                           make.again, found.original if follow else None,
-                           _permuted(found), found.network.fixed)
+    fast = OptimizedModule(make.first(), found.inputs, found.outputs, make.again,
+                           found.original if follow else None, _permuted(found),
+                           found.network.fixed)
     compared = "int8" if found.network.is_quantised else (
         "fp16" if found.precision == "fp16" else precision)
     _check(found, fast, where, compared, tolerance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,7 +17,7 @@ from gossamer.plan.report.report import Report
 from gossamer.torch.call_form import InputForm, OutputForm
 from gossamer.torch.captured import is_channels_last, module_of
 from gossamer.torch.checks import gradient_error
-from gossamer.torch.watch import CALLS, Watch
+from gossamer.torch.watch import Watch
 
 _NHWC = (0, 2, 3, 1)
 
@@ -36,12 +37,10 @@ class OptimizedModule(nn.Module):
         How the arguments hold tensors.
     outputs : OutputForm
         How the outputs hold tensors.
-    watch : Watch
-        Finds changes of the other module's weights.
     replan : callable
         Returns a plan with the weights of a module.
     followed : torch.nn.Module, optional
-        The module whose changes are followed; None where a change is an error.
+        The module whose changes are followed; None where only `update` takes new weights.
     permuted : tuple of bool
         For each input whether its axes are permuted from N, C, H, W to N, H, W, C before the plan
         is called, since the plan cannot distinguish the two orders by the sizes.
@@ -50,7 +49,7 @@ class OptimizedModule(nn.Module):
         size.
     """
 
-    def __init__(self, plan: Plan, inputs: InputForm, outputs: OutputForm, watch: Watch,
+    def __init__(self, plan: Plan, inputs: InputForm, outputs: OutputForm,
                  replan: Callable[[Plan, nn.Module], Plan], followed: nn.Module | None,
                  permuted: tuple[bool, ...], fixed: str) -> None:
         super().__init__()
@@ -58,18 +57,17 @@ class OptimizedModule(nn.Module):
         self._plan = plan
         self._inputs = inputs
         self._outputs = outputs
-        self._watch = watch
         self._replan = replan
-        # in a list, since torch would register a module that is an attribute as a submodule
-        self._followed = [] if followed is None else [followed]
+        self._followed: tuple[weakref.ref[nn.Module], Watch] | None = None
+        if followed is not None:
+            self._begin_to_follow(followed)
         self._permuted = permuted if any(permuted) else ()
         self._casts = [(example.dtype, torch.channels_last if is_channels_last(example) else None)
                        for example in outputs.examples]
         self._device = inputs.tensors[0].device
         self._fixed = fixed
         self._shapes = [tensor.shape for tensor in inputs.tensors] if fixed else []
-        self._calls = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         inputs.tensors = []
         outputs.examples = []
 
@@ -103,14 +101,12 @@ class OptimizedModule(nn.Module):
         ------
         InputError
             If the arguments do not fit, an input requires a gradient, or the weights of the module
-            have changed and are not followed.
+            have changed to some that the plan cannot take, as `update` says.
         DeviceError
             If the device fails or has too little memory.
         """
-        self._calls += 1
-        if self._calls >= CALLS:
-            self._calls = 0
-            self._look_at_weights()
+        if (followed := self._followed) is not None and followed[1].change():
+            self._follow()
         tensors = given = self._inputs.of_call(args, kwargs)
         if self._fixed:
             self._check_shapes(tensors)
@@ -158,8 +154,8 @@ class OptimizedModule(nn.Module):
         Parameters
         ----------
         module : torch.nn.Module or torch.export.ExportedProgram
-            The module that was optimised, or a module with the same layers. From now on the weights
-            of this module are checked for changes.
+            The module that was optimised, or a module with the same layers. With `follow=True` the
+            changes of this module are followed from now on.
 
         Raises
         ------
@@ -170,9 +166,8 @@ class OptimizedModule(nn.Module):
         module = module_of(module)
         with self._lock:
             plan = self._replan(self._plan, module)
-            self._watch = Watch(module)
-            if self._followed:
-                self._followed = [module]
+            if self._followed is not None:
+                self._begin_to_follow(module)
             old, self._plan = self._plan, plan
         # the old plan is freed with its last reference, which a call in another thread may hold
         del old
@@ -232,6 +227,8 @@ class OptimizedModule(nn.Module):
             raise
         if self._outputs.count == 1:
             results = (results,)
+        if self._plan.graph.tail is not None:  # outputs whose shapes depend on the data
+            results = [torch.as_tensor(result, device=self._device) for result in results]
         return [result if result.dtype == dtype and memory_format is None
                 else result.to(dtype, memory_format=memory_format or torch.preserve_format)
                 for result, (dtype, memory_format) in zip(results, self._casts, strict=True)]
@@ -249,14 +246,23 @@ class OptimizedModule(nn.Module):
                 raise gradient_error(name)
         return [tensor.detach() for tensor in tensors]
 
-    def _look_at_weights(self) -> None:
-        change = self._watch.change()
-        if not change:
-            return
-        if not self._followed:
-            raise InputError(f"the weights of the module have changed: {change}; call "
-                             "fast.update(module), or optimise it with follow=True")
-        self.update(self._followed[0])
+    def _begin_to_follow(self, module: nn.Module) -> None:
+        """Follow the changes of a module as long as it is alive; its weights end with it."""
+        own = weakref.ref(self)
+
+        def ended(_: Any) -> None:
+            if (fast := own()) is not None:
+                fast._followed = None
+
+        self._followed = (weakref.ref(module, ended), Watch(module))
+
+    def _follow(self) -> None:
+        with self._lock:
+            # another thread may have taken the weights in the meantime
+            if self._followed is None or not self._followed[1].change():
+                return
+            if (module := self._followed[0]()) is not None:
+                self.update(module)
 
 
 def _graph_error() -> InputError:

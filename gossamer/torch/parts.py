@@ -13,7 +13,7 @@ from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from gossamer.errors import GossamerError, UnsupportedError, first_line
+from gossamer.errors import UnsupportedError, first_line
 from gossamer.torch.dynamo_graph import bake_all
 from gossamer.torch.exported import line_of
 
@@ -59,20 +59,27 @@ class Parts:
     optimized: list[Any] = field(default_factory=list)
 
 
+def operators_of(module: fx.GraphModule) -> int:
+    """Returns the number of operators of a graph."""
+    return sum(map(_is_operator, module.graph.nodes))
+
+
 def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optimize,
-             try_alone: Optimize, least_operators: int) -> Parts:
-    """Returns a graph with the largest parts that gossamer computes.
+             try_alone: Optimize, least_operators: int, left: Mapping[str, str]) -> Parts:
+    """Returns a graph with the largest parts that gossamer computes. They replace their operators
+    in the module that is given.
 
     optimize: function that makes the optimised module of a part.
     try_alone: function that optimises one operator, to find out whether gossamer computes it.
     least_operators: a part with fewer operators is left to torch, which takes less time than a call
     of the part.
+    left: for nodes that torch computes in any case, by their names, the reason.
     """
     record = _Record(module)
     for _ in range(2):
         # the times of the second run count: in the first run torch initialises itself
         record.run(*arguments)
-    support = _Support(record, try_alone)
+    support = _Support(record, try_alone, left)
     partitions = CapabilityBasedPartitioner(
         module, support, allows_single_node_partition=True).propose_partitions()
     reasons = dict(support.reasons)
@@ -95,11 +102,12 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
         if node.op == "call_module" and str(node.target).startswith("fused_"):
             _optimize_part(result, node, values.values, optimize, reasons)
     fused.recompile()
-    left = [node for name, node in names.items() if _is_operator(node) and name in reasons]
+    of_torch = [node for name, node in names.items() if _is_operator(node) and name in reasons]
     total = sum(record.seconds.values()) or 1.0
     result.left = [Left(_name(node), line_of(node.meta.get("stack_trace") or ""),
-                        reasons[node.name], record.seconds[node.name] / total) for node in left]
-    result.taken = sum(map(_is_operator, names.values())) - len(left)
+                        reasons[node.name], record.seconds[node.name] / total)
+                   for node in of_torch]
+    result.taken = sum(map(_is_operator, names.values())) - len(of_torch)
     return result
 
 
@@ -113,7 +121,7 @@ def _optimize_part(result: Parts, node: fx.Node, values: Mapping[str, Any],
     try:
         bake_all(part, weights)
         fast = optimize(part, tuple(values[argument.name] for argument in arguments))
-    except GossamerError as error:
+    except Exception as error:
         # torch computes the part, whose weights bake_all() has made attributes of the module
         reasons.update(dict.fromkeys(inner, _reason(error)))
     else:
@@ -151,15 +159,17 @@ class _Support(OperatorSupportBase):
     reasons: why a node is left to torch, by the node's name.
     """
 
-    def __init__(self, record: _Record, optimize: Optimize) -> None:
+    def __init__(self, record: _Record, optimize: Optimize, left: Mapping[str, str]) -> None:
         super().__init__()
         self._record = record
         self._optimize = optimize
         self._known: dict[Hashable, str] = {}
-        self.reasons: dict[str, str] = {}
+        self.reasons = dict(left)
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
         if node.op not in ("call_function", "call_method", "call_module"):
+            return False
+        if node.name in self.reasons:
             return False
         if not _is_operator(node):
             source = node.args[0]
@@ -195,12 +205,12 @@ class _Support(OperatorSupportBase):
         try:
             bake_all(module, weights)
             self._optimize(module, tuple(arguments))
-        except GossamerError as error:
+        except Exception as error:
             return _reason(error)
         return ""
 
 
-def _reason(error: GossamerError) -> str:
+def _reason(error: Exception) -> str:
     """Returns why an operator is left to torch, without the advice to callers of optimize."""
     text = str(error).partition(", and strict allows")[0]
     return first_line(UnsupportedError(text.rpartition("computes 1 node: ")[2]))

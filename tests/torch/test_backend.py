@@ -16,7 +16,6 @@ import gossamer
 from gossamer.errors import GossamerWarning
 from gossamer.torch import backend as backend_module
 from gossamer.torch.backend import backend, reports
-from gossamer.torch.watch import CALLS
 from tests.torch.single_modules import LARGEST_ERROR, LEFT, Function, eager, error, table
 from tests.torch.small import images, residual
 
@@ -100,21 +99,6 @@ def test_gradients_are_left_to_torch():
     with pytest.warns(GossamerWarning, match=r"computes no gradients.*torch\.no_grad\(\)"):
         compiled(images()).sum().backward()
     assert module.head.weight.grad is not None and not reports
-
-
-def test_new_weights_are_followed():
-    module = residual()
-    compiled = torch.compile(module, backend=backend)
-    assert is_right(compiled, module, images())
-    with torch.no_grad():
-        module.head.weight.mul_(3)
-    for _ in range(CALLS):
-        eager(compiled, images())
-    assert is_right(compiled, module, images())
-    module.head.bias = nn.Parameter(torch.ones(5))
-    for _ in range(CALLS):
-        eager(compiled, images())
-    assert is_right(compiled, module, images())
 
 
 def test_unknown_options_are_refused():

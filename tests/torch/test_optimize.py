@@ -327,3 +327,29 @@ def test_memory_of_weights_goes_with_the_module():
     assert resident_bytes() - before > 16 << 20
     del fast
     assert resident_bytes() - before < 16 << 20
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings(mode):
+    module = nn.Sequential(nn.EmbeddingBag(20, 8, mode=mode), nn.Linear(8, 3)).eval()
+    fast = gossamer.optimize(module, torch.randint(0, 20, (3, 7)))
+    for batch in (3, 1, 5):
+        x = torch.randint(0, 20, (batch, 7))
+        torch.testing.assert_close(fast(x), module(x).detach())
+
+
+def test_bags_at_which_onnxruntime_would_end_the_process_are_refused():
+    module = nn.EmbeddingBag(20, 8, mode="sum", padding_idx=3).eval()
+    with pytest.raises(UnsupportedError, match=r"crashes ONNX Runtime; take nn\.Embedding"):
+        gossamer.optimize(module, torch.randint(0, 20, (3, 7)))
+
+
+class Places(nn.Module):
+    def forward(self, x):
+        return torch.nonzero(x)
+
+
+def test_outputs_whose_shapes_depend_on_the_data_are_tensors():
+    fast = gossamer.optimize(Places().eval(), torch.ones(2, 3))
+    x = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]])
+    assert torch.equal(fast(x), torch.nonzero(x))

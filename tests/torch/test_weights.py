@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import gossamer
-from gossamer.errors import InputError
+from gossamer.errors import GossamerWarning, InputError
 from gossamer.plan.new_weights import with_weights
+from gossamer.torch.backend import backend
 from gossamer.torch.watch import CALLS, Watch
 from tests.tolerances import normalised_error
 from tests.torch.small import images, residual
@@ -72,27 +73,78 @@ def test_code_for_zeros_refuses_other_zeros():
     torch.testing.assert_close(same_zeros(x), plan(x))
 
 
-def test_changes_in_place_are_noticed_within_100_calls():
+def weights_replaced(module):
+    module.load_state_dict(residual(seed=9).state_dict())
+
+
+def parameter_assigned(module):
+    module.head.bias = nn.Parameter(torch.ones(5))
+
+
+def data_assigned(module):
+    module.head.weight.data = torch.ones(5, 8)
+
+
+def statistics_moved(module):
+    module.norm.running_mean.add_(1)
+
+
+def trained(module):
+    module.train()
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    module(images(4)).square().mean().backward()
+    optimizer.step()
+    module.eval()
+
+
+CHANGES = (weights_replaced, parameter_assigned, data_assigned, statistics_moved, trained)
+
+
+@pytest.mark.parametrize("way", ["optimize", "backend"])
+def test_changes_are_followed_at_once(way):
     module = residual()
-    fast = gossamer.optimize(module, images())
-    with torch.no_grad():
-        module.block[0].bias.add_(1)
-    with pytest.raises(InputError, match=r"'block\.0\.bias' was changed in place; call fast\.upda"):
-        for _ in range(CALLS):
+    torch._dynamo.reset()
+    fast = gossamer.optimize(module, images()) if way == "optimize" else torch.compile(
+        module, backend=backend)
+    for change in (None, *CHANGES):
+        if change is not None:
+            change(module)
+        assert same(fast, module, images(2)), change and change.__name__
+
+
+@pytest.mark.parametrize("way", ["optimize", "backend"])
+def test_writes_that_torch_does_not_count_are_found_by_some_elements(way):
+    module = residual()
+    torch._dynamo.reset()
+    fast = gossamer.optimize(module, images()) if way == "optimize" else torch.compile(
+        module, backend=backend)
+    assert same(fast, module, images())
+    module.head.weight.data.mul_(3)
+    for _ in range(CALLS):
+        with torch.no_grad():
             fast(images(1))
-    fast.update(module)
-    for _ in range(CALLS + 1):
-        fast(images(1))
     assert same(fast, module, images())
 
 
-def test_changes_are_followed():
+def test_weights_that_are_not_followed_are_those_of_update():
     module = residual()
-    fast = gossamer.optimize(module, images(), follow=True)
-    module.load_state_dict(residual(seed=9).state_dict())
-    for _ in range(CALLS):
-        fast(images(1))
+    fast = gossamer.optimize(module, images(), follow=False)
+    weights_replaced(module)
+    assert same(fast, residual(), images())
+    fast.update(module)
     assert same(fast, residual(seed=9), images())
+
+
+def test_weights_that_change_in_each_call_are_left_to_torch():
+    module = residual()
+    torch._dynamo.reset()
+    compiled = torch.compile(module, backend=backend)
+    with pytest.warns(GossamerWarning, match="its weights change from call to call"):
+        for _ in range(12):
+            assert same(compiled, module, images())
+            with torch.no_grad():
+                module.head.bias.add_(1)
+    assert same(compiled, module, images())
 
 
 def test_what_a_watch_notices():
@@ -104,9 +156,24 @@ def test_what_a_watch_notices():
     watch = Watch(module)
     module.head.weight = nn.Parameter(module.head.weight.detach().clone())
     assert watch.change() == "another tensor has taken the place of 'head.weight'"
-    with torch.inference_mode():
-        module.head.bias = nn.Parameter(torch.zeros(5), requires_grad=False)
     watch = Watch(module)
-    assert watch.change() == ""
-    del module
-    assert watch.change() == ""
+    module.stem.weight.data = module.stem.weight.detach().clone()
+    assert watch.change() == "'stem.weight' was changed in place"
+    module.norm.num_batches_tracked.add_(1)
+    assert Watch(module).change() == ""
+
+
+@pytest.mark.parametrize("write", [
+    lambda tensor: tensor.data.fill_(2), lambda tensor: tensor.numpy(force=True).fill(1),
+    lambda tensor: tensor.data.flatten()[::3].fill_(float("nan"))])
+def test_a_watch_compares_elements_now_and_then(write):
+    module = nn.Sequential(nn.Linear(30, 20), nn.BatchNorm1d(20)).half()
+    with torch.inference_mode():
+        module[1].running_mean = torch.zeros(20)
+    for tensor in (module[0].weight, module[1].running_mean):
+        watch = Watch(module)
+        assert {watch.change() for _ in range(2 * CALLS)} == {""}
+        with torch.inference_mode():
+            write(tensor)
+        assert [watch.change() for _ in range(CALLS)][-1] == (
+            "numbers were written that torch does not count")

@@ -1,0 +1,267 @@
+"""What a graph of torch.compile does besides computing new tensors: writes, views of other tensors,
+random numbers, modes. Such a graph, or such an operator of it, stays with torch."""
+
+from __future__ import annotations
+
+import copy
+import operator
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gossamer.errors import UnsupportedError, first_line, quoted
+from gossamer.torch.exported import line_of
+
+_NAMESPACES = {"aten", "prim", "prims", "quantized", "quantized_decomposed", "torchao",
+               "torchvision"}
+"""Namespaces of operators that have no state of their own."""
+_MODULES = ("torch", "_operator", "operator", "math", "builtins", "torchvision")
+"""Packages whose functions have no state of their own."""
+_MODES = ("_enter", "_exit", "_set_grad_enabled", "_increment_nesting", "_decrement_nesting")
+"""Parts of the names of functions that change how torch computes what follows them."""
+_TRAINED = {"native_batch_norm": 5, "cudnn_batch_norm": 5, "miopen_batch_norm": 5}
+"""Operators that write statistics though their schemas do not say so, with the index of the
+argument that is true where they do."""
+_MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
+_LOCAL = re.compile(r"^L\['([^']*)'\]")
+_PLAIN = {operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
+          operator.itruediv: operator.truediv}
+"""For operators that write their first argument, those that return the result instead."""
+
+
+@dataclass
+class Effects:
+    """What a graph does besides computing new tensors.
+
+    random: whether it draws random numbers.
+    writes: names of the nodes that write values which the graph itself computed.
+    views: for each node whose result must share memory with an input or with another output, the
+    reason why torch computes it.
+    """
+
+    random: bool = False
+    writes: list[str] = field(default_factory=list)
+    views: dict[str, str] = field(default_factory=dict)
+
+
+def effects_of(module: fx.GraphModule, arguments: Sequence[Any]) -> Effects:
+    """Returns what a graph does besides computing new tensors.
+
+    The graph is run on tensors without numbers. Raises UnsupportedError, with the reason, where
+    torch must compute the whole graph: where it writes an input or a buffer, changes a mode of
+    torch, calls what may have a state, or cannot be run without numbers.
+    """
+    for node in module.graph.nodes:
+        if reason := _foreign(module, node):
+            raise UnsupportedError(f"{reason}{_line(node)}")
+    for device in {value.device.type for value in arguments if isinstance(value, torch.Tensor)}:
+        if torch.is_autocast_enabled(device):
+            raise UnsupportedError("autocast is on, and torch decides which dtypes it gives")
+    run = _Run(module)
+    mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True, shape_env=ShapeEnv())
+    try:
+        with torch.no_grad(), mode:
+            run.run(*[mode.from_tensor(value, static_shapes=True)
+                      if isinstance(value, torch.Tensor) else value for value in arguments])
+    except Exception as error:
+        raise UnsupportedError("what it writes is not known before it runs: "
+                               f"{first_line(error)}") from error
+    if run.refused:
+        raise UnsupportedError(run.refused)
+    return Effects(run.random, run.writes, _views(module, run.memory))
+
+
+def without_writes(module: fx.GraphModule, effects: Effects) -> fx.GraphModule:
+    """Returns a copy of a graph whose operators return their results in place of writing them.
+    Raises UnsupportedError where an operator writes a value that others read too."""
+    result = fx.GraphModule(module, copy.deepcopy(module.graph))
+    for node in result.graph.nodes:
+        if node.name not in effects.writes:
+            continue
+        source = node.args[0] if node.args else None
+        plain = _plain_target(node)
+        if plain is None or not isinstance(source, fx.Node) or list(source.users) != [node] or (
+                source.op not in ("call_function", "call_method") or source.name in effects.views):
+            raise UnsupportedError(f"{_name(node)} writes in place what other operators may read"
+                                   f"{_line(node)}")
+        node.target, node.kwargs = plain, {
+            key: False if key == "inplace" else value for key, value in node.kwargs.items()}
+    result.recompile()
+    return result
+
+
+@contextmanager
+def random_numbers_restored(arguments: Sequence[Any], *, after_errors_only: bool = False
+                            ) -> Iterator[None]:
+    """Restores the state of torch's random generators at its end.
+
+    arguments: the tensors whose devices' generators are restored, besides that of the processor.
+    """
+    devices = {value.device for value in arguments
+               if isinstance(value, torch.Tensor) and value.is_cuda}
+    state, states = torch.get_rng_state(), {
+        device: torch.cuda.get_rng_state(device) for device in devices}
+    restored = True
+    try:
+        yield
+        restored = not after_errors_only
+    finally:
+        if restored:
+            torch.set_rng_state(state)
+            for device, each in states.items():
+                torch.cuda.set_rng_state(each, device)
+
+
+class _Run(fx.Interpreter):
+    """An execution of a graph on tensors without numbers.
+
+    refused: why torch must compute the whole graph; "" where it need not.
+    memory: the nodes whose values lie in the same memory, by that memory.
+    """
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.refused = ""
+        self.random = False
+        self.writes: list[str] = []
+        self.memory: dict[int, list[fx.Node]] = defaultdict(list)
+        self._node: fx.Node | None = None
+
+    def run_node(self, n: fx.Node) -> Any:
+        self._node = n
+        with _Seen(self):
+            value = super().run_node(n)
+        if n.op != "output":
+            for memory in {_memory(leaf) for leaf in tree_leaves(value) if _is_plain(leaf)}:
+                self.memory[memory].append(n)
+        return value
+
+    def fetch_attr(self, target: str) -> Any:
+        value = super().fetch_attr(target)
+        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        return mode.from_tensor(value, static_shapes=True) if isinstance(
+            value, torch.Tensor) else value
+
+    def saw(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Notes what an operator of the node that runs does."""
+        node = self._node
+        assert node is not None
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.random = True
+        if kwargs.get("generator") is not None:
+            self.random = True
+        written = [value for index, argument in enumerate(func._schema.arguments)
+                   if argument.alias_info is not None and argument.alias_info.is_write
+                   for value in tree_leaves(args[index] if index < len(args)
+                                            else kwargs.get(argument.name))]
+        training = _TRAINED.get(func._schema.name.rpartition("::")[2])
+        if training is not None and args[training]:
+            written += [value for value in args[3:5] if value is not None]
+        for value in filter(_is_plain, written):
+            owners = self.memory.get(_memory(value), [])
+            if owners and owners[0].op in ("placeholder", "get_attr"):
+                self.refused = self.refused or (
+                    f"it writes {quoted(_users_name(owners[0]))} in place{_line(node)}")
+            elif owners and node.name not in self.writes:
+                self.writes.append(node.name)
+
+
+class _Seen(TorchDispatchMode):
+    """Tells a run of the operators that its nodes call."""
+
+    def __init__(self, run: _Run) -> None:
+        super().__init__()
+        self._run = run
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._run.saw(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def _views(module: fx.GraphModule, memory: dict[int, list[fx.Node]]) -> dict[str, str]:
+    """Returns the nodes that torch computes so that outputs share memory as they do in torch."""
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    outputs = set(output.all_input_nodes)
+    reasons: dict[str, str] = {}
+    for nodes in memory.values():
+        inputs = [node for node in nodes if node.op in ("placeholder", "get_attr")]
+        computed = [node for node in nodes if node not in inputs]
+        if inputs and outputs.intersection(computed):
+            what = f"the input {quoted(_users_name(inputs[0]))}"
+        elif len(outputs.intersection(computed)) > 1:
+            what, computed = f"the output {computed[0].name}", computed[1:]
+        else:
+            continue
+        reasons.update(dict.fromkeys((node.name for node in computed),
+                                     f"its result shares memory with {what}"))
+    return reasons
+
+
+def _foreign(module: fx.GraphModule, node: fx.Node) -> str:
+    """Returns why torch must call a node as often as the user's code does; "" where it need not."""
+    target = node.target
+    if node.op == "call_module":
+        target = type(module.get_submodule(str(target)))
+    if isinstance(target, HigherOrderOperator):
+        return f"{_name(node)} is an operator of higher order"
+    if isinstance(target, OpOverload | OpOverloadPacket):
+        namespace = str(target).partition(".")[0] if isinstance(target, OpOverload) else (
+            target._qualified_op_name.partition("::")[0])
+        if namespace not in _NAMESPACES:
+            return f"the operator {target} may have a state"
+    elif node.op in ("call_function", "call_module"):
+        name = getattr(target, "__name__", "")
+        package = str(getattr(target, "__module__", None) or "torch").partition(".")[0]
+        if any(part in name for part in _MODES):
+            return f"{name} changes how torch computes"
+        if package not in _MODULES:
+            return f"the function {name or target} may have a state"
+    if _name(node) == "as_strided":
+        return "as_strided reads memory by its addresses"
+    return ""
+
+
+def _plain_target(node: fx.Node) -> Any:
+    """Returns what a node may call that returns the result of the node and writes nothing; None
+    where no such function is known."""
+    if node.kwargs.get("inplace") is True:
+        return node.target
+    if node.op == "call_function":
+        return _PLAIN.get(node.target)  # type: ignore[call-overload]
+    name = str(node.target)
+    return name[:-1] if name.endswith("_") and hasattr(torch.Tensor, name[:-1]) else None
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
+
+
+def _memory(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _users_name(node: fx.Node) -> str:
+    """Returns the name that the user's code has for an argument of a graph."""
+    source = getattr(node, "_dynamo_source", None) or node.meta.get("grapharg")
+    name = getattr(getattr(source, "source", source), "name", node.name)
+    name = _MEMBER.sub(r".\1", str(name() if callable(name) else name))
+    return _LOCAL.sub(r"\1", name)
+
+
+def _name(node: fx.Node) -> str:
+    return str(getattr(node.target, "__name__", node.target)).split(".")[0]
+
+
+def _line(node: fx.Node) -> str:
+    return line_of(node.meta.get("stack_trace") or "")
