@@ -56,6 +56,15 @@ def test_saved_time_counts_towards_the_speed_up() -> None:
     assert cheapest(made(*groups), 2).sparsities == {"first": 0.98, "second": 0.8}
 
 
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_the_choice_does_not_depend_on_the_unit_of_time(unit: float) -> None:
+    times = ((50, 20, 15, 10, 5), (50, 30, 25, 20, 15), (40, 39.5, 39.2, 39.1, 39.05))
+    groups = [group(f"layer {index}", 10 ** index, *(unit * each for each in us))
+              for index, us in enumerate(times)]
+    assert cheapest(made(*groups), 2.38).sparsities == {
+        "layer 0": 0.98, "layer 1": 0.98, "layer 2": 0.98}
+
+
 def test_the_most_that_zeros_bring() -> None:
     choice = cheapest(made(group("slower", 10, 10, 20, 20, 20, 20),
                            group("faster", 10, 10, 5, 5, 5, 5), others=5), 3)

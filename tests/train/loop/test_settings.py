@@ -67,6 +67,7 @@ def test_scikit_learn_takes_it(blobs: Blobs) -> None:
     ({"sizes": (32,)}, "hidden layers alone are given by hidden"),
     ({"sizes": (), "hidden": (8, 0)}, r"hidden \(8, 0\): expected one unit or more in each layer"),
     ({"sizes": (), "hidden": 8}, "hidden 8: expected whole numbers"),
+    ({"sizes": (), "hidden": ""}, "hidden '': expected whole numbers"),
     ({"hidden": (8,)}, r"hidden \(8,\): sizes \(4, 3\) say all layers; give one of them"),
     ({"task": "sorting"}, "task 'sorting': expected one of classification, regression"),
     ({"optimiser": "lbfgs"}, "optimiser 'lbfgs': expected one of adam, sgd"),
