@@ -3,6 +3,7 @@
 # make quick  the linters, and the fast tests, within a minute
 # make plant-faults  faults planted one at a time, and which of them make quick misses
 # make torch-tests  those of modules of PyTorch, whose build for processors it installs
+# make torch-suite  PyTorch's own tests of compilers, from its source in the folder TORCH_TESTS
 # make lint   ruff, mypy and import-linter
 # make bench  measure this machine
 # make fuzz   random layers by the thousand, and mutated files by the ten thousand for every reader
@@ -67,7 +68,7 @@ QUICK := $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && \
 	$(BIN)/python -m pytest @tests/quick.txt -m "not slow" --host-only --maxfail 5 \
 	--numprocesses 2 --dist worksteal
 
-.PHONY: demo test torch-tests quick plant-faults lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load serve-overhead ray-cluster stand-ins pocl
+.PHONY: demo test torch-tests quick plant-faults torch-suite lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load serve-overhead ray-cluster stand-ins pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -89,6 +90,11 @@ torch-tests: .venv/torch.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 \
 		--dist worksteal $(PYTEST_ARGS) tests/torch tests/bench/peers \
 		tests/bench/suites/test_torch_modules.py tests/bench/suites/test_training.py
+
+# PyTorch's own tests of inductor and of Dynamo's backends, forward, on the processor
+torch-suite: .venv/torch.stamp
+	@test -n "$(TORCH_TESTS)" || { echo "skipped: TORCH_TESTS=DIR names no folder of PyTorch's source"; exit 0; }; \
+	$(PIP) expecttest && OMP_NUM_THREADS=1 $(BIN)/python tools/torch_suite.py "$(TORCH_TESTS)" $(TORCH_SUITE_ARGS)
 
 # many more random layers, and many more mutated files, than `make test` tries
 fuzz: .venv/dev.stamp

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import re
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -44,6 +45,8 @@ _DTYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.FLOAT16: torc
            onnx.TensorProto.BOOL: torch.bool}
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 """Folders of code that is not the user's."""
+_REGISTERING = frozenset({"torch.ao.quantization.fx._decomposed", "torchao", "torchvision"})
+"""Modules that register operators for which torch's exporter has functions."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _CONSTANT_BATCH = re.compile(r"your code specialized it to be a constant \((\d+)\)")
 
@@ -251,17 +254,21 @@ def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], name
     """Returns the network of a program, and the functional program, which writes nothing in place.
     The values of the network have the names of the nodes of the functional program."""
     # unoptimised: gossamer folds constants more exactly, and weights keep the module's names
-    result = _exporter()(decomposed(program), verbose=False, optimize=False, input_names=names,
-                         output_names=output_names)
+    export = _exporter(_REGISTERING.intersection(sys.modules))
+    result = export(decomposed(program), verbose=False, optimize=False, input_names=names,
+                    output_names=output_names)
     model = result.model_proto
     make_plain(model)
     return model, result.exported_program
 
 
 @cache
-def _exporter() -> Callable[..., Any]:
+def _exporter(registering: frozenset[str]) -> Callable[..., Any]:
     """Returns the function that turns programs into ONNX: torch's own, with the table of its
-    functions. torch.onnx.export builds this table anew in each call, which takes seconds."""
+    functions. torch.onnx.export builds this table anew in each call, which takes seconds.
+
+    registering: those of _REGISTERING that are imported, as the table has their operators.
+    """
     try:
         from torch.onnx import _constants
         from torch.onnx._internal.exporter import _core, _registration
