@@ -206,7 +206,8 @@ def _program(wrapped: nn.Module, tensors: Sequence[Any]) -> tuple[Any, list[bool
 
 
 def _export(wrapped: nn.Module, tensors: Sequence[Any], free: Sequence[bool]) -> Any:
-    batch = torch.export.Dim("batch")
+    # CUDA's convolutions of torch have a case of their own above
+    batch = torch.export.Dim("batch", max=65535)
     shapes = tuple({0: batch} if is_free else None for is_free in free)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

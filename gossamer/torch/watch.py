@@ -20,7 +20,6 @@ ELEMENTS = 16
 _NOT_COUNTED = "num_batches_tracked"
 """The name of buffers that no output depends on."""
 _address = torch.Tensor.data_ptr
-_version = torch.Tensor._version.__get__  # type: ignore[attr-defined]
 
 
 class Watch:
@@ -44,9 +43,10 @@ class Watch:
                         self._paths.append(f"{path}.{name}".lstrip("."))
         self._tensors = self._now()
         self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
-        self._versions = list(map(_version, self._counted))
+        self._versions = [tensor._version for tensor in self._counted]
         self._addresses = list(map(_address, self._tensors))
-        self._sample = _sample(self._tensors)
+        self._places = _places(self._tensors)
+        self._sample = _sample(self._places)
         self._calls = 0
 
     def change(self) -> str:
@@ -56,7 +56,7 @@ class Watch:
             index = next(index for index, (new, old) in enumerate(
                 zip(now, self._tensors, strict=True)) if new is not old)
             return f"another tensor has taken the place of {quoted(self._paths[index])}"
-        versions = list(map(_version, self._counted))
+        versions = [tensor._version for tensor in self._counted]
         if versions != self._versions:
             return self._changed(self._counted, versions, self._versions)
         addresses = list(map(_address, now))
@@ -64,7 +64,7 @@ class Watch:
             return self._changed(now, addresses, self._addresses)
         self._calls += 1
         if self._calls >= CALLS and not _captures(now):
-            if not all(map(torch.equal, _sample(now), self._sample)):
+            if not all(map(torch.equal, _sample(self._places), self._sample)):
                 return "numbers were written that torch does not count"
             self._calls = 0
         return ""
@@ -79,18 +79,25 @@ class Watch:
         return f"{quoted(path)} was changed in place"
 
 
-def _sample(tensors: Sequence[Any]) -> list[Any]:
-    """Returns the bytes of elements at equal distances of each tensor, by device and dtype."""
-    found: dict[Any, list[Any]] = defaultdict(list)
+def _places(tensors: Sequence[Any]) -> list[list[tuple[Any, Any, Any, int]]]:
+    """Returns elements at equal distances of each tensor, as arguments of torch.as_strided: a list
+    for each device and dtype."""
+    found: dict[Any, list[tuple[Any, Any, Any, int]]] = defaultdict(list)
+    for tensor in tensors:
+        if tensor.layout == torch.strided and tensor.numel():
+            last = sum((size - 1) * stride for size, stride in zip(
+                tensor.shape, tensor.stride(), strict=True))
+            step = max(last // ELEMENTS, 1)
+            found[tensor.device, tensor.dtype].append(
+                (tensor, (last // step + 1,), (step,), tensor.storage_offset()))
+    return list(found.values())
+
+
+def _sample(places: Sequence[Sequence[tuple[Any, Any, Any, int]]]) -> list[Any]:
+    """Returns the bytes of elements of tensors, for each device and dtype."""
     with torch.no_grad():
-        for tensor in tensors:
-            if tensor.layout == torch.strided and tensor.numel():
-                last = sum((size - 1) * stride for size, stride in zip(
-                    tensor.shape, tensor.stride(), strict=True))
-                step = max(last // ELEMENTS, 1)
-                found[tensor.device, tensor.dtype].append(torch.as_strided(
-                    tensor, (last // step + 1,), (step,), tensor.storage_offset()))
-        return [torch.cat(parts).view(torch.uint8) for parts in found.values()]
+        return [torch.cat([torch.as_strided(*place) for place in each]).view(torch.uint8)
+                for each in places]
 
 
 def _captures(tensors: Sequence[Any]) -> bool:

@@ -58,7 +58,7 @@ class Session:
     shapes: shapes of all inputs of the model; empty where they may differ between runs.
     threads: number of threads of an operator; with 0 ONNX Runtime chooses the number.
     optimised: whether ONNX Runtime may rewrite the model.
-    spinning: whether threads spin while they wait for work, also between runs.
+    spinning: whether threads spin while they wait for work during a run.
     profiled: whether the times of nodes are measured.
     inputs, outputs: how many values a run takes, and how many it returns.
     Where ONNX Runtime cannot run the model, raises UnsupportedError that says why.
@@ -98,6 +98,8 @@ class Session:
         options.log_severity_level = 4
         options.add_external_initializers(list(self._constants), list(self._constants.values()))
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+        # between runs, threads that spin would take the time of other sessions
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         self._profiles = tempfile.TemporaryDirectory() if profiled else None
         if self._profiles is not None:
             options.enable_profiling = True
