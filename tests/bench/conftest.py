@@ -21,8 +21,8 @@ from gossamer.device.base import Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer.plan.store.tuning_cache import TuningCache
+from tests.bench import jax_stand_in
 from tests.bench.networks import tiny
-from tests.bench.stand_ins import jax_stand_in
 
 
 class NvidiaDevice(HostDevice):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import SHOWN, Golden
+from tests.golden import Golden
 
 
 def test_texts(tmp_path: Path) -> None:
@@ -29,9 +29,3 @@ def test_sections_of_a_table(tmp_path: Path) -> None:
                         ({"x": "1\n2", "y": "3", "z": "5"}, r"\+z: 5")):
         with pytest.raises(pytest.fail.Exception, match=shown):
             check.table("a.txt", "second", rows)
-
-
-def test_long_differences_are_cut(tmp_path: Path) -> None:
-    with pytest.raises(pytest.fail.Exception) as failure:
-        Golden(False, tmp_path).table("a.txt", "s", {f"case {i}": "" for i in range(2 * SHOWN)})
-    assert str(failure.value).count("+case") < SHOWN and "..." in str(failure.value)
