@@ -160,7 +160,7 @@ class _Run(fx.Interpreter):
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.random = True
         if kwargs.get("generator") is not None:
-            self.random = True
+            self.refused = self.refused or f"{_name(node)} has a generator of its own{_line(node)}"
         written = [value for index, argument in enumerate(func._schema.arguments)
                    if argument.alias_info is not None and argument.alias_info.is_write
                    for value in tree_leaves(args[index] if index < len(args)

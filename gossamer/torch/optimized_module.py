@@ -64,6 +64,7 @@ class OptimizedModule(nn.Module):
         self._permuted = permuted if any(permuted) else ()
         self._casts = [(example.dtype, torch.channels_last if is_channels_last(example) else None)
                        for example in outputs.examples]
+        self._places = [_places(example) for example in outputs.examples]
         self._device = inputs.tensors[0].device
         self._fixed = fixed
         self._shapes = [tensor.shape for tensor in inputs.tensors] if fixed else []
@@ -229,9 +230,13 @@ class OptimizedModule(nn.Module):
             results = (results,)
         if self._plan.graph.tail is not None:  # outputs whose shapes depend on the data
             results = [torch.as_tensor(result, device=self._device) for result in results]
-        return [result if result.dtype == dtype and memory_format is None
-                else result.to(dtype, memory_format=memory_format or torch.preserve_format)
-                for result, (dtype, memory_format) in zip(results, self._casts, strict=True)]
+        results = [result if result.dtype == dtype and memory_format is None
+                   else result.to(dtype, memory_format=memory_format or torch.preserve_format)
+                   for result, (dtype, memory_format) in zip(results, self._casts, strict=True)]
+        if any(self._places):
+            results = [result if places is None else _placed(result, *places)
+                       for result, places in zip(results, self._places, strict=True)]
+        return results
 
     def _check_shapes(self, tensors: Any) -> None:
         for name, tensor, shape in zip(self._inputs.names, tensors, self._shapes, strict=True):
@@ -263,6 +268,25 @@ class OptimizedModule(nn.Module):
                 return
             if (module := self._followed[0]()) is not None:
                 self.update(module)
+
+
+def _places(tensor: Any) -> tuple[Any, Any] | None:
+    """Return shape and strides of a tensor; None where a contiguous or channels-last one stands for
+    it, and where elements overlap."""
+    if tensor.is_contiguous() or is_channels_last(tensor) or 0 in tensor.stride():
+        return None
+    return tensor.shape, tensor.stride()
+
+
+def _placed(tensor: Any, shape: Any, strides: Any) -> Any:
+    """Return a copy of a tensor with the given strides; where it has another shape, with its axes
+    in the same order in memory."""
+    if tensor.shape == shape:
+        return torch.empty_strided(shape, strides, dtype=tensor.dtype,
+                                   device=tensor.device).copy_(tensor)
+    order = sorted(range(tensor.dim()), key=lambda axis: -strides[axis])
+    inverse = [order.index(axis) for axis in range(tensor.dim())]
+    return tensor.permute(order).contiguous().permute(inverse)
 
 
 def _graph_error() -> InputError:

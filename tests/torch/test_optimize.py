@@ -23,6 +23,7 @@ import gossamer
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.torch import exported
 from tests.tolerances import normalised_error
+from tests.torch.single_modules import Function
 from tests.torch.small import images, residual
 
 
@@ -342,6 +343,22 @@ def test_bags_at_which_onnxruntime_would_end_the_process_are_refused():
     module = nn.EmbeddingBag(20, 8, mode="sum", padding_idx=3).eval()
     with pytest.raises(UnsupportedError, match=r"crashes ONNX Runtime; take nn\.Embedding"):
         gossamer.optimize(module, torch.randint(0, 20, (3, 7)))
+
+
+@pytest.mark.parametrize("view", [
+    lambda x: x.transpose(1, 2), lambda x: x[:, :, 1:], lambda x: x[:, ::2, :3],
+    lambda x: x.permute(2, 0, 1), lambda x: x[:, None, :1].expand(-1, 3, 4, -1)])
+def test_outputs_lie_in_memory_as_those_of_torch(view):
+    def forward(x):
+        return view(torch.relu(x) * 2)
+
+    x = torch.randn(3, 4, 5)
+    fast = gossamer.optimize(Function(forward).eval(), x)
+    for batch in (3, 2):
+        y, expected = fast(x[:batch]), forward(x[:batch])
+        torch.testing.assert_close(y, expected)
+        if batch == 3 and 0 not in expected.stride():
+            assert y.stride() == expected.stride()
 
 
 class Places(nn.Module):

@@ -21,7 +21,6 @@ from gossamer.errors import GossamerError
 from gossamer.torch.backend import backend, reports
 from tests.torch.small import images, residual
 
-CALLS = 3
 
 
 @pytest.fixture(autouse=True)
@@ -229,7 +228,7 @@ def test_calls_do_what_torch_does(function, training):
     compiled = torch.compile(module, backend=backend)
     count = function.__code__.co_argcount - 1
     torch.manual_seed(1)
-    drawn = [[torch.randn(4, 6) for _ in range(count)] for _ in range(CALLS)]
+    drawn = [[torch.randn(4, 6) for _ in range(count)] for _ in range(3)]
     for inputs in drawn:
         theirs = copy.deepcopy(inputs)
         torch.manual_seed(2)
@@ -260,8 +259,7 @@ def test_what_torch_computes_has_a_reason():
         torch._dynamo.reset()
     called(torch.compile(Stateful(views_of_each_other), backend=backend), [torch.ones(4, 6)])
     assert reports[-1].taken > 3
-    assert {left.operator for left in reports[-1].left} == {"t", "getitem", "flatten"} or (
-        "shares memory with the output" in str(reports[-1]))
+    assert "its result shares memory with the output" in str(reports[-1])
 
 
 @pytest.mark.parametrize("function", [counted, input_written, moving_average, dropout, noise],
