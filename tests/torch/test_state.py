@@ -22,7 +22,6 @@ from gossamer.torch.backend import backend, reports
 from tests.torch.small import images, residual
 
 
-
 @pytest.fixture(autouse=True)
 def fresh():
     torch._dynamo.reset()
