@@ -87,7 +87,7 @@ def check(test: Any, model: Any, example_inputs: Any, kwargs: Any = None, *, ato
     from gossamer.torch.backend import backend
 
     def copied(values: Any) -> Any:
-        return torch.utils._pytree.tree_map_only(torch.Tensor, _clone, values)
+        return torch.utils._pytree.tree_map_only((torch.Tensor, torch.Generator), _clone, values)
 
     kwargs = kwargs or {}
     torch._dynamo.reset()
@@ -112,7 +112,10 @@ def check(test: Any, model: Any, example_inputs: Any, kwargs: Any = None, *, ato
     try:
         assert type(actual) is type(expected), f"{type(actual)} for {type(expected)}"
         test.assertEqual(actual, expected, equal_nan=True, exact_dtype=exact_dtype, **tolerances)
-        test.assertEqual(tuple(example_inputs), given, equal_nan=True, **tolerances)
+        written, theirs = ([leaf for leaf in torch.utils._pytree.tree_leaves(values)
+                            if isinstance(leaf, torch.Tensor)]
+                           for values in (example_inputs, given))
+        test.assertEqual(written, theirs, equal_nan=True, **tolerances)
     except AssertionError as error:
         raise WrongError(str(error)) from error
 
@@ -120,6 +123,8 @@ def check(test: Any, model: Any, example_inputs: Any, kwargs: Any = None, *, ato
 def _clone(tensor: Any) -> Any:
     import torch
 
+    if isinstance(tensor, torch.Generator):
+        return torch.Generator(tensor.device).set_state(tensor.get_state())
     if tensor.layout != torch.strided or tensor.is_quantized:
         return tensor.clone()
     size = tensor.untyped_storage().size() // tensor.element_size()

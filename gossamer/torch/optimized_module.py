@@ -271,9 +271,8 @@ class OptimizedModule(nn.Module):
 
 
 def _places(tensor: Any) -> tuple[Any, Any] | None:
-    """Return shape and strides of a tensor; None where a contiguous or channels-last one stands for
-    it, and where elements overlap."""
-    if tensor.is_contiguous() or is_channels_last(tensor) or 0 in tensor.stride():
+    """Return shape and strides of a tensor; None where it is contiguous or channels-last."""
+    if tensor.is_contiguous() or is_channels_last(tensor):
         return None
     return tensor.shape, tensor.stride()
 
@@ -282,8 +281,11 @@ def _placed(tensor: Any, shape: Any, strides: Any) -> Any:
     """Return a copy of a tensor with the given strides; where it has another shape, with its axes
     in the same order in memory."""
     if tensor.shape == shape:
-        return torch.empty_strided(shape, strides, dtype=tensor.dtype,
-                                   device=tensor.device).copy_(tensor)
+        for axis, stride in enumerate(strides):
+            if not stride:
+                tensor = tensor.narrow(axis, 0, 1)
+        return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype,
+                                   device=tensor.device).copy_(tensor).expand(shape)
     order = sorted(range(tensor.dim()), key=lambda axis: -strides[axis])
     inverse = [order.index(axis) for axis in range(tensor.dim())]
     return tensor.permute(order).contiguous().permute(inverse)
