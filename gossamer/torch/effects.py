@@ -157,8 +157,7 @@ class _Run(fx.Interpreter):
         """Notes what an operator of the node that runs does."""
         node = self._node
         assert node is not None
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self.random = True
+        self.random = self.random or _draws(func, args, kwargs)
         if kwargs.get("generator") is not None:
             self.refused = self.refused or f"{_name(node)} has a generator of its own{_line(node)}"
         written = [value for index, argument in enumerate(func._schema.arguments)
@@ -241,6 +240,17 @@ def _plain_target(node: fx.Node) -> Any:
         return _PLAIN.get(node.target)  # type: ignore[call-overload]
     name = str(node.target)
     return name[:-1] if name.endswith("_") and hasattr(torch.Tensor, name[:-1]) else None
+
+
+def _draws(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether an operator draws random numbers; attention does where it drops some weights only."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            return bool(args[index] if index < len(args)
+                        else kwargs.get("dropout_p", argument.default_value))
+    return True
 
 
 def _is_plain(value: Any) -> bool:

@@ -26,13 +26,16 @@ _UNKNOWN = "torch's exporter does not know it"
 _FAST_PATH = f"one operator in evaluation mode, and {_UNKNOWN}; `optimize` takes it"
 _THREE_AXES = "three axes of space"
 _NO_LAYER = "gossamer has no layer of it"
+_VIEW = "views of the input, which share its memory as in torch"
 LEFT = {
     "LSTM": _NO_GRAPH, "GRU": _NO_GRAPH, "RNN": _NO_GRAPH, "lstm both ways, two layers": _NO_GRAPH,
     "gru both ways": _NO_GRAPH, "TransformerEncoderLayer": _FAST_PATH,
     "transformer_encoder": _FAST_PATH, "RReLU": _UNKNOWN, "Conv3d": _THREE_AXES,
     "AvgPool3d": _THREE_AXES, "MaxPool3d": _THREE_AXES, "LocalResponseNorm": _THREE_AXES,
     "Upsample, trilinear": _THREE_AXES, "InstanceNorm2d": _NO_LAYER, "instance_norm1d": _NO_LAYER,
-    "Fold": _NO_LAYER, "CircularPad2d": _NO_LAYER, "grid_sample": _NO_LAYER, "prod": _NO_LAYER}
+    "Fold": _NO_LAYER, "CircularPad2d": _NO_LAYER, "grid_sample": _NO_LAYER, "prod": _NO_LAYER,
+    "Flatten": _VIEW, "chunk": _VIEW, "expand": _VIEW, "unbind": _VIEW,
+    "permute and reshape": _VIEW, "split in unequal parts": _VIEW}
 """Why torch.compile leaves networks of the table to torch on the processor."""
 
 

@@ -225,9 +225,8 @@ def test_calls_do_what_torch_does(function, training):
     module = Stateful(function).train(training)
     eager = copy.deepcopy(module)
     compiled = torch.compile(module, backend=backend)
-    count = function.__code__.co_argcount - 1
     torch.manual_seed(1)
-    drawn = [[torch.randn(4, 6) for _ in range(count)] for _ in range(3)]
+    drawn = [[torch.randn(4, 6) for _ in range(function.__code__.co_argcount - 1)] for _ in "abc"]
     for inputs in drawn:
         theirs = copy.deepcopy(inputs)
         torch.manual_seed(2)

@@ -15,8 +15,6 @@ from torch.utils.checkpoint import checkpoint
 import gossamer
 from gossamer.torch.backend import backend
 
-EPOCHS = 20
-
 
 class Network(nn.Module):
     """A network with batch norm, dropout, a counter in a buffer and gradient checkpointing."""
@@ -51,7 +49,7 @@ def printed(way):
     if way in ("eager", backend):
         validated = [torch.compile(module, backend=way) for module in validated]
     trained, numbers = validated[0], []
-    for _ in range(EPOCHS):
+    for _ in range(20):
         net.train()
         for rows in torch.randperm(36).split(12):
             optimizer.zero_grad()
