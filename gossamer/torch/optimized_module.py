@@ -278,8 +278,10 @@ def _places(tensor: Any) -> tuple[Any, Any] | None:
 
 
 def _placed(tensor: Any, shape: Any, strides: Any) -> Any:
-    """Return a copy of a tensor with the given strides; where it has another shape, with its axes
-    in the same order in memory."""
+    """Return a copy of a tensor with the given strides.
+
+    A tensor of another shape keeps only the order of the axes in memory.
+    """
     if tensor.shape == shape:
         for axis, stride in enumerate(strides):
             if not stride:
