@@ -23,7 +23,7 @@ import types
 import unittest
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -177,13 +177,14 @@ def work(folder: Path, names: list[str], rows: Any) -> None:
     rows.put(None)
 
 
-def results(folder: Path, names: list[str]) -> Iterator[dict[str, Any]]:
+def results(source: Any, names: list[str],
+            work: Callable[[Any, list[str], Any], None] = work) -> Iterator[dict[str, Any]]:
     """Yields the rows of tests, which another process runs. Where it ends, or takes too long for a
     test, the row says so and another process goes on."""
     context = multiprocessing.get_context("spawn")
     while names:
         rows = context.Queue()
-        process = context.Process(target=work, args=(folder, names, rows), daemon=True)
+        process = context.Process(target=work, args=(source, names, rows), daemon=True)
         process.start()
         current, done = names[0], 0
         while True:

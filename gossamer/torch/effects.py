@@ -24,7 +24,7 @@ from gossamer.errors import UnsupportedError, first_line, quoted
 from gossamer.torch.exported import line_of
 
 _NAMESPACES = {"aten", "prim", "prims", "quantized", "quantized_decomposed", "torchao",
-               "torchvision"}
+               "torchvision", "transformers"}
 """Namespaces of operators that have no state of their own."""
 _MODULES = ("torch", "_operator", "operator", "math", "builtins", "torchvision")
 """Packages whose functions have no state of their own."""
@@ -45,13 +45,15 @@ class Effects:
     """What a graph does besides computing new tensors.
 
     random: whether it draws random numbers.
-    writes: names of the nodes that write values which the graph itself computed.
+    writes: for each node that writes a value which the graph itself computed, the nodes whose
+    results lie in the same memory, all by their names; none where no operator is known that returns
+    the written value.
     views: for each node whose result must share memory with an input or with another output, the
     reason why torch computes it.
     """
 
     random: bool = False
-    writes: list[str] = field(default_factory=list)
+    writes: dict[str, list[str]] = field(default_factory=dict)
     views: dict[str, str] = field(default_factory=dict)
 
 
@@ -79,24 +81,31 @@ def effects_of(module: fx.GraphModule, arguments: Sequence[Any]) -> Effects:
                                f"{first_line(error)}") from error
     if run.refused:
         raise UnsupportedError(run.refused)
-    return Effects(run.random, run.writes, _views(module, run.memory))
+    writes = {name: [node.name for node in run.memory[memory]] if memory else []
+              for name, memory in run.writes.items()}
+    return Effects(run.random, writes, _views(module, run.memory))
 
 
 def without_writes(module: fx.GraphModule, effects: Effects) -> fx.GraphModule:
-    """Returns a copy of a graph whose operators return their results in place of writing them.
-    Raises UnsupportedError where an operator writes a value that others read too."""
+    """Returns a copy of a graph whose operators return their results in place of writing them: what
+    read the written value then reads the result. Raises UnsupportedError where a view of a value is
+    written, or where others may read the value through a view."""
     result = fx.GraphModule(module, copy.deepcopy(module.graph))
-    for node in result.graph.nodes:
-        if node.name not in effects.writes:
-            continue
+    nodes = {node.name: node for node in result.graph.nodes}
+    places = {name: place for place, name in enumerate(nodes)}
+    for name, same_memory in effects.writes.items():
+        node = nodes[name]
         source = node.args[0] if node.args else None
-        plain = _plain_target(node)
-        if plain is None or not isinstance(source, fx.Node) or list(source.users) != [node] or (
-                source.op not in ("call_function", "call_method") or source.name in effects.views):
+        if (not same_memory or not isinstance(source, fx.Node)
+                or source.op not in ("call_function", "call_method")
+                or not effects.writes.keys() >= set(same_memory[1:])
+                or not effects.views.keys().isdisjoint(same_memory)):
             raise UnsupportedError(f"{_name(node)} writes in place what other operators may read"
                                    f"{_line(node)}")
-        node.target, node.kwargs = plain, {
-            key: False if key == "inplace" else value for key, value in node.kwargs.items()}
+        node.target, node.kwargs = _plain_target(node), _without_inplace(node.kwargs)
+        for each in map(nodes.__getitem__, same_memory):
+            each.replace_all_uses_with(
+                node, lambda user, node=node: places[user.name] > places[node.name])
     result.recompile()
     return result
 
@@ -134,7 +143,7 @@ class _Run(fx.Interpreter):
         super().__init__(module, garbage_collect_values=False)
         self.refused = ""
         self.random = False
-        self.writes: list[str] = []
+        self.writes: dict[str, int] = {}
         self.memory: dict[int, list[fx.Node]] = defaultdict(list)
         self._node: fx.Node | None = None
 
@@ -142,10 +151,24 @@ class _Run(fx.Interpreter):
         self._node = n
         with _Seen(self):
             value = super().run_node(n)
+        if n.name in self.writes and not self._is_plain_alike(n, value):
+            self.writes[n.name] = 0
         if n.op != "output":
             for memory in {_memory(leaf) for leaf in tree_leaves(value) if _is_plain(leaf)}:
                 self.memory[memory].append(n)
         return value
+
+    def _is_plain_alike(self, node: fx.Node, value: Any) -> bool:
+        """Whether what returns the result of a node gives it the same dtype and shape."""
+        if (plain := _plain_target(node)) is None:
+            return False
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
+        kwargs = _without_inplace(kwargs)
+        try:
+            other = getattr(self, node.op)(plain, args, kwargs)
+        except Exception:
+            return False
+        return (other.dtype, other.shape) == (value.dtype, value.shape)
 
     def fetch_attr(self, target: str) -> Any:
         value = super().fetch_attr(target)
@@ -172,8 +195,8 @@ class _Run(fx.Interpreter):
             if owners and owners[0].op in ("placeholder", "get_attr"):
                 self.refused = self.refused or (
                     f"it writes {quoted(_users_name(owners[0]))} in place{_line(node)}")
-            elif owners and node.name not in self.writes:
-                self.writes.append(node.name)
+            elif owners:
+                self.writes[node.name] = _memory(value)
 
 
 class _Seen(TorchDispatchMode):
@@ -236,10 +259,15 @@ def _plain_target(node: fx.Node) -> Any:
     where no such function is known."""
     if node.kwargs.get("inplace") is True:
         return node.target
+    name = _name(node)
+    plain = name[:-1] if name.endswith("_") and not name.endswith("__") else ""
     if node.op == "call_function":
-        return _PLAIN.get(node.target)  # type: ignore[call-overload]
-    name = str(node.target)
-    return name[:-1] if name.endswith("_") and hasattr(torch.Tensor, name[:-1]) else None
+        return _PLAIN.get(node.target, getattr(torch, plain, None) if plain else None)
+    return plain if hasattr(torch.Tensor, plain) else None
+
+
+def _without_inplace(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {key: False if key == "inplace" else value for key, value in kwargs.items()}
 
 
 def _draws(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

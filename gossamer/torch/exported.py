@@ -24,7 +24,7 @@ from gossamer.model.load import load
 from gossamer.torch.call_form import InputForm, OutputForm
 from gossamer.torch.decompositions import decomposed
 from gossamer.torch.library import exports_programs, version
-from gossamer.torch.plain_nodes import make_plain
+from gossamer.torch.plain_nodes import make_plain, set_names
 from gossamer.torch.quantised import WithPlainQuantisation
 
 _PREFIX = "module."
@@ -256,10 +256,10 @@ def _from_program(program: Any, wrapped: nn.Module, tensors: Sequence[Any], name
     The values of the network have the names of the nodes of the functional program."""
     # unoptimised: gossamer folds constants more exactly, and weights keep the module's names
     export = _exporter(_REGISTERING.intersection(sys.modules))
-    result = export(decomposed(program), verbose=False, optimize=False, input_names=names,
-                    output_names=output_names)
+    result = export(decomposed(program), verbose=False, optimize=False)
     model = result.model_proto
     make_plain(model)
+    set_names(model.graph, names, output_names)
     return model, result.exported_program
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 import time
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
-from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from gossamer.errors import UnsupportedError, first_line
 from gossamer.torch.dynamo_graph import bake_all
@@ -80,21 +80,19 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
         # the times of the second run count: in the first run torch initialises itself
         record.run(*arguments)
     support = _Support(record, try_alone, left)
-    partitions = CapabilityBasedPartitioner(
-        module, support, allows_single_node_partition=True).propose_partitions()
-    reasons = dict(support.reasons)
     chosen = []
-    for partition in partitions:
-        operators = [node for node in partition.nodes if _is_operator(node)]
+    reasons = support.reasons
+    for nodes in _stages(record, support):
+        operators = [node for node in nodes if record.is_operator(node)]
         if len(operators) >= least_operators:
-            chosen.append(partition)
+            chosen.append(dict.fromkeys(nodes))
         else:
             reasons.update(dict.fromkeys(
                 (node.name for node in operators),
                 f"the part has {len(operators)} operators, fewer than {least_operators}: calling "
                 "it would cost more"))
-    names = {node.name: node for node in module.graph.nodes}
-    fused = CapabilityBasedPartitioner(module, support).fuse_partitions(chosen)
+    operators = list(filter(record.is_operator, module.graph.nodes))
+    fused = fuse_by_partitions(module, chosen)
     result = Parts(fused)
     values = _Record(fused)
     values.run(*arguments)
@@ -102,19 +100,34 @@ def parts_of(module: fx.GraphModule, arguments: tuple[Any, ...], optimize: Optim
         if node.op == "call_module" and str(node.target).startswith("fused_"):
             _optimize_part(result, node, values.values, optimize, reasons)
     fused.recompile()
-    of_torch = [node for name, node in names.items() if _is_operator(node) and name in reasons]
+    of_torch = [node for node in operators if node.name in reasons]
     total = sum(record.seconds.values()) or 1.0
     result.left = [Left(_name(node), line_of(node.meta.get("stack_trace") or ""),
                         reasons[node.name], record.seconds[node.name] / total)
                    for node in of_torch]
-    result.taken = sum(map(_is_operator, names.values())) - len(of_torch)
+    result.taken = len(operators) - len(of_torch)
     return result
+
+
+def _stages(record: _Record, support: _Support) -> list[list[fx.Node]]:
+    """Returns the parts of a graph that gossamer may compute: the operators of each come after all
+    that torch computes for them, and before all that torch computes from them."""
+    stages: dict[fx.Node, int] = {}  # even where gossamer computes a node, odd where torch does
+    for node in record.module.graph.nodes:
+        if node.op in ("call_function", "call_method", "call_module"):
+            stage = max((stages[each] for each in node.all_input_nodes if each in stages),
+                        default=0)
+            stages[node] = stage + (stage % 2 == support.is_taken(node))
+    parts = defaultdict(list)
+    for node, stage in stages.items():
+        parts[stage].append(node)
+    return [nodes for stage, nodes in sorted(parts.items()) if stage % 2 == 0]
 
 
 def _optimize_part(result: Parts, node: fx.Node, values: Mapping[str, Any],
                    optimize: Optimize, reasons: dict[str, str]) -> None:
     part = result.module.get_submodule(str(node.target))
-    inner = [each.name for each in part.graph.nodes if _is_operator(each)]
+    inner = [each.name for each in part.graph.nodes]
     weights = {index: values[argument.name] for index, argument in enumerate(node.args)
                if argument.op == "get_attr"}
     arguments = tuple(argument for argument in node.args if argument.op != "get_attr")
@@ -147,12 +160,19 @@ class _Record(fx.Interpreter):
         result = super().run_node(n)
         if isinstance(result, torch.Tensor) and result.is_cuda:
             torch.cuda.synchronize(result.device)
-        self.seconds[n.name] = time.perf_counter() - start if _is_operator(n) else 0.0
+        self.seconds[n.name] = time.perf_counter() - start
         self.values[n.name] = result
         return result
 
+    def is_operator(self, node: fx.Node) -> bool:
+        """Whether a node computes; nodes that only read a size or take one of several results do
+        not."""
+        return _is_operator(node) or (
+            node.target is operator.getitem
+            and isinstance(self.values[node.args[0].name], torch.Tensor))
 
-class _Support(OperatorSupportBase):
+
+class _Support:
     """Finds out whether gossamer computes a node, by optimising the node alone. Among nodes that
     are alike, only one is tried.
 
@@ -160,18 +180,16 @@ class _Support(OperatorSupportBase):
     """
 
     def __init__(self, record: _Record, optimize: Optimize, left: Mapping[str, str]) -> None:
-        super().__init__()
         self._record = record
         self._optimize = optimize
         self._known: dict[Hashable, str] = {}
         self.reasons = dict(left)
 
-    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
-        if node.op not in ("call_function", "call_method", "call_module"):
-            return False
+    def is_taken(self, node: fx.Node) -> bool:
+        """Whether gossamer may compute a node."""
         if node.name in self.reasons:
             return False
-        if not _is_operator(node):
+        if not self._record.is_operator(node):
             source = node.args[0]
             return isinstance(source, fx.Node) and (
                 source.op == "placeholder" or source.name not in self.reasons)

@@ -5,7 +5,8 @@ the type of another tensor."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import count
 
 import numpy as np
 import onnx
@@ -28,6 +29,31 @@ def make_plain(model: onnx.ModelProto) -> None:
             del node.input[1]
     _make_splits(graph, {name: [dim.dim_value for dim in info.shape.dim]
                          for name, info in infos.items()})
+
+
+def set_names(graph: onnx.GraphProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Names the inputs and the outputs of a graph. Other values that have one of these names, which
+    the exporter takes from torch's functions, get others."""
+    names = {}
+    for infos, wanted in ((graph.input, inputs), (graph.output, outputs)):
+        names.update(zip([info.name for info in infos], wanted, strict=True))
+    taken = {name for node in graph.node for name in node.output}.union(
+        tensor.name for tensor in graph.initializer)
+    for name in taken.intersection(names.values()).difference(names):
+        names[name] = next(other for number in count(1)
+                           if (other := f"{name}_{number}") not in taken | set(names.values()))
+    _rename(graph, names)
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        value.name = names.get(value.name, value.name)
+    for node in graph.node:
+        for values in (node.input, node.output):
+            values[:] = [names.get(name, name) for name in values]
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _rename(inner, names)
 
 
 def _make_splits(graph: onnx.GraphProto, shapes: Mapping[str, list[int]]) -> None:

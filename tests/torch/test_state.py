@@ -4,6 +4,7 @@ torch.compile what they do in eager torch."""
 from __future__ import annotations
 
 import copy
+import random
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -237,6 +238,33 @@ def test_calls_do_what_torch_does(function, training):
         assert torch.equal(torch.get_rng_state(), state), "other random numbers were drawn"
         assert_equal(result, expected, inputs, theirs)
         torch.testing.assert_close(module.state_dict(), eager.state_dict(), rtol=1e-4, atol=1e-5)
+
+def program(seed):
+    """Returns a function of random steps: some write in place, return views, or stay with torch."""
+    draw = random.Random(seed)
+    steps = [draw.choice([
+        lambda a, b: a.add_(b), lambda a, b: a.mul_(0.5), lambda a, b: F.relu(a, inplace=True),
+        lambda a, b: torch.relu_(a), lambda a, b: a.clamp_(-2.0, 2.0), lambda a, b: a + b,
+        lambda a, b: torch.special.bessel_j0(a), lambda a, b: a.t().contiguous().view(4, 6),
+        lambda a, b: a.view(6, 4).view(4, 6), lambda a, b: torch.tanh(a) * 2, lambda a, b: a[:],
+        lambda a, b: a.double().add_(b).float(), lambda a, b: a.copy_(b), lambda a, b: a - b,
+        lambda a, b: a.masked_fill_(b > 1, 0.0), lambda a, b: a.sub_(b.mean(0))])
+        for _ in range(12)]
+    choices = [(draw.randrange(50), draw.randrange(50), draw.random() < 0.3) for _ in steps]
+
+    def function(m, x):
+        values = [m.layers(x), x * 2]
+        for step, (first, second, again) in zip(steps, choices, strict=True):
+            value = step(values[first % len(values)], values[second % len(values)])
+            values.append(m.layers(value) if again else value)
+        return tuple(values[-3:])
+
+    return function
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_do_what_torch_does(seed):
+    test_calls_do_what_torch_does(program(seed), False)
 
 
 def test_autocast_gives_the_dtypes_of_torch():
