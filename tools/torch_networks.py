@@ -16,7 +16,6 @@ import argparse
 import inspect
 import json
 import random
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator

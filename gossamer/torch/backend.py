@@ -264,8 +264,9 @@ class _Plans:
             return fast
         optimized.clear()
         try:
+            left = self.effects.views | dict.fromkeys(self.effects.random, "it draws random numbers")
             parts = parts_of(without_writes(self.module, self.effects), tensors, made, tried,
-                             self._least_operators, self.effects.views)
+                             self._least_operators, left)
         except Exception as error:
             left = [Left("the whole graph", "", first_line(error), 1.0)]
             reports.append(GraphReport(count, 0, 0, left))

@@ -4,12 +4,12 @@ random numbers, modes. Such a graph, or such an operator of it, stays with torch
 from __future__ import annotations
 
 import copy
-import operator
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -35,24 +35,21 @@ _TRAINED = {"native_batch_norm": 5, "cudnn_batch_norm": 5, "miopen_batch_norm": 
 argument that is true where they do."""
 _MEMBER = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
 _LOCAL = re.compile(r"^L\['([^']*)'\]")
-_PLAIN = {operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
-          operator.itruediv: operator.truediv}
-"""For operators that write their first argument, those that return the result instead."""
 
 
 @dataclass
 class Effects:
     """What a graph does besides computing new tensors.
 
-    random: whether it draws random numbers.
+    random: names of the nodes that draw random numbers.
     writes: for each node that writes a value which the graph itself computed, the nodes whose
-    results lie in the same memory, all by their names; none where no operator is known that returns
-    the written value.
+    results lie in the same memory, all by their names; none where the node writes several
+    values.
     views: for each node whose result must share memory with an input or with another output, the
     reason why torch computes it.
     """
 
-    random: bool = False
+    random: set[str] = field(default_factory=set)
     writes: dict[str, list[str]] = field(default_factory=dict)
     views: dict[str, str] = field(default_factory=dict)
 
@@ -87,27 +84,44 @@ def effects_of(module: fx.GraphModule, arguments: Sequence[Any]) -> Effects:
 
 
 def without_writes(module: fx.GraphModule, effects: Effects) -> fx.GraphModule:
-    """Returns a copy of a graph whose operators return their results in place of writing them: what
-    read the written value then reads the result. Raises UnsupportedError where a view of a value is
-    written, or where others may read the value through a view."""
+    """Returns a copy of a graph in which nothing is written: an operator that writes a value
+    returns a changed copy, and what reads the value later reads the copy. Raises UnsupportedError
+    where a view of a value is written, or where a view is read after the value is written."""
     result = fx.GraphModule(module, copy.deepcopy(module.graph))
     nodes = {node.name: node for node in result.graph.nodes}
     places = {name: place for place, name in enumerate(nodes)}
     for name, same_memory in effects.writes.items():
-        node = nodes[name]
+        node, place = nodes[name], places[name]
         source = node.args[0] if node.args else None
-        if (not same_memory or not isinstance(source, fx.Node)
+        views = set(same_memory[1:]).difference(effects.writes)
+        if (not isinstance(source, fx.Node) or source.name not in {*same_memory} - views
                 or source.op not in ("call_function", "call_method")
-                or not effects.writes.keys() >= set(same_memory[1:])
+                or any(places[view] < place < max((places[user.name] for user in nodes[view].users),
+                                                  default=0) for view in views)
                 or not effects.views.keys().isdisjoint(same_memory)):
             raise UnsupportedError(f"{_name(node)} writes in place what other operators may read"
                                    f"{_line(node)}")
-        node.target, node.kwargs = _plain_target(node), _without_inplace(node.kwargs)
+        node.op, node.target = "call_function", _returning(node.op, node.target)
         for each in map(nodes.__getitem__, same_memory):
-            each.replace_all_uses_with(
-                node, lambda user, node=node: places[user.name] > places[node.name])
+            if each.name not in views:
+                each.replace_all_uses_with(
+                    node, lambda user, place=place: places[user.name] > place)
     result.recompile()
     return result
+
+
+@cache
+def _returning(op: str, target: Any) -> Callable[..., Any]:
+    """Returns a function that changes a copy of its first argument, as an operator would change the
+    argument, and returns it."""
+    def changed(source: Any, *args: Any, **kwargs: Any) -> Any:
+        result = source.clone()
+        function = getattr(torch.Tensor, target) if op == "call_method" else target
+        function(result, *args, **kwargs)
+        return result
+
+    changed.__name__ = str(getattr(target, "__name__", target))
+    return changed
 
 
 @contextmanager
@@ -142,7 +156,7 @@ class _Run(fx.Interpreter):
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module, garbage_collect_values=False)
         self.refused = ""
-        self.random = False
+        self.random: set[str] = set()
         self.writes: dict[str, int] = {}
         self.memory: dict[int, list[fx.Node]] = defaultdict(list)
         self._node: fx.Node | None = None
@@ -151,24 +165,10 @@ class _Run(fx.Interpreter):
         self._node = n
         with _Seen(self):
             value = super().run_node(n)
-        if n.name in self.writes and not self._is_plain_alike(n, value):
-            self.writes[n.name] = 0
         if n.op != "output":
             for memory in {_memory(leaf) for leaf in tree_leaves(value) if _is_plain(leaf)}:
                 self.memory[memory].append(n)
         return value
-
-    def _is_plain_alike(self, node: fx.Node, value: Any) -> bool:
-        """Whether what returns the result of a node gives it the same dtype and shape."""
-        if (plain := _plain_target(node)) is None:
-            return False
-        args, kwargs = self.fetch_args_kwargs_from_env(node)
-        kwargs = _without_inplace(kwargs)
-        try:
-            other = getattr(self, node.op)(plain, args, kwargs)
-        except Exception:
-            return False
-        return (other.dtype, other.shape) == (value.dtype, value.shape)
 
     def fetch_attr(self, target: str) -> Any:
         value = super().fetch_attr(target)
@@ -180,7 +180,8 @@ class _Run(fx.Interpreter):
         """Notes what an operator of the node that runs does."""
         node = self._node
         assert node is not None
-        self.random = self.random or _draws(func, args, kwargs)
+        if _draws(func, args, kwargs):
+            self.random.add(node.name)
         if kwargs.get("generator") is not None:
             self.refused = self.refused or f"{_name(node)} has a generator of its own{_line(node)}"
         written = [value for index, argument in enumerate(func._schema.arguments)
@@ -196,7 +197,9 @@ class _Run(fx.Interpreter):
                 self.refused = self.refused or (
                     f"it writes {quoted(_users_name(owners[0]))} in place{_line(node)}")
             elif owners:
-                self.writes[node.name] = _memory(value)
+                memory = _memory(value)
+                self.writes[node.name] = (
+                    memory if self.writes.get(node.name, memory) == memory else 0)
 
 
 class _Seen(TorchDispatchMode):
@@ -252,22 +255,6 @@ def _foreign(module: fx.GraphModule, node: fx.Node) -> str:
     if _name(node) == "as_strided":
         return "as_strided reads memory by its addresses"
     return ""
-
-
-def _plain_target(node: fx.Node) -> Any:
-    """Returns what a node may call that returns the result of the node and writes nothing; None
-    where no such function is known."""
-    if node.kwargs.get("inplace") is True:
-        return node.target
-    name = _name(node)
-    plain = name[:-1] if name.endswith("_") and not name.endswith("__") else ""
-    if node.op == "call_function":
-        return _PLAIN.get(node.target, getattr(torch, plain, None) if plain else None)
-    return plain if hasattr(torch.Tensor, plain) else None
-
-
-def _without_inplace(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {key: False if key == "inplace" else value for key, value in kwargs.items()}
 
 
 def _draws(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

@@ -218,6 +218,8 @@ class _Support:
             return graph.placeholder(f"x{len(weights) + len(arguments)}")
 
         args, kwargs = fx.map_arg((node.args, node.kwargs), given)
+        if not arguments:
+            return ""  # the result is a constant of the part that the node belongs to
         graph.output(graph.create_node(node.op, node.target, args, kwargs))
         module = fx.GraphModule(self._record.module, graph)
         try:

@@ -34,7 +34,7 @@ def make_plain(model: onnx.ModelProto) -> None:
 def set_names(graph: onnx.GraphProto, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Names the inputs and the outputs of a graph. Other values that have one of these names, which
     the exporter takes from torch's functions, get others."""
-    names = {}
+    names: dict[str, str] = {}
     for infos, wanted in ((graph.input, inputs), (graph.output, outputs)):
         names.update(zip([info.name for info in infos], wanted, strict=True))
     taken = {name for node in graph.node for name in node.output}.union(

@@ -239,6 +239,11 @@ def test_calls_do_what_torch_does(function, training):
         assert_equal(result, expected, inputs, theirs)
         torch.testing.assert_close(module.state_dict(), eager.state_dict(), rtol=1e-4, atol=1e-5)
 
+def set_item(tensor, index, value):
+    tensor[index] = value
+    return tensor
+
+
 def program(seed):
     """Returns a function of random steps: some write in place, return views, or stay with torch."""
     draw = random.Random(seed)
@@ -248,7 +253,9 @@ def program(seed):
         lambda a, b: torch.special.bessel_j0(a), lambda a, b: a.t().contiguous().view(4, 6),
         lambda a, b: a.view(6, 4).view(4, 6), lambda a, b: torch.tanh(a) * 2, lambda a, b: a[:],
         lambda a, b: a.double().add_(b).float(), lambda a, b: a.copy_(b), lambda a, b: a - b,
-        lambda a, b: a.masked_fill_(b > 1, 0.0), lambda a, b: a.sub_(b.mean(0))])
+        lambda a, b: a.masked_fill_(b > 1, 0.0), lambda a, b: a.sub_(b.mean(0)),
+        lambda a, b: set_item(a, 0, b[1]), lambda a, b: set_item(a, torch.tensor([2, 1]), 1.0),
+        lambda a, b: torch.add(a, b, out=torch.empty_like(a)), lambda a, b: a.unsqueeze_(0).squeeze_(0)])
         for _ in range(12)]
     choices = [(draw.randrange(50), draw.randrange(50), draw.random() < 0.3) for _ in steps]
 
