@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -63,6 +63,10 @@ class GraphReport:
         return "\n".join([*lines, *(f"left to torch: {left}" for left in self.left)])
 
 
+def _nothing_taken(operators: int, error: Exception) -> GraphReport:
+    return GraphReport(operators, 0, 0, [Left("the whole graph", "", first_line(error), 1.0)])
+
+
 reports: deque[GraphReport] = deque(maxlen=_MOST_REPORTS)
 """The reports on the last graphs, the latest last."""
 
@@ -95,8 +99,7 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
     except Exception as error:
         reason = first_line(error)
         warnings.warn(f"a graph is left to torch: {reason}", GossamerWarning, stacklevel=2)
-        count = operators_of(graph_module)
-        reports.append(GraphReport(count, 0, 0, [Left("the whole graph", "", reason, 1.0)]))
+        reports.append(_nothing_taken(operators_of(graph_module), error))
         return graph_module.forward
     key = (_content(graph), repr((sorted(chosen.items()), least)))
     with _lock:
@@ -120,19 +123,13 @@ def _content(graph: TensorGraph) -> Any:
     def content(node: fx.Node) -> Any:
         target = node.target if node.op == "call_function" else str(node.target)
         if node.op == "get_attr":
-            target = id(_attribute(graph.module, str(node.target)))
+            target = id(attrgetter(str(node.target))(graph.module))
         elif node.op == "placeholder":
             target = ""
         arguments = fx.map_arg((node.args, dict(node.kwargs)), lambda each: f"%{numbers[each]}")
         return node.op, target, repr(arguments)
 
     return tuple(map(content, numbers))
-
-
-def _attribute(module: Any, path: str) -> Any:
-    for name in path.split("."):
-        module = getattr(module, name)
-    return module
 
 
 class _CompiledGraph:
@@ -264,12 +261,11 @@ class _Plans:
             return fast
         optimized.clear()
         try:
-            left = self.effects.views | dict.fromkeys(self.effects.random, "it draws random numbers")
+            reasons = dict.fromkeys(self.effects.random, "it draws random numbers")
             parts = parts_of(without_writes(self.module, self.effects), tensors, made, tried,
-                             self._least_operators, left)
+                             self._least_operators, reasons | self.effects.views)
         except Exception as error:
-            left = [Left("the whole graph", "", first_line(error), 1.0)]
-            reports.append(GraphReport(count, 0, 0, left))
+            reports.append(_nothing_taken(count, error))
             return None
         report = GraphReport(parts.taken + len(parts.left), parts.taken, len(parts.optimized),
                              parts.left)

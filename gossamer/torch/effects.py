@@ -78,7 +78,8 @@ def effects_of(module: fx.GraphModule, arguments: Sequence[Any]) -> Effects:
                                f"{first_line(error)}") from error
     if run.refused:
         raise UnsupportedError(run.refused)
-    writes = {name: [node.name for node in run.memory[memory]] if memory else []
+    writes = {name: [node.name for node in run.memory[memory]
+                     if isinstance(run.env[node], torch.Tensor)] if memory else []
               for name, memory in run.writes.items()}
     return Effects(run.random, writes, _views(module, run.memory))
 
@@ -98,6 +99,8 @@ def without_writes(module: fx.GraphModule, effects: Effects) -> fx.GraphModule:
                 or source.op not in ("call_function", "call_method")
                 or any(places[view] < place < max((places[user.name] for user in nodes[view].users),
                                                   default=0) for view in views)
+                or any({each.name for each in nodes[view].all_input_nodes}.isdisjoint(same_memory)
+                       for view in views)
                 or not effects.views.keys().isdisjoint(same_memory)):
             raise UnsupportedError(f"{_name(node)} writes in place what other operators may read"
                                    f"{_line(node)}")

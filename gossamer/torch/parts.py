@@ -113,11 +113,18 @@ def _stages(record: _Record, support: _Support) -> list[list[fx.Node]]:
     """Returns the parts of a graph that gossamer may compute: the operators of each come after all
     that torch computes for them, and before all that torch computes from them."""
     stages: dict[fx.Node, int] = {}  # even where gossamer computes a node, odd where torch does
+    constants: set[fx.Node] = set()
     for node in record.module.graph.nodes:
         if node.op in ("call_function", "call_method", "call_module"):
             stage = max((stages[each] for each in node.all_input_nodes if each in stages),
                         default=0)
             stages[node] = stage + (stage % 2 == support.is_taken(node))
+            if stages[node] == 0 and constants.issuperset(
+                    each for each in node.all_input_nodes if each.op != "get_attr"):
+                constants.add(node)
+    for node in reversed(stages):
+        if node in constants:  # it may as well be computed where it is read first
+            stages[node] = min((stages[each] for each in node.users if each in stages), default=0)
     parts = defaultdict(list)
     for node, stage in stages.items():
         parts[stage].append(node)
@@ -165,11 +172,12 @@ class _Record(fx.Interpreter):
         return result
 
     def is_operator(self, node: fx.Node) -> bool:
-        """Whether a node computes; nodes that only read a size or take one of several results do
-        not."""
-        return _is_operator(node) or (
-            node.target is operator.getitem
-            and isinstance(self.values[node.args[0].name], torch.Tensor))
+        """Whether a node computes; nodes that only read a size, take one of several results or
+        return their argument do not."""
+        source = self.values[node.args[0].name] if node.args and isinstance(
+            node.args[0], fx.Node) else None
+        return self.values[node.name] is not source and (_is_operator(node) or (
+            node.target is operator.getitem and isinstance(source, torch.Tensor)))
 
 
 class _Support:
@@ -218,9 +226,11 @@ class _Support:
             return graph.placeholder(f"x{len(weights) + len(arguments)}")
 
         args, kwargs = fx.map_arg((node.args, node.kwargs), given)
-        if not arguments:
-            return ""  # the result is a constant of the part that the node belongs to
-        graph.output(graph.create_node(node.op, node.target, args, kwargs))
+        result = graph.create_node(node.op, node.target, args, kwargs)
+        if not arguments:  # a constant of the part that the node belongs to
+            arguments.append(torch.zeros(2))
+            result = (result, graph.call_method("neg", (graph.placeholder("x"),)))
+        graph.output(result)
         module = fx.GraphModule(self._record.module, graph)
         try:
             bake_all(module, weights)

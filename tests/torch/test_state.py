@@ -255,8 +255,8 @@ def program(seed):
         lambda a, b: a.double().add_(b).float(), lambda a, b: a.copy_(b), lambda a, b: a - b,
         lambda a, b: a.masked_fill_(b > 1, 0.0), lambda a, b: a.sub_(b.mean(0)),
         lambda a, b: set_item(a, 0, b[1]), lambda a, b: set_item(a, torch.tensor([2, 1]), 1.0),
-        lambda a, b: torch.add(a, b, out=torch.empty_like(a)), lambda a, b: a.unsqueeze_(0).squeeze_(0)])
-        for _ in range(12)]
+        lambda a, b: torch.add(a, b, out=torch.empty_like(a)),
+        lambda a, b: a.unsqueeze_(0).squeeze_(0)]) for _ in range(12)]
     choices = [(draw.randrange(50), draw.randrange(50), draw.random() < 0.3) for _ in steps]
 
     def function(m, x):
