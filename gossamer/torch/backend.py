@@ -27,7 +27,7 @@ from gossamer.torch.effects import (
 from gossamer.torch.optimize import optimize
 from gossamer.torch.optimized_module import OptimizedModule
 from gossamer.torch.parts import Left, operators_of, parts_of
-from gossamer.torch.watch import Watch
+from gossamer.torch.watch import Watch, Weights
 
 _OPTIONS = {"precision", "effort", "budget", "tolerance", "threads"}
 """The options of this backend that `optimize` has too."""
@@ -174,8 +174,8 @@ class _Plans:
         self._options = options
         self._least_operators = least_operators
         self._names = list(graph.weights.values())
-        self._weights = [getattr(self.module, name) for name in self._names]
-        self._watch = Watch(self.module)
+        self._constants = Weights(self.module, self._names)
+        self._watch = self._watched([getattr(self.module, name) for name in self._names])
         self._functions: dict[Any, Callable[..., Any] | None] = {}
         self._optimized: list[tuple[OptimizedModule, fx.GraphModule]] = []
         self._calls = 0
@@ -189,7 +189,7 @@ class _Plans:
         if self._is_left:
             return None
         self._calls += 1
-        if not all(map(is_, weights, self._weights)) or self._watch.change():
+        if self._watch.change(weights + self._constants.now()):
             self._follow(weights)
             if self._is_left:
                 return None
@@ -209,14 +209,13 @@ class _Plans:
         """Takes the weights of a call. Where a weight is another tensor than before, or has other
         zeros than a plan was made for, the functions are made again."""
         with self._lock:
-            is_other = not all(map(is_, weights, self._weights))
-            if not is_other and not self._watch.change():
+            if not self._watch.change(weights + self._constants.now()):
                 return
+            is_other = not all(map(is_, weights, self._watch.tensors))
             self._changes += 1
             for name, tensor in zip(self._names, weights, strict=True):
                 set_weight(self.module, name, tensor)
-            self._weights = weights
-            self._watch = Watch(self.module)
+            self._watch = self._watched(weights)
             if self._changes > _MANY_CHANGES and 4 * self._changes > self._calls:
                 # what changes in nearly every call is no weight
                 self._is_left = True
@@ -230,6 +229,9 @@ class _Plans:
                 is_other = True
             if is_other:
                 self._forget()
+
+    def _watched(self, weights: list[Any]) -> Watch:
+        return Watch(self._names + self._constants.paths, weights + self._constants.now())
 
     def _forget(self) -> None:
         self._functions.clear()

@@ -17,7 +17,7 @@ from gossamer.plan.report.report import Report
 from gossamer.torch.call_form import InputForm, OutputForm
 from gossamer.torch.captured import is_channels_last, module_of
 from gossamer.torch.checks import gradient_error
-from gossamer.torch.watch import Watch
+from gossamer.torch.watch import Watch, Weights
 
 _NHWC = (0, 2, 3, 1)
 
@@ -58,7 +58,7 @@ class OptimizedModule(nn.Module):
         self._inputs = inputs
         self._outputs = outputs
         self._replan = replan
-        self._followed: tuple[weakref.ref[nn.Module], Watch] | None = None
+        self._followed: tuple[weakref.ref[nn.Module], Weights, Watch] | None = None
         if followed is not None:
             self._begin_to_follow(followed)
         self._permuted = permuted if any(permuted) else ()
@@ -106,7 +106,7 @@ class OptimizedModule(nn.Module):
         DeviceError
             If the device fails or has too little memory.
         """
-        if (followed := self._followed) is not None and followed[1].change():
+        if (followed := self._followed) is not None and followed[2].change(followed[1].now()):
             self._follow()
         tensors = given = self._inputs.of_call(args, kwargs)
         if self._fixed:
@@ -259,14 +259,16 @@ class OptimizedModule(nn.Module):
             if (fast := own()) is not None:
                 fast._followed = None
 
-        self._followed = (weakref.ref(module, ended), Watch(module))
+        weights = Weights(module)
+        self._followed = weakref.ref(module, ended), weights, Watch(weights.paths, weights.now())
 
     def _follow(self) -> None:
         with self._lock:
             # another thread may have taken the weights in the meantime
-            if self._followed is None or not self._followed[1].change():
+            if self._followed is None:
                 return
-            if (module := self._followed[0]()) is not None:
+            followed, weights, watch = self._followed
+            if watch.change(weights.now()) and (module := followed()) is not None:
                 self.update(module)
 
 

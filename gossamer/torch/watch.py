@@ -4,7 +4,8 @@ every call, and by some of its elements now and then."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain, compress
 from operator import is_, ne
 from typing import Any
 
@@ -22,40 +23,65 @@ _NOT_COUNTED = "num_batches_tracked"
 _address = torch.Tensor.data_ptr
 
 
+class Weights:
+    """The parameters and buffers of a module, without those that no output depends on.
+
+    paths: their names.
+    without: names of others that are left out.
+    """
+
+    def __init__(self, module: nn.Module, without: Collection[str] = ()) -> None:
+        self.paths: list[str] = []
+        self._tables: list[dict[str, Any]] = []
+        self._taken: list[bool] = []
+        for path, part in module.named_modules():
+            for table in filter(None, (part._parameters, part._buffers)):
+                self._tables.append(table)
+                for name, tensor in table.items():
+                    full = f"{path}.{name}".lstrip(".")
+                    self._taken.append(tensor is not None and name != _NOT_COUNTED
+                                       and full not in without)
+                    if self._taken[-1]:
+                        self.paths.append(full)
+
+    def now(self) -> list[Any]:
+        """Returns the tensors, in the order of `paths`."""
+        if not self.paths:
+            return []
+        return list(compress(chain.from_iterable(map(dict.values, self._tables)), self._taken))
+
+
 class Watch:
-    """The weights of a module as they were when a plan took them.
+    """Weights as they were when a plan took them.
 
     The counter of a tensor's changes in place misses writes through `.data`, the replay of a CUDA
     graph that trains, and tensors of torch.inference_mode(), which have no counter: these are found
     where an element changes that is compared. It keeps the tensors alive, but no module.
+
+    paths, tensors: the names of the weights, and the weights.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self._tables: list[dict[str, Any]] = []
-        self._names: list[str] = []
-        self._paths: list[str] = []
-        for path, part in module.named_modules():
-            for table in (part._parameters, part._buffers):
-                for name, tensor in table.items():
-                    if tensor is not None and name != _NOT_COUNTED:
-                        self._tables.append(table)
-                        self._names.append(name)
-                        self._paths.append(f"{path}.{name}".lstrip("."))
-        self._tensors = self._now()
-        self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
+    def __init__(self, paths: Sequence[str], tensors: Sequence[Any]) -> None:
+        self._paths = paths
+        self.tensors = tensors
+        self._counted = [tensor for tensor in tensors if not tensor.is_inference()]
         self._versions = [tensor._version for tensor in self._counted]
-        self._addresses = list(map(_address, self._tensors))
-        self._places = _places(self._tensors)
-        self._sample = _sample(self._places)
+        self._addresses = list(map(_address, tensors))
+        self._elements = _elements(tensors)
+        self._sample = _sample(self._elements)
         self._calls = 0
 
-    def change(self) -> str:
-        """Returns the first change, in words for a message; "" where no change is found."""
-        now = self._now()
-        if not all(map(is_, now, self._tensors)):
-            index = next(index for index, (new, old) in enumerate(
-                zip(now, self._tensors, strict=True)) if new is not old)
-            return f"another tensor has taken the place of {quoted(self._paths[index])}"
+    def change(self, now: Sequence[Any]) -> str:
+        """Returns the first change of the weights, in words for a message; "" where no change is
+        found.
+
+        now: the weights of a call.
+        """
+        if len(now) != len(self.tensors) or not all(map(is_, now, self.tensors)):
+            path = next((path for path, new, old in zip(self._paths, now, self.tensors,
+                                                            strict=False)
+                         if new is not old), self._paths[-1])
+            return f"another tensor has taken the place of {quoted(path)}"
         versions = [tensor._version for tensor in self._counted]
         if versions != self._versions:
             return self._changed(self._counted, versions, self._versions)
@@ -64,40 +90,36 @@ class Watch:
             return self._changed(now, addresses, self._addresses)
         self._calls += 1
         if self._calls >= CALLS and not _captures(now):
-            if not all(map(torch.equal, _sample(self._places), self._sample)):
+            if not all(map(torch.equal, _sample(self._elements), self._sample)):
                 return "numbers were written that torch does not count"
             self._calls = 0
         return ""
 
-    def _now(self) -> list[Any]:
-        return list(map(dict.get, self._tables, self._names))
-
     def _changed(self, tensors: Sequence[Any], now: Sequence[int], before: Sequence[int]) -> str:
         tensor = tensors[list(map(ne, now, before)).index(True)]
-        path = next(path for path, each in zip(self._paths, self._tensors, strict=True)
+        path = next(path for path, each in zip(self._paths, self.tensors, strict=True)
                     if each is tensor)
         return f"{quoted(path)} was changed in place"
 
 
-def _places(tensors: Sequence[Any]) -> list[list[tuple[Any, Any, Any, int]]]:
-    """Returns elements at equal distances of each tensor, as arguments of torch.as_strided: a list
-    for each device and dtype."""
-    found: dict[Any, list[tuple[Any, Any, Any, int]]] = defaultdict(list)
+def _elements(tensors: Sequence[Any]) -> list[list[Any]]:
+    """Returns elements at equal distances of each tensor, as views of it: a list for each device
+    and dtype."""
+    found: dict[Any, list[Any]] = defaultdict(list)
     for tensor in tensors:
         if tensor.layout == torch.strided and tensor.numel():
             last = sum((size - 1) * stride for size, stride in zip(
                 tensor.shape, tensor.stride(), strict=True))
             step = max(last // ELEMENTS, 1)
-            found[tensor.device, tensor.dtype].append(
-                (tensor, (last // step + 1,), (step,), tensor.storage_offset()))
+            found[tensor.device, tensor.dtype].append(torch.as_strided(
+                tensor.detach(), (last // step + 1,), (step,), tensor.storage_offset()))
     return list(found.values())
 
 
-def _sample(places: Sequence[Sequence[tuple[Any, Any, Any, int]]]) -> list[Any]:
+def _sample(elements: Sequence[Sequence[Any]]) -> list[Any]:
     """Returns the bytes of elements of tensors, for each device and dtype."""
     with torch.no_grad():
-        return [torch.cat([torch.as_strided(*place) for place in each]).view(torch.uint8)
-                for each in places]
+        return [torch.cat(list(each)).view(torch.uint8) for each in elements]
 
 
 def _captures(tensors: Sequence[Any]) -> bool:

@@ -13,7 +13,7 @@ import gossamer
 from gossamer.errors import GossamerWarning, InputError
 from gossamer.plan.new_weights import with_weights
 from gossamer.torch.backend import backend
-from gossamer.torch.watch import CALLS, Watch
+from gossamer.torch.watch import CALLS, Watch, Weights
 from tests.tolerances import normalised_error
 from tests.torch.small import images, residual
 
@@ -128,20 +128,27 @@ def test_weights_that_change_in_each_call_are_left_to_torch():
     assert same(compiled, module, images())
 
 
+def watched(module):
+    """Returns a function that tells the first change of a module's weights since now."""
+    weights = Weights(module)
+    watch = Watch(weights.paths, weights.now())
+    return lambda: watch.change(weights.now())
+
+
 def test_what_a_watch_notices():
     module = residual()
-    watch = Watch(module)
-    assert watch.change() == ""
+    change = watched(module)
+    assert change() == ""
     module.norm.running_mean.add_(1)
-    assert watch.change() == "'norm.running_mean' was changed in place"
-    watch = Watch(module)
+    assert change() == "'norm.running_mean' was changed in place"
+    change = watched(module)
     module.head.weight = nn.Parameter(module.head.weight.detach().clone())
-    assert watch.change() == "another tensor has taken the place of 'head.weight'"
-    watch = Watch(module)
+    assert change() == "another tensor has taken the place of 'head.weight'"
+    change = watched(module)
     module.stem.weight.data = module.stem.weight.detach().clone()
-    assert watch.change() == "'stem.weight' was changed in place"
+    assert change() == "'stem.weight' was changed in place"
     module.norm.num_batches_tracked.add_(1)
-    assert Watch(module).change() == ""
+    assert watched(module)() == ""
 
 
 @pytest.mark.parametrize("write", [
@@ -152,9 +159,9 @@ def test_a_watch_compares_elements_now_and_then(write):
     with torch.inference_mode():
         module[1].running_mean = torch.zeros(20)
     for tensor in (module[0].weight, module[1].running_mean):
-        watch = Watch(module)
-        assert {watch.change() for _ in range(2 * CALLS)} == {""}
+        change = watched(module)
+        assert {change() for _ in range(2 * CALLS)} == {""}
         with torch.inference_mode():
             write(tensor)
-        assert [watch.change() for _ in range(CALLS)][-1] == (
+        assert [change() for _ in range(CALLS)][-1] == (
             "numbers were written that torch does not count")
