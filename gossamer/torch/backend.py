@@ -213,9 +213,9 @@ class _Plans:
                 return
             is_other = not all(map(is_, weights, self._watch.tensors))
             self._changes += 1
+            watch = self._watched(weights)  # before they are read: they may change meanwhile
             for name, tensor in zip(self._names, weights, strict=True):
                 set_weight(self.module, name, tensor)
-            self._watch = self._watched(weights)
             if self._changes > _MANY_CHANGES and 4 * self._changes > self._calls:
                 # what changes in nearly every call is no weight
                 self._is_left = True
@@ -229,6 +229,7 @@ class _Plans:
                 is_other = True
             if is_other:
                 self._forget()
+            self._watch = watch  # now, as calls in other threads wait until then
 
     def _watched(self, weights: list[Any]) -> Watch:
         return Watch(self._names + self._constants.paths, weights + self._constants.now())

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo import convert_frame
 from torch.utils import _pytree as pytree
 
 from gossamer.device.base import Device
@@ -23,6 +24,7 @@ from gossamer.torch.comparison import as_array
 from gossamer.torch.effects import random_numbers_restored
 from gossamer.torch.exported import Exported, exported
 from gossamer.torch.folded import folded, without_bfloat16
+from gossamer.torch.watch import Watch, Weights
 
 Formats = InputFormat | Mapping[str, InputFormat] | None
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -34,6 +36,7 @@ class Captured:
     """A module as a network, with its outputs for an example.
 
     original: the module that the caller gave.
+    weights, watch: its weights, and a watch from before they were read.
     module: the module with folded weights, in float32 where the original is in bfloat16.
     network: the network of the module.
     inputs, outputs: how the module's arguments and outputs hold tensors.
@@ -45,6 +48,8 @@ class Captured:
     """
 
     original: nn.Module
+    weights: Weights
+    watch: Watch
     module: nn.Module
     network: Exported
     inputs: InputForm
@@ -73,7 +78,8 @@ def captured(module: Any, example: Any, formats: Formats, writes: bool = True) -
     writes: whether forward may write its inputs and buffers, so that it runs on copies. The state
     of the random generators is restored in any case.
     """
-    with random_numbers_restored(pytree.tree_leaves(example)):
+    # torch traces in one thread at a time, and Dynamo in other threads takes the same lock
+    with convert_frame.compile_lock, random_numbers_restored(pytree.tree_leaves(example)):
         return _captured(module, example, formats, writes)
 
 
@@ -85,6 +91,8 @@ def _captured(module: Any, example: Any, formats: Formats, writes: bool) -> Capt
         args, kwargs = _arguments(example)
     module = module_of(module)
     check_kind(module)
+    weights = Weights(module)
+    watch = weights.watched()
     ready = folded(module)
     check_module(ready)
     inputs = InputForm(ready.forward, args, kwargs)
@@ -105,7 +113,7 @@ def _captured(module: Any, example: Any, formats: Formats, writes: bool) -> Capt
     ready = without_bfloat16(ready)
     with without_modes(tensors):
         network = exported(ready, inputs, outputs, tensors)
-    return Captured(module, ready, network, inputs, outputs, given, tensors,
+    return Captured(module, weights, watch, ready, network, inputs, outputs, given, tensors,
                     outputs.distinct(eager), formats, bool(asked))
 
 

@@ -12,7 +12,7 @@ from gossamer.plan.new_weights import with_weights
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.torch.captured import Captured, Formats, captured, is_channels_last, place
-from gossamer.torch.checks import check_kind, check_module
+from gossamer.torch.checks import check_module
 from gossamer.torch.comparison import check_outputs, first_difference, in_float64
 from gossamer.torch.exported import Exported
 from gossamer.torch.folded import folded, without_bfloat16
@@ -35,8 +35,8 @@ def optimize(module: Any, example_inputs: Any = None, device: str | Device | Non
     policy = Policy(effort, precision, strict, budget_s=budget, threads=threads)
     make = _PlanMaker(found, where, policy)
     fast = OptimizedModule(make.first(), found.inputs, found.outputs, make.again,
-                           found.original if follow else None, _permuted(found),
-                           found.network.fixed)
+                           (found.original, found.weights, found.watch) if follow else None,
+                           _permuted(found), found.network.fixed)
     compared = "int8" if found.network.is_quantised else (
         "fp16" if found.precision == "fp16" else precision)
     _check(found, fast, where, compared, tolerance)
@@ -60,7 +60,6 @@ class _PlanMaker:
 
     def again(self, old: Plan, module: nn.Module) -> Plan:
         """Returns a plan with the weights of a module, without new measurements."""
-        check_kind(module)
         ready = folded(module)
         check_module(ready)
         ready = without_bfloat16(ready)

@@ -16,7 +16,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.report.report import Report
 from gossamer.torch.call_form import InputForm, OutputForm
 from gossamer.torch.captured import is_channels_last, module_of
-from gossamer.torch.checks import gradient_error
+from gossamer.torch.checks import check_kind, gradient_error
 from gossamer.torch.watch import Watch, Weights
 
 _NHWC = (0, 2, 3, 1)
@@ -39,8 +39,9 @@ class OptimizedModule(nn.Module):
         How the outputs hold tensors.
     replan : callable
         Returns a plan with the weights of a module.
-    followed : torch.nn.Module, optional
-        The module whose changes are followed; None where only `update` takes new weights.
+    followed : tuple of torch.nn.Module, Weights and Watch, optional
+        The module whose changes are followed, its weights, and a watch from before they were read;
+        None where only `update` takes new weights.
     permuted : tuple of bool
         For each input whether its axes are permuted from N, C, H, W to N, H, W, C before the plan
         is called, since the plan cannot distinguish the two orders by the sizes.
@@ -50,17 +51,16 @@ class OptimizedModule(nn.Module):
     """
 
     def __init__(self, plan: Plan, inputs: InputForm, outputs: OutputForm,
-                 replan: Callable[[Plan, nn.Module], Plan], followed: nn.Module | None,
-                 permuted: tuple[bool, ...], fixed: str) -> None:
+                 replan: Callable[[Plan, nn.Module], Plan],
+                 followed: tuple[nn.Module, Weights, Watch] | None, permuted: tuple[bool, ...],
+                 fixed: str) -> None:
         super().__init__()
         self.training = False
         self._plan = plan
         self._inputs = inputs
         self._outputs = outputs
         self._replan = replan
-        self._followed: tuple[weakref.ref[nn.Module], Weights, Watch] | None = None
-        if followed is not None:
-            self._begin_to_follow(followed)
+        self._followed = None if followed is None else self._reference(*followed)
         self._permuted = permuted if any(permuted) else ()
         self._casts = [(example.dtype, torch.channels_last if is_channels_last(example) else None)
                        for example in outputs.examples]
@@ -165,11 +165,13 @@ class OptimizedModule(nn.Module):
             the zeros or values of the old weights, and the new weights have other zeros or values.
         """
         module = module_of(module)
+        check_kind(module)
         with self._lock:
-            plan = self._replan(self._plan, module)
+            weights = Weights(module)
+            watch = weights.watched()  # before the weights are read: they may change meanwhile
+            old, self._plan = self._plan, self._replan(self._plan, module)
             if self._followed is not None:
-                self._begin_to_follow(module)
-            old, self._plan = self._plan, plan
+                self._followed = self._reference(module, weights, watch)
         # the old plan is freed with its last reference, which a call in another thread may hold
         del old
 
@@ -251,16 +253,16 @@ class OptimizedModule(nn.Module):
                 raise gradient_error(name)
         return [tensor.detach() for tensor in tensors]
 
-    def _begin_to_follow(self, module: nn.Module) -> None:
-        """Follow the changes of a module as long as it is alive; its weights end with it."""
+    def _reference(self, module: nn.Module, weights: Weights, watch: Watch,
+                   ) -> tuple[weakref.ref[nn.Module], Weights, Watch]:
+        """Return what follows a module as long as it is alive; its weights end with it."""
         own = weakref.ref(self)
 
         def ended(_: Any) -> None:
             if (fast := own()) is not None:
                 fast._followed = None
 
-        weights = Weights(module)
-        self._followed = weakref.ref(module, ended), weights, Watch(weights.paths, weights.now())
+        return weakref.ref(module, ended), weights, watch
 
     def _follow(self) -> None:
         with self._lock:

@@ -51,6 +51,10 @@ class Weights:
         return list(compress(chain.from_iterable(map(dict.values, self._tables)), self._taken))
 
 
+    def watched(self) -> Watch:
+        return Watch(self.paths, self.now())
+
+
 class Watch:
     """Weights as they were when a plan took them.
 

@@ -165,3 +165,20 @@ def test_a_watch_compares_elements_now_and_then(write):
             write(tensor)
         assert [change() for _ in range(CALLS)][-1] == (
             "numbers were written that torch does not count")
+
+
+def test_weights_that_change_while_they_are_read_are_followed():
+    module = residual()
+    fast = gossamer.optimize(module, images())
+    replan = fast._replan
+
+    def changed_after(plan, weights):
+        new = replan(plan, weights)
+        fast._replan = replan
+        with torch.no_grad():
+            module.head.bias.add_(1)
+        return new
+
+    fast._replan = changed_after
+    fast.update(module)
+    assert same(fast, module, images())
