@@ -93,22 +93,22 @@ def without_writes(module: fx.GraphModule, effects: Effects) -> fx.GraphModule:
     places = {name: place for place, name in enumerate(nodes)}
     for name, same_memory in effects.writes.items():
         node, place = nodes[name], places[name]
+        views = [nodes[each] for each in same_memory[1:] if each not in effects.writes]
+        whole = [nodes[each] for each in same_memory if nodes[each] not in views]
         source = node.args[0] if node.args else None
-        views = set(same_memory[1:]).difference(effects.writes)
-        if (not isinstance(source, fx.Node) or source.name not in {*same_memory} - views
-                or source.op not in ("call_function", "call_method")
-                or any(places[view] < place < max((places[user.name] for user in nodes[view].users),
-                                                  default=0) for view in views)
-                or any({each.name for each in nodes[view].all_input_nodes}.isdisjoint(same_memory)
-                       for view in views)
-                or not effects.views.keys().isdisjoint(same_memory)):
+
+        def is_stale(view: fx.Node, place: int = place, same: Sequence[str] = same_memory) -> bool:
+            last = max((places[user.name] for user in view.users), default=0)
+            return places[view.name] < place < last or not any(
+                each.name in same for each in view.all_input_nodes)
+
+        if (source not in whole or "call_module" in (node.op, whole[0].op)
+                or any(map(is_stale, views)) or not effects.views.keys().isdisjoint(same_memory)):
             raise UnsupportedError(f"{_name(node)} writes in place what other operators may read"
                                    f"{_line(node)}")
         node.op, node.target = "call_function", _returning(node.op, node.target)
-        for each in map(nodes.__getitem__, same_memory):
-            if each.name not in views:
-                each.replace_all_uses_with(
-                    node, lambda user, place=place: places[user.name] > place)
+        for each in whole:
+            each.replace_all_uses_with(node, lambda user, place=place: places[user.name] > place)
     result.recompile()
     return result
 
