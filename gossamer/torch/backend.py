@@ -14,14 +14,24 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo.exc import SkipFrame
+from torch._guards import TracingContext
 
 from gossamer import debug
-from gossamer.errors import GossamerError, GossamerWarning, InputError, first_line, quoted
+from gossamer.errors import (
+    GossamerError,
+    GossamerWarning,
+    InputError,
+    UnsupportedError,
+    first_line,
+    quoted,
+)
 from gossamer.torch.dynamo_graph import TensorGraph, set_weight, tensor_graph
 from gossamer.torch.effects import (
     Effects,
     effects_of,
     random_numbers_restored,
+    users_function,
     without_writes,
 )
 from gossamer.torch.optimize import optimize
@@ -87,6 +97,11 @@ def backend(graph_module: fx.GraphModule, example_inputs: Sequence[Any], *,
     if unknown := sorted(set(chosen) - _OPTIONS):
         raise InputError(f"options: {quoted(unknown[0])} is none of the backend gossamer; its "
                          f"options: least_operators, {', '.join(sorted(_OPTIONS))}")
+    if (name := users_function(graph_module)) and TracingContext.try_get() is not None:
+        # Dynamo has no guard for such functions: it would run this graph for others, too
+        error = UnsupportedError(f"the function {name} may have a state")
+        reports.append(_nothing_taken(operators_of(graph_module), error))
+        raise SkipFrame(str(error))
     if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False)
                                        for value in example_inputs):
         warnings.warn("gossamer computes no gradients, and this graph is left to torch; call the "

@@ -250,14 +250,27 @@ def _foreign(module: fx.GraphModule, node: fx.Node) -> str:
             return f"the operator {target} may have a state"
     elif node.op in ("call_function", "call_module"):
         name = getattr(target, "__name__", "")
-        package = str(getattr(target, "__module__", None) or "torch").partition(".")[0]
         if any(part in name for part in _MODES):
             return f"{name} changes how torch computes"
-        if package not in _MODULES:
+        if _is_users(target):
             return f"the function {name or target} may have a state"
     if _name(node) == "as_strided":
         return "as_strided reads memory by its addresses"
     return ""
+
+
+def _is_users(target: Any) -> bool:
+    package = str(getattr(target, "__module__", None) or "torch").partition(".")[0]
+    return package not in _MODULES
+
+
+def users_function(module: fx.GraphModule) -> str:
+    """Returns the name of the first function in a graph that Dynamo was told not to look into; ""
+    where there is none."""
+    return next((_name(node) for node in module.graph.nodes
+                 if node.op == "call_function" and not isinstance(
+                     node.target, HigherOrderOperator | OpOverload | OpOverloadPacket)
+                 and _is_users(node.target)), "")
 
 
 def _draws(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

@@ -331,6 +331,20 @@ def test_graphs_that_differ_in_a_constant_have_plans_of_their_own():
     assert compiled[0]._plans is compiled[1]._plans is not compiled[2]._plans
 
 
+def told_not_to_look(factor):
+    def op(x):
+        return x * factor
+
+    torch._dynamo.allow_in_graph(op)
+    return lambda x: torch.relu(op(x)) + 1
+
+
+def test_functions_that_dynamo_does_not_look_into_are_not_taken_for_one_another():
+    compiled = [torch.compile(told_not_to_look(factor), backend=backend) for factor in (2.0, 5.0)]
+    assert [called(each, [torch.ones(1)]).item() for each in compiled] == [3, 6]
+    assert "the function op may have a state" in str(reports[0])
+
+
 def test_threads_that_make_the_first_calls_wait_for_one_another():
     module = fx.symbolic_trace(chain(2.0))
     x = torch.ones(2, 3)
