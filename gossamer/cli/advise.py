@@ -27,7 +27,9 @@ from gossamer.plan.report.html import time_text
 def advise_(
     model: ModelArgument,
     device: DeviceOption = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images of an execution.")] = 1,
+    batch: Annotated[int | None, typer.Option(
+        min=1, help="Images of an execution.",
+        show_default="1, or the file's where it does not run at 1")] = None,
     precision: Annotated[str, typer.Option(
         help=f"The least precise arithmetic allowed: {', '.join(PRECISIONS)}.")] = "fp32",
     effort: Annotated[str, typer.Option(
