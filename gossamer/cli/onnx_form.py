@@ -12,7 +12,7 @@ from google.protobuf.message import EncodeError
 from gossamer.cli.arguments import load_graph
 from gossamer.errors import InputError
 from gossamer.model import zoo
-from gossamer.model.load import expected_models
+from gossamer.model.load import expected_models, other_kind
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.model.readers import registry
 
@@ -23,6 +23,8 @@ def onnx_form(model: str, weights: str | None) -> Callable[[], onnx.ModelProto]:
     weights: the file of --weights. Raises InputError where MODEL names no network."""
     reader = registry.reader_of(model)
     if model not in zoo.MODELS and reader is None:
+        if (kind := other_kind(model)) is not None:
+            raise InputError(f"{model}: {kind}")
         raise InputError(f"{model}: expected {expected_models()}; export other networks as ONNX "
                          "first")
     if model in zoo.MODELS or weights is not None or reader is None or reader.read_onnx is None:

@@ -138,9 +138,9 @@ def test_inputs_that_are_no_onnx(tmp_path, target):
     def line(model):
         return fails(2, "prune", model, "--sparsity", "0.5", "-o", target)
 
-    assert ("net.pt: expected an ONNX file (.onnx or .onnx.gz), a Darknet network (.cfg with its "
+    assert ("net.dat: expected an ONNX file (.onnx or .onnx.gz), a Darknet network (.cfg with its "
             "weights .weights), or the name of a network of the zoo (mobilenet_v2, yolov4-tiny, "
-            "yolov2-tiny); export other networks as ONNX first" in line(tmp_path / "net.pt"))
+            "yolov2-tiny); export other networks as ONNX first" in line(tmp_path / "net.dat"))
     assert "No such file" in line(tmp_path / "absent.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"\x08\x07garbage")
     assert "bad.onnx: " in line(tmp_path / "bad.onnx")
