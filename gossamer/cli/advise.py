@@ -12,7 +12,7 @@ from rich.console import Console
 
 from gossamer.advise import Advice, Choice, LayerGroup, advise, chart, cheapest, check_speed_up
 from gossamer.advise.advice import AS_IT_IS, WAYS
-from gossamer.cli.onnx_form import onnx_form
+from gossamer.cli.onnx_form import naming, onnx_form
 from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, WeightsOption
 from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
@@ -59,12 +59,9 @@ def advise_(
         output_files.check_file("--plot", plot, ".png", filter(None, (model, weights)))
     read = onnx_form(model, weights)
     console = Console(stderr=True)
-    with console.status("reading the network") as status:
-        try:
-            advice = advise(read, device=device, batch=batch, precision=precision, effort=effort,
-                            note=status.update)
-        except InputError as error:
-            raise InputError(f"{model}: {error}") from None
+    with console.status("reading the network") as status, naming(model):
+        advice = advise(read, device=device, batch=batch, precision=precision, effort=effort,
+                        note=status.update)
     choice = None if speed_up is None else cheapest(advice, speed_up)
     if plot is not None:
         with replacing(plot) as file:

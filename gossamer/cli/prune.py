@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from gossamer.advise import advise, cheapest, check_speed_up
-from gossamer.cli.onnx_form import onnx_form, serialised
+from gossamer.cli.onnx_form import naming, onnx_form, serialised
 from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, WeightsOption
 from gossamer.cli.report import evaluate_hint
 from gossamer.errors import InputError, ModelError
@@ -152,12 +152,8 @@ def _measured_shares(model: str, read: Callable[[], onnx.ModelProto], speed_up: 
                      precision: str) -> dict[str, float]:
     """Measures the network, and returns the sparsity of each layer that is pruned to reach a
     speed-up. Raises InputError where zeros make no layer faster."""
-    with Console(stderr=True).status("reading the network") as status:
-        try:
-            advice = advise(read, device=device, batch=batch, precision=precision,
-                            note=status.update)
-        except InputError as error:
-            raise InputError(f"{model}: {error}") from None
+    with Console(stderr=True).status("reading the network") as status, naming(model):
+        advice = advise(read, device=device, batch=batch, precision=precision, note=status.update)
     choice = cheapest(advice, speed_up, keep)
     if not choice.sparsities:
         raise InputError(f"--speed-up {speed_up:g}: no layer of {model} is faster with zeros on "

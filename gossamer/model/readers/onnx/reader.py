@@ -20,7 +20,7 @@ from gossamer.model.choose_outputs import chosen
 from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo
 from gossamer.model.input_format import InputFormat
 from gossamer.model.opset.onnx_reference import as_float32
-from gossamer.model.opset.state import MALFORMED
+from gossamer.model.opset.state import MALFORMED, malformed
 from gossamer.model.readers.numbers import warn_of_broken_weights
 from gossamer.model.readers.onnx import metadata
 from gossamer.model.readers.onnx.branches import guard, known_branch
@@ -377,7 +377,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
                     folder.fold_last(graph)
             except UnsupportedError as error:
                 if parts is None:
-                    raise UnsupportedError(f"{error}; {host_library.EXTRA}") from None
+                    raise UnsupportedError(host_library.with_advice(str(error))) from None
                 if not may_leave:
                     raise
                 del graph.nodes[begin:]
@@ -419,7 +419,7 @@ def _convert(node: OnnxNode, converter: IntegerConverter, integers: Integers) ->
     try:
         converter(node, integers)
     except MALFORMED as error:
-        raise node.error(f"is malformed: {quoted(error)}") from error
+        raise node.error(malformed(error)) from error
     node.finish()
     integers.probe.add(node.graph.nodes[begin:])
 
