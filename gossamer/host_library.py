@@ -12,6 +12,12 @@ EXTRA = "pip install 'gossamer[onnxruntime]', so that ONNX Runtime computes it o
 """The advice for a node that gossamer does not compute, where ONNX Runtime is not installed."""
 
 
+def with_advice(text: str) -> str:
+    """Returns an error's message with the advice to install ONNX Runtime, once, where ONNX Runtime
+    is not installed."""
+    return text if EXTRA in text or is_installed() else f"{text}; {EXTRA}"
+
+
 def is_installed() -> bool:
     """Returns whether ONNX Runtime can be imported."""
     return find_spec("onnxruntime") is not None

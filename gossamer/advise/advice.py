@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from gossamer.errors import InputError
+from gossamer.model.batch_axis import default_batch
 from gossamer.model.infer.resolve import check_open_dimensions
 from gossamer.model.load import load
 from gossamer.model.prune import PrunedLayer, prune
@@ -89,15 +90,17 @@ def check_speed_up(value: float) -> str | None:
     return None if 1 < value < 1000 else "expected a number above 1, such as 2"
 
 
-def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None, batch: int = 1,
-           precision: str = "fp32", effort: str = "quick", ways: Sequence[Way] = WAYS,
+def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None,
+           batch: int | None = None, precision: str = "fp32", effort: str = "quick",
+           ways: Sequence[Way] = WAYS,
            note: Callable[[str], None] = lambda text: None) -> Advice:
     """Times a network unchanged, and pruned in each of the ways. The magnitudes of the present
     weights decide which weights become zero; in a network that was not trained, they are random.
 
     model: returns a new copy of the network.
     device, precision, effort: as for `gossamer.compile`.
-    batch: images of an execution.
+    batch: images of an execution; by default 1, or the size for which the file was written where it
+    does not run at 1.
     ways: the ways to prune that are measured.
     note: function that is called before each measurement, with a line of text that says what is
     measured.
@@ -107,6 +110,8 @@ def advise(model: Callable[[], onnx.ModelProto], *, device: str | None = None, b
     """
     graph = load(model())
     check_open_dimensions(graph)
+    if batch is None:
+        batch = default_batch(graph)
     dense = api.compile(graph, device, effort=effort, precision=precision)
     sizes = {layer.name: layer.size for layer in prune(model(), 0.5) if not layer.kept}
     if not sizes:

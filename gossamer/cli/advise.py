@@ -12,7 +12,7 @@ from rich.console import Console
 
 from gossamer.advise import Advice, Choice, LayerGroup, advise, chart, cheapest, check_speed_up
 from gossamer.advise.advice import AS_IT_IS, WAYS
-from gossamer.cli.onnx_form import onnx_form
+from gossamer.cli.onnx_form import naming, onnx_form
 from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, WeightsOption
 from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
@@ -27,7 +27,9 @@ from gossamer.plan.report.html import time_text
 def advise_(
     model: ModelArgument,
     device: DeviceOption = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images of an execution.")] = 1,
+    batch: Annotated[int | None, typer.Option(
+        min=1, help="Images of an execution.",
+        show_default="1, or the file's where it does not run at 1")] = None,
     precision: Annotated[str, typer.Option(
         help=f"The least precise arithmetic allowed: {', '.join(PRECISIONS)}.")] = "fp32",
     effort: Annotated[str, typer.Option(
@@ -57,12 +59,9 @@ def advise_(
         output_files.check_file("--plot", plot, ".png", filter(None, (model, weights)))
     read = onnx_form(model, weights)
     console = Console(stderr=True)
-    with console.status("reading the network") as status:
-        try:
-            advice = advise(read, device=device, batch=batch, precision=precision, effort=effort,
-                            note=status.update)
-        except InputError as error:
-            raise InputError(f"{model}: {error}") from None
+    with console.status("reading the network") as status, naming(model):
+        advice = advise(read, device=device, batch=batch, precision=precision, effort=effort,
+                        note=status.update)
     choice = None if speed_up is None else cheapest(advice, speed_up)
     if plot is not None:
         with replacing(plot) as file:

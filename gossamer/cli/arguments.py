@@ -19,7 +19,7 @@ from gossamer.io.text import shape_text
 from gossamer.model import zoo
 from gossamer.model.graph import as_called
 from gossamer.model.infer.resolve import check_open_dimensions, with_shapes
-from gossamer.model.load import expected_models
+from gossamer.model.load import expected_models, other_kind
 from gossamer.plan.open_plan import OpenPlan
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
@@ -43,7 +43,7 @@ def load_graph(model: str, shapes: list[str] | None, weights: str | None = None,
         raise InputError(f"MODEL: the name is empty; expected {expected_models()}")
     if weights == "":
         raise InputError("--weights: the name is empty; expected a file of weights")
-    if model not in zoo.MODELS and Path(model).is_dir():
+    if model not in zoo.MODELS and Path(model).is_dir() and other_kind(model) is None:
         raise InputError(f"{model}: is a folder, expected {expected_models()}")
     names = [name for text in outputs for name in text.split(",")] if outputs else None
     with warnings.catch_warnings():

@@ -35,6 +35,7 @@ from gossamer.errors import InputError
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
 from gossamer.io.text import share_text
+from gossamer.model.batch_axis import default_batch
 from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import PRECISIONS
 from gossamer.plan.choose.builder import may_be_conversion
@@ -65,8 +66,9 @@ from gossamer.version import PACKAGE_VERSION
 def compile_(
     model: ModelArgument,
     device: DevicesOption = None,
-    batch: Annotated[str, typer.Option(
-        metavar="1,8", help="Batch sizes to plan for.")] = "1",
+    batch: Annotated[str | None, typer.Option(
+        metavar="1,8", help="Batch sizes to plan for.",
+        show_default="1, or the file's where it does not run at 1")] = None,
     effort: Annotated[str, typer.Option(
         help=f"How much is measured: {', '.join(EFFORTS)}.")] = "normal",
     given_precision: Annotated[str | None, typer.Option(
@@ -113,10 +115,11 @@ def compile_(
     """Find the fastest algorithm for every layer of a network, and save the plan."""
     precision = given_precision or "fp32"
     _check_options(effort, precision, sparse_threshold, budget, output, html)
-    sizes = _batches(batch)
+    sizes = [] if batch is None else _batches(batch)
     graph = arguments.load_graph(model, shape, weights, outputs, given_precision)
-    if sizes != [1] and not arguments.has_batch(graph):
+    if sizes not in ([], [1]) and not arguments.has_batch(graph):
         raise InputError(f"--batch {batch}: {model} has no batch; leave --batch out")
+    sizes = sizes or [default_batch(graph)]
     if tolerance is not None and not calibration:
         raise InputError("--tolerance: the error is measured on inputs; give --calibration X.npy")
     explained = explain or []

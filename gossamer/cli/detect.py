@@ -71,7 +71,8 @@ def detect(
         raise InputError(f"--device {device}: detect runs on one device")
     plan = load_plan(model, device, shape, weights, strict)
     if plan is None:
-        plan = gossamer.compile(load_graph(model, shape, weights), device, strict=strict)
+        plan = gossamer.compile(load_graph(model, shape, weights, precision="fp32"), device,
+                                strict=strict)
     try:
         assert not isinstance(plan, PlanGroup)
         detector = Detector(plan, names=class_names, threshold=threshold, nms=nms, resize=resize)

@@ -18,6 +18,7 @@ from gossamer.cli.options import (
 )
 from gossamer.io import terminal
 from gossamer.io.text import human, share_text
+from gossamer.model.batch_axis import default_batch
 from gossamer.model.formats import format_lines
 from gossamer.model.infer.resolve import resolve
 from gossamer.plan.measurement import counted
@@ -28,7 +29,9 @@ from gossamer.plan.report.summary import forms_of_layers, summarise
 
 def inspect(
     model: ModelArgument,
-    batch: Annotated[int, typer.Option(min=0, help="Images at once.")] = 1,
+    batch: Annotated[int | None, typer.Option(
+        min=0, help="Images at once.", show_default="1, or the file's where it does not run at 1",
+        )] = None,
     shape: ShapeOption = None,
     weights: WeightsOption = None,
     outputs: OutputsOption = None,
@@ -37,6 +40,8 @@ def inspect(
     """Show the nodes of a network's file: shapes, parameters, FLOPs and density, and which layers
     can be computed on bits."""
     graph = load_graph(model, shape, weights, outputs)
+    if batch is None:
+        batch = default_batch(graph)
     rows = [asdict(row) for row in summarise(resolve(graph, batch))]
     forms = forms_of_layers(graph, batch)
     for row in rows:

@@ -39,6 +39,10 @@ class PhotoOptions:
     bgr: bool = False
     grey: bool = False
 
+    def __post_init__(self) -> None:
+        if self.bgr and self.grey:
+            raise InputError("--bgr --grey: photos have one order of channels; give one of both")
+
     @property
     def channels(self) -> str | None:
         """The order of the channels that --bgr or --grey asks for."""

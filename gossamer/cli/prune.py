@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from gossamer.advise import advise, cheapest, check_speed_up
-from gossamer.cli.onnx_form import onnx_form, serialised
+from gossamer.cli.onnx_form import naming, onnx_form, serialised
 from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, WeightsOption
 from gossamer.cli.report import evaluate_hint
 from gossamer.errors import InputError, ModelError
@@ -49,7 +49,7 @@ def prune_(
         "--device, as `gossamer advise` measures it.")] = None,
     device: DeviceOption = None,
     batch: Annotated[int | None, typer.Option(
-        min=1, help="Images of an execution, for --speed-up (default: 1).")] = None,
+        min=1, help="Images of an execution, for --speed-up (default: as for advise).")] = None,
     precision: Annotated[str | None, typer.Option(
         help="The least precise arithmetic allowed, for --speed-up (default: fp32).")] = None,
     keep: Annotated[list[str] | None, typer.Option(
@@ -73,7 +73,7 @@ def prune_(
     output_files.check_file("--output", output, ".onnx",
                             filter(None, (model, weights, per_layer)))
     if speed_up is not None:
-        shares = _measured_shares(model, read, speed_up, keep or (), device, batch or 1,
+        shares = _measured_shares(model, read, speed_up, keep or (), device, batch,
                                   precision or "fp32")
     network = read()
     try:
@@ -148,16 +148,12 @@ def _check_speed_up(speed_up: float, sparsity: float | None, per_layer: Path | N
 
 
 def _measured_shares(model: str, read: Callable[[], onnx.ModelProto], speed_up: float,
-                     keep: Sequence[str], device: str | None, batch: int,
+                     keep: Sequence[str], device: str | None, batch: int | None,
                      precision: str) -> dict[str, float]:
     """Measures the network, and returns the sparsity of each layer that is pruned to reach a
     speed-up. Raises InputError where zeros make no layer faster."""
-    with Console(stderr=True).status("reading the network") as status:
-        try:
-            advice = advise(read, device=device, batch=batch, precision=precision,
-                            note=status.update)
-        except InputError as error:
-            raise InputError(f"{model}: {error}") from None
+    with Console(stderr=True).status("reading the network") as status, naming(model):
+        advice = advise(read, device=device, batch=batch, precision=precision, note=status.update)
     choice = cheapest(advice, speed_up, keep)
     if not choice.sparsities:
         raise InputError(f"--speed-up {speed_up:g}: no layer of {model} is faster with zeros on "

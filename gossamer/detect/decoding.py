@@ -54,6 +54,9 @@ def decode(head: DetectionHead, output: np.ndarray, grid: Grid, threshold: float
     head: how the output encodes boxes.
     output: the head's output for the photo.
     """
+    if output.dtype == np.float16:
+        # scores are as precise as the head's numbers
+        output = output.astype(np.float32)
     # boxes with NaN or infinite edges are left out below, so that NumPy's warnings are of no use
     with np.errstate(all="ignore"):
         centres, sizes, objectness, probabilities = _DECODERS[head.kind](head, output, grid,

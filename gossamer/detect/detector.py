@@ -258,6 +258,7 @@ def _plan(model: str | Path | Graph | Plan, device: str | Device | None) -> Plan
         return model
     if not isinstance(model, Graph) and str(model).endswith(SUFFIX):
         return Plan.load(model, device)
-    graph = load(model if isinstance(model, Graph) else str(model))
+    # boxes need no float64, which parts for ONNX Runtime would keep
+    graph = load(model if isinstance(model, Graph) else str(model), precision="fp32")
     check_open_dimensions(graph)
     return compile(graph, device)

@@ -28,6 +28,11 @@ def recognise(graph: Graph) -> tuple[DetectorMetadata, Preprocessing]:
     as further outputs. Raises UnsupportedError for a network that is not recognised, and for
     metadata that do not fit the network.
     """
+    if graph.tail is not None:
+        raise UnsupportedError(f"{graph.file or graph.name}: ONNX Runtime computes its end, so "
+                               "that the shapes of its outputs are not known; export it without "
+                               "its own choice of boxes, or load a float64 one with "
+                               "precision='fp32'")
     static = resolve(graph, graph.fixed_batch or 1)
     shapes = [static.shapes[info.name] for info in graph.outputs]
     size = _input_size(graph)

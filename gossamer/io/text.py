@@ -6,21 +6,24 @@ from collections.abc import Iterable
 
 
 def human(count: float) -> str:
-    """Returns a count in thousands, millions or billions: 3.50 M."""
-    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if abs(count) >= size:
-            return f"{count / size:.3g}{unit}"
+    """Returns a count in thousands, millions or billions, in three digits: 3.5 M."""
+    rounded = float(f"{count:.3g}")
+    for size, unit in ((1e18, " E"), (1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"),
+                       (1e3, " k")):
+        # what is rounded decides: 999,999 is 1 M
+        if abs(rounded) >= size:
+            return f"{rounded / size:g}{unit}"
     return f"{count:g}"
 
 
 def bytes_text(count: int) -> str:
     """Returns a number of bytes in binary units: 13.5 MiB."""
     value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if float(f"{value:.4g}") < 1024:
             return f"{value:.4g} {unit}"
         value /= 1024
-    return f"{value:.4g} TiB"
+    return f"{value:.4g} EiB"
 
 
 def shape_text(shape: Iterable[int | str | None]) -> str:

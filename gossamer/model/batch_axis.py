@@ -1,4 +1,5 @@
-"""Finds out whether a batch may be run in several parts without a change of the results."""
+"""The batch size of a network where none is stated, and whether a batch may be run in several parts
+without a change of the results."""
 
 from __future__ import annotations
 
@@ -11,6 +12,18 @@ _PROBES = (7, 5)
 """Batch sizes at which the shapes of the network are inferred, one after the other. A dimension
 that is 7 at the first and 5 at the second follows the batch; no dimension of a fixed size does
 that."""
+
+
+def default_batch(graph: Graph) -> int:
+    """Returns the batch size where a caller states none: 1, or the batch size for which the file
+    was written where the network does not run at 1."""
+    if graph.fixed_batch is None:
+        return 1
+    try:
+        resolve(graph, 1)
+    except GossamerError:
+        return graph.fixed_batch
+    return 1
 
 
 def mixing_node(graph: Graph, batch: int) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 from gossamer.errors import GossamerWarning, InputError, first_line, quoted
 from gossamer.model.choose_outputs import with_outputs
 from gossamer.model.graph import Graph
-from gossamer.model.readers import registry
+from gossamer.model.readers import other_kinds, registry
 
 
 def load(model: Any, *more_files: str | Path, weights: str | Path | None = None,
@@ -90,9 +90,11 @@ def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | 
         if reader.chooses_outputs:
             return reader.read(*paths, outputs=outputs, narrows=narrows)
         return with_outputs(reader.read(*paths), outputs)
-    if isinstance(model, str) and not Path(model).suffix and "/" not in model:
-        from gossamer.model import zoo
+    from gossamer.model import zoo
 
+    if name not in zoo.MODELS and (kind := other_kind(name)) is not None:
+        raise InputError(f"{name}: {kind}")
+    if isinstance(model, str) and not Path(model).suffix and "/" not in model:
         if files:
             raise InputError(f"{name}: a network of the zoo takes no files; leave out {files[0]}")
         return with_outputs(zoo.build(model), outputs)
@@ -150,6 +152,12 @@ def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
         kind = f"is {reader.kind}, which" if reader is not None and not takes_weights else "it"
         raise InputError(f"{name}: {kind} takes no further file of weights; leave out {weights}")
     return [weights]
+
+
+def other_kind(name: str) -> str | None:
+    """Returns what a file is that no reader takes, and what helps; None where this is not known."""
+    return other_kinds.by_content(Path(name)) or (
+        None if _hint(name) else other_kinds.by_name(Path(name)))
 
 
 def _hint(name: str) -> str:

@@ -14,6 +14,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError, UnsupportedError
 from gossamer.measure import Timing, called, scatter_notice
+from gossamer.model.batch_axis import default_batch
 from gossamer.model.formats import format_lines
 from gossamer.model.graph import Graph, ValueInfo, as_called
 from gossamer.plan.callable_plan import CallablePlan
@@ -127,7 +128,7 @@ class Plan(CallablePlan):
         """Write the plan to a file, which is replaced as a whole or left as it was.
 
         The file holds the optimised network with its weights, and the choices of every batch size
-        that was planned so far (batch 1 where none was planned).
+        that was planned so far (where none was planned, of the batch size of `report`).
 
         Parameters
         ----------
@@ -151,13 +152,13 @@ class Plan(CallablePlan):
         Returns
         -------
         mapping of str to mapping
-            The choices by batch size as JSON values; the choices of batch 1 where none was planned.
+            The choices by batch size as JSON values; of `report`'s size where none was planned.
         """
         with self._lock:
             if self._choices is not None:
                 return self._choices.plain
             if not self._planned:
-                self.program(1)
+                self.program(self._batch_or_last(None))
             return stored({batch: planned.program
                            for batch, planned in self._planned.items()}, self.device)
 
@@ -340,7 +341,8 @@ class Plan(CallablePlan):
         Parameters
         ----------
         batch : int, optional
-            The number of images; by default the last batch size that was computed, else 1.
+            The number of images; by default the last batch size that was computed, else 1, or the
+            size of the file where it does not run at 1.
 
         Returns
         -------
@@ -349,7 +351,7 @@ class Plan(CallablePlan):
             executions; the host's clock measures calls, with NumPy arrays.
         """
         batch = self._batch_or_last(batch)
-        context = self._default_context(batch)
+        context = self._calls.first_context(batch)
         self._end_to_end[batch] = EndToEnd(context.end_to_end())
         self._timings[batch] = context.profile()
         if batch and debug.level() < 2:
@@ -368,7 +370,8 @@ class Plan(CallablePlan):
         Parameters
         ----------
         batch : int, optional
-            The number of images; by default the last batch size that was computed, else 1.
+            The number of images; by default the last batch size that was computed, else 1, or the
+            size of the file where it does not run at 1.
 
         Returns
         -------
@@ -386,7 +389,7 @@ class Plan(CallablePlan):
             if batch not in self._end_to_end:
                 if self.tuner is None:
                     self._end_to_end[batch] = EndToEnd(
-                        self._default_context(batch).end_to_end())
+                        self._calls.first_context(batch).end_to_end())
                 else:
                     from gossamer.plan.choose.plan_times import end_to_end
 
@@ -405,7 +408,8 @@ class Plan(CallablePlan):
         Parameters
         ----------
         batch : int, optional
-            The number of images; by default the last batch size that was computed, else 1.
+            The number of images; by default the last batch size that was computed, else 1, or the
+            size of the file where it does not run at 1.
 
         Returns
         -------
@@ -421,7 +425,7 @@ class Plan(CallablePlan):
                 step.layer.members for step in planned.program.steps):
             # only a profile measures the times of the single layers of a part
             try:
-                self._timings[batch] = self._default_context(batch).profile()
+                self._timings[batch] = self._calls.first_context(batch).profile()
             except InputError as error:
                 # layers may refuse drawn numbers, such as indices that are out of range
                 unprofiled.append(f"the times of single layers are missing: {error}")
@@ -493,8 +497,4 @@ class Plan(CallablePlan):
         }
 
     def _batch_or_last(self, batch: int | None) -> int:
-        return batch if batch is not None else self._calls.last_batch or 1
-
-    def _default_context(self, batch: int) -> Context:
-        self._calls.last_batch = batch
-        return self._calls.contexts.first(batch)
+        return self._calls.last_batch or default_batch(self.graph) if batch is None else batch

@@ -249,7 +249,8 @@ class PlanGroup:
         Parameters
         ----------
         batch : int, optional
-            The number of images; by default the last batch size that was computed, else 1.
+            The number of images; by default the last batch size that was computed, else as for
+            `Plan.report`.
 
         Returns
         -------
@@ -264,7 +265,8 @@ class PlanGroup:
         Parameters
         ----------
         batch : int, optional
-            The number of images; by default the last batch size that was computed, else 1.
+            The number of images; by default the last batch size that was computed, else as for
+            `Plan.report`.
 
         Returns
         -------

@@ -15,7 +15,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import ArrayError, ConvergenceWarning, GossamerError, InputError
 from gossamer.train.data.matrix import check_feature_names
-from gossamer.train.data.samples import Samples, validation_samples
+from gossamer.train.data.samples import Samples, listed, validation_samples
 from gossamer.train.data.scaling import Scaling
 from gossamer.train.data.weights import BALANCED
 from gossamer.train.estimator import shared_with_scikit_learn
@@ -54,8 +54,8 @@ class MLP(Predictor):
         units.
     task : {"classification", "regression"} or None
         What y holds: a label for each sample, or numbers to learn. With None, integers, booleans
-        and strings are labels, and floats are numbers; a warning follows where the floats take
-        only a few values, all whole, and so may be meant as labels.
+        and strings are labels, one a row, and floats are numbers; a warning follows where the
+        floats take only a few values, all whole, and so may be meant as labels.
     class_weight : mapping, "balanced" or None
         Weight of each label, by which the losses of its samples are multiplied (1 where a label is
         left out); "balanced" gives all classes the same total weight. A sample's weight is the
@@ -261,7 +261,7 @@ class MLP(Predictor):
             dense.
         y : array_like, shape (n,) or (n, outputs)
             One integer or string label for each sample to classify, or float targets; targets of
-            a single output may have the shape (n,).
+            a single output may have the shape (n,). A matrix of labels (multilabel) is refused.
         sample_weight : array_like of float, shape (n,), optional
             Weight of each sample, 0 or more, by which its loss is multiplied. The weights are
             divided by their mean first.
@@ -357,7 +357,8 @@ class MLP(Predictor):
         y : array_like, shape (n,) or (n, outputs)
             Labels or targets, as for fit().
         classes : array_like, optional
-            All labels that may occur in later calls; only the first call uses it.
+            All labels that may occur in later calls, for the first call; later calls may repeat
+            them.
         sample_weight : array_like of float, shape (n,), optional
             Weight of each sample, as for fit().
 
@@ -369,7 +370,8 @@ class MLP(Predictor):
         Raises
         ------
         InputError
-            If settings or data are wrong, or y has a label that is not among the classes.
+            If settings or data are wrong, if y has a label that is not among the classes, or if
+            `classes` has other labels than before.
         TrainingError
             If training diverges; the network is then as it was before this epoch.
         OutOfMemoryError
@@ -377,6 +379,10 @@ class MLP(Predictor):
         """
         known_classes = getattr(self, "classes_", None)
         before: TrainState | None = getattr(self, "_state", None)
+        if before is not None and classes is not None and known_classes is not None and (
+                not np.array_equal(np.unique(np.asarray(classes)), known_classes)):
+            raise ArrayError(f"classes has {listed(np.unique(np.asarray(classes)))}, other labels "
+                             f"than before: {listed(known_classes)}; call fit to begin anew")
         if before is None and classes is not None:
             known_classes = np.unique(np.asarray(classes))
             sizes = given_sizes(self)
@@ -389,6 +395,9 @@ class MLP(Predictor):
         if before is not None:
             check_feature_names(x, getattr(self, "feature_names_in_", None), "x")
         data = given_samples(self, x, y, sample_weight, known_classes)
+        if classes is not None and data.classes is None:
+            raise ArrayError("classes: y holds numbers to learn; give labels (y.astype(int)), or "
+                             "leave classes out")
         if before is not None:
             self._check_width(data.x)
             data = replace(data, names=getattr(self, "feature_names_in_", None))

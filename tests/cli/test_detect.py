@@ -234,7 +234,7 @@ def test_convert(tmp_path: Path) -> None:
     assert (tmp_path / "again.onnx").read_bytes() == target.read_bytes()
     (tmp_path / "net.weights").rename(tmp_path / "trained")
     succeeds("convert", tmp_path / "net.cfg", "--weights", tmp_path / "trained", "-o", target)
-    for words, message in ((("net.pt", "-o", target), "net.pt: expected an ONNX file"),
+    for words, message in ((("net.dat", "-o", target), "net.dat: expected an ONNX file"),
                            ((target, "-o", target), "is a file that this command reads"),
                            ((target, "-o", tmp_path / "a.txt"), "expected a name that ends in"),
                            ((tmp_path / "net.cfg", "-o", target), "its weights file is missing")):

@@ -78,23 +78,15 @@ def test_shares_by_layer(network, target, tmp_path, name, text):
 
 
 @pytest.mark.parametrize("name, text, expected", [
-    ("s.csv", "first, 0.5\nsecond\n", "line 2: has 1 cells, expected `layer, sparsity`"),
     ("s.csv", "first, 0.5, 3\n", "line 1: has 3 cells"),
-    ("s.csv", "first, half\n", "line 1: the sparsity of layer 'first' is 'half', expected a"),
     ("s.csv", "\nfirst, 90\n", "line 2: the sparsity of layer 'first' is 90: expected 0 or more "
                                "and less than 1; 90% is 0.9"),
-    ("s.csv", "first, nan\n", "line 1: the sparsity of layer 'first' is nan"),
-    ("s.csv", "first, 0.5\nfirst, 0.6\n", "line 2: layer 'first' is given twice"),
     ("s.csv", 'first, "0.5\n', "line 1: "),
-    ("s.csv", "# nothing\n", "names no layer"), ("s.csv", "", "names no layer"),
+    ("s.csv", "# nothing\n", "names no layer"),
     ("s.json", "{}", "names no layer"),
     ("s.json", '{"first": 0.5,\n}', "line 2: is no JSON"),
-    ("s.json", "[0.5]", "expected an object"),
-    ("s.json", '{"first": 0.5, "first": 0.6}', "layer 'first' is given twice"),
     ("s.json", '{"first": [0.5]}', "the sparsity of layer 'first' is [0.5], expected a number"),
     ("s.json", '{"first": null}', "the sparsity of layer 'first' is None, expected a number"),
-    ("s.json", '{"first": true}', "the sparsity of layer 'first' is True, expected a number"),
-    ("s.json", '{"first": 1}', "the sparsity of layer 'first' is 1: expected"),
     ("s.json", '{"first": 1' + "0" * 400 + "}", "the sparsity of layer 'first' is inf: expected"),
     ("s.json", '{"first": 1' + "0" * 5000 + "}", "the sparsity of layer 'first' is inf: expected"),
     ("s.json", '{"first": ' + "[" * 200_000 + "]" * 200_000 + "}", "expected an object"),
@@ -117,17 +109,7 @@ def test_unknown_layers(network, target, tmp_path):
     assert not target.exists()
 
 
-@pytest.mark.parametrize("value", ["1", "-0.1", "90", "nan"])
-def test_nonsense_shares(network, target, value):
-    line = fails(2, "prune", network, f"--sparsity={value}", "-o", target)
-    assert line.startswith(f"error: --sparsity {value}: expected 0 or more and less than 1")
-    assert not target.exists()
-
-
-def test_nothing_asked(network, target, tmp_path):
-    assert "give --sparsity, --per-layer or both" in fails(2, "prune", network, "-o", target)
-    assert "--scope all: expected one of global, layer" in fails(
-        2, "prune", network, "--sparsity", "0.5", "--scope", "all", "-o", target)
+def test_a_scope_of_nothing(network, target, tmp_path):
     shares = tmp_path / "shares.csv"
     shares.write_text("first, 0.5\n")
     assert "--scope layer: says what --sparsity is of; give that too" in fails(
@@ -138,9 +120,9 @@ def test_inputs_that_are_no_onnx(tmp_path, target):
     def line(model):
         return fails(2, "prune", model, "--sparsity", "0.5", "-o", target)
 
-    assert ("net.pt: expected an ONNX file (.onnx or .onnx.gz), a Darknet network (.cfg with its "
+    assert ("net.dat: expected an ONNX file (.onnx or .onnx.gz), a Darknet network (.cfg with its "
             "weights .weights), or the name of a network of the zoo (mobilenet_v2, yolov4-tiny, "
-            "yolov2-tiny); export other networks as ONNX first" in line(tmp_path / "net.pt"))
+            "yolov2-tiny); export other networks as ONNX first" in line(tmp_path / "net.dat"))
     assert "No such file" in line(tmp_path / "absent.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"\x08\x07garbage")
     assert "bad.onnx: " in line(tmp_path / "bad.onnx")

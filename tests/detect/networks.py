@@ -6,17 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 SIZE = (32, 64)
 CELLS = 4 * 8 + 2 * 4 + 1 * 2
 
 
 def save_detector(path: Path, form: str, *, size: tuple[int, int] = SIZE,
-                  names: dict[int, str] | None = None, cells: int = CELLS) -> np.ndarray:
+                  names: dict[int, str] | None = None, cells: int = CELLS,
+                  dtype: str = "float32") -> np.ndarray:
     """Saves a network whose output does not depend on the photo, and returns that output for one
     photo. form: "yolox", "yolox_decoded" and "yolov6" (cells, 7), "yolov5" (3 * cells, 7), "yolov8"
-    (6, cells)."""
+    (6, cells). dtype: of its input, its numbers and its output."""
     values = np.zeros((3 * cells if form == "yolov5" else cells, 7), np.float32)
     values[:, 2:4] = 1
     values[3, 4:] = 0.9, 0.1, 0.8
@@ -24,8 +25,9 @@ def save_detector(path: Path, form: str, *, size: tuple[int, int] = SIZE,
     values[35, :4] = 0.5, 0.25, 0.7, 0.2
     if form == "yolov8":
         values = np.delete(values, 4, axis=1).T
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     shape = [1, *values.shape]
-    nodes = [helper.make_node("GlobalAveragePool", ["images"], ["mean"]),
+    nodes = [helper.make_node("ReduceMean", ["images"], ["mean"], axes=[2, 3]),
              helper.make_node("ReduceSum", ["mean"], ["sum"], keepdims=0),
              helper.make_node("Sub", ["sum", "sum"], ["nothing"]),
              {"yolox_decoded": helper.make_node("Exp", ["nothing"], ["made"]),
@@ -34,10 +36,10 @@ def save_detector(path: Path, form: str, *, size: tuple[int, int] = SIZE,
              helper.make_node("Sub", ["made", "made"], ["still"]),
              helper.make_node("Add", ["still", "values"], ["output"])]
     graph = helper.make_graph(
-        nodes, form, [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, *size])],
-        [helper.make_tensor_value_info("output", TensorProto.FLOAT, shape)],
-        [numpy_helper.from_array(np.full((), 2, np.float32), "two"),
-         numpy_helper.from_array(values.reshape(shape), "values")])
+        nodes, form, [helper.make_tensor_value_info("images", kind, [1, 3, *size])],
+        [helper.make_tensor_value_info("output", kind, shape)],
+        [numpy_helper.from_array(np.full((), 2, dtype), "two"),
+         numpy_helper.from_array(values.reshape(shape).astype(dtype), "values")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     if names is not None:
         helper.set_model_props(model, {"names": str(names)})

@@ -35,14 +35,15 @@ def close(found: Candidates, expected: list[tuple[float, ...]]) -> bool:
     DetectionHead("region", (0, 1, 2), softmax=True), DetectionHead("region", (0, 1))],
     ids=str)
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.99])
-def test_darknets_heads(head: DetectionHead, threshold: float) -> None:
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_darknets_heads(head: DetectionHead, threshold: float, dtype: str) -> None:
     height, width = 2, 3
     anchors = ANCHORS[list(head.mask)]
     random = np.random.default_rng(0)
     output = random.standard_normal((len(head.mask) * (5 + CLASSES), height, width))
     if head.new_coords:
         output = 1 / (1 + np.exp(-output))
-    output = output.astype(np.float32)
+    output = output.astype(dtype)
     expected = []
     for n, (anchor_width, anchor_height) in enumerate(anchors):
         for row in range(height):

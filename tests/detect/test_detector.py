@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,19 @@ def test_networks_of_other_programs(form: str, tmp_path: Path) -> None:
     colour, grey = ((30, 20, 10), 114) if left == 0 else (np.divide((10, 20, 30), 255), 114 / 255)
     assert x[0, :, 5, left + 3] == pytest.approx(colour)
     assert x[0, :, 5, 60] == pytest.approx(grey)
+
+
+@pytest.mark.filterwarnings("ignore::gossamer.errors.GossamerWarning")
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_networks_of_other_floats(dtype: str, tmp_path: Path) -> None:
+    for form in ("yolox", "yolov5", "yolov8"):
+        boxes = []
+        for each in (dtype, "float32"):
+            save_detector(path := tmp_path / f"{each}.onnx", form, dtype=each)
+            boxes.append(gossamer.Detector(path, "host")(PHOTO))
+        assert len(boxes[0]) == len(boxes[1]) == 2
+        for box, expected in zip(*boxes, strict=True):
+            assert astuple(box)[1:] == pytest.approx(astuple(expected)[1:], rel=2e-3)
 
 
 def test_a_network_that_tells_no_boxes(tmp_path: Path) -> None:

@@ -30,8 +30,9 @@ from tests.model.readers.test_unpickle import BAD_TENSORS, WEIGHT
 Case = tuple[str, str, Callable[[], object]]
 """The words that name the subject of a message, the name of the case, and what is refused."""
 
-FOREIGN = re.compile(r"(is malformed: \w+|is damaged: \w+Error|is damaged:|not readable|is damaged|"
-                     r"cannot be read|damaged zip archive)( ?\(| (?!its? )).*?(?=;|$)")
+FOREIGN = re.compile(r"(is malformed: [^(]*[^( ]|is damaged: \w+Error|is damaged:|"
+                     r"not readable|is damaged|cannot be read|damaged zip archive)"
+                     r"( ?\(| (?!its? )).*?(?=;|$)")
 """Matches what other libraries say in a message, and the words before it."""
 VALUES = re.compile(r"\[[^\]]*\]|\([^)]*\)|'[^']*'|\S*\d\S*")
 

@@ -36,7 +36,7 @@ CASES = {
             "-o out.txt", "-o none/a.npy", "--resume", "--label a", "--size 0", "--size 0x1",
             "--size 1x2x3", "--size 8x12", "--resize 0", "--resize 7", "--resize 16385",
             "--mean 1,2", "--mean nan", "--mean 1,,2", "--std 0", "--std 1,inf,2", "--scale nan",
-            "--grey")], "two.onnx p.png", "open.onnx p.png --size 16385",
+            "--grey", "--bgr --grey")], "two.onnx p.png", "open.onnx p.png --size 16385",
         *[f"n.onnx --input {name}.npy" for name in ("none", "three")], "n.onnx --input notes.txt",
         *[f"rows.onnx --input {name}" for name in (
             "row.npy", "double.npy", "scalar.npy", "z=four.npy", "x0=", "other.npz")],
@@ -68,6 +68,7 @@ CASES = {
             "other", "--case none", "gemm --into doc.md", "--into none.md", "--into notes.txt")]],
     "serve": [
         "n.onnx n.onnx", "x=n.onnx x=d.onnx", "'a b'", "=n.onnx", ".a=n.onnx", "n.onnx --grace inf",
+        "n.onnx --max-body 0",
         *[f"n.onnx --latency {time}" for time in ("0", "-1", "1e3", "1000000", "5m", "ms")]],
     "compile": ["none.onnx", "open.onnx", "rows.onnx --calibration x0=row.npy", *[
         f"n.onnx {more}" for more in (

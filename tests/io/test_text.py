@@ -2,7 +2,19 @@
 
 import pytest
 
-from gossamer.io.text import share_text
+from gossamer.io.text import bytes_text, human, share_text
+
+
+def test_counts_are_rounded_before_their_unit_is_chosen():
+    for text, base, units in ((human, 1e3, ["", "k", "M", "G", "T"]),
+                              (bytes_text, 2**10, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"])):
+        for power in range(len(units) - 1):
+            for count in (base ** (power + 1) * (1 - 1e-6), base ** (power + 1)):
+                if power:
+                    assert text(int(count)) == f"1 {units[power + 1]}"
+        for count in (1, 12, 123, 1234, 56_789, 912_345, 4_567_890, 98_765 * 10**9):
+            number, _, unit = text(count).partition(" ")
+            assert float(number) * base ** units.index(unit) == pytest.approx(count, rel=5e-3)
 
 
 @pytest.mark.parametrize(("share", "text"), [

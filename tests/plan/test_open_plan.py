@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -133,6 +135,23 @@ def test_sizes_that_are_set_make_a_plan_as_ever() -> None:
     assert isinstance(plan, Plan)
     with pytest.raises(InputError, match="has shape 1x3x7x9, expected Nx3x6x5"):
         plan(picture(7, 9))
+
+
+def test_hints_about_open_sizes_are_python_that_works() -> None:
+    for shapes in ([["N", "L"]], [["N", 3, "L"]], [[2, "L"], [3, "L"]]):
+        inputs = {f"x{index}": shape for index, shape in enumerate(shapes)}
+        proto = model([helper.make_node("Relu", [x], [f"y{x}"]) for x in inputs], inputs,
+                      {f"y{x}": len(shape) for x, shape in inputs.items()})
+        given: dict[str, Any] = {}
+        while len(given) < len(inputs):
+            with pytest.raises(InputError, match="leaves dimension") as caught:
+                gossamer.compile(proto, ["host", "host"], shapes=given)
+            (hint,) = re.findall(r"shapes=(\{.*\})\)", str(caught.value))
+            given |= eval(hint, {"SIZE": 5})
+        assert isinstance(gossamer.compile(proto, "host", shapes=given), Plan)
+    for bad in ({"x": 5}, {"x": "5"}, {"x": (3, 5.0, 5)}, (3, 5, 5)):
+        with pytest.raises(InputError, match=r"shapes.*expected .*\(3, 224, 224\)"):
+            gossamer.compile(segmentation(), "host", shapes=cast(Any, bad))
 
 
 def test_what_an_open_plan_cannot_take() -> None:

@@ -193,7 +193,12 @@ def test_partial_fits_keep_their_classes(blobs: Blobs) -> None:
     with pytest.raises(InputError, match="y has 2 different labels, sizes end in 3"):
         mlp.partial_fit(x[y < 2], names[y < 2])
     mlp.partial_fit(x[y < 2], names[y < 2], classes=["oak", "elm", "ash"])
-    mlp.partial_fit(x, names)
+    mlp.partial_fit(x, names, classes=["ash", "elm", "oak", "oak"])
+    for classes in (["ash", "elm"], ["ash", "elm", "oak", "fir"], [0, 1, 2]):
+        with pytest.raises(ValueError, match="other labels than before: 'ash', 'elm', 'oak'"):
+            mlp.partial_fit(x, names, classes=classes)
+    with pytest.raises(ValueError, match="classes: y holds numbers"):
+        MLP().partial_fit(x, x[:, 0], classes=[0, 1])
     assert mlp.classes_.tolist() == ["ash", "elm", "oak"]
     with pytest.raises(InputError, match="label 'fir' in row 0: expected one of 'ash', 'elm'"):
         mlp.partial_fit(x[:1], ["fir"])

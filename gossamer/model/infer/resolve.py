@@ -3,6 +3,7 @@ folded."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -69,12 +70,20 @@ def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
     overrides: shapes of inputs by name, without the batch where the input has a batch. Raises
     InputError for an unknown input or a shape that contradicts the file.
     """
+    if not isinstance(overrides, Mapping):
+        raise InputError(f"shapes is {quoted(overrides)}, expected sizes by the names of inputs, "
+                         "such as {'image': (3, 224, 224)}")
     inputs = {info.name: info for info in graph.inputs}
     for name, sizes in overrides.items():
         if name not in inputs:
             raise InputError(f"{graph.file}: has no input {quoted(name)}; its inputs: "
                              f"{', '.join(inputs)}")
         info = inputs[name]
+        try:
+            sizes = tuple(map(operator.index, sizes))
+        except TypeError:
+            raise InputError(f"shapes: input {quoted(name)} has {quoted(sizes)}, expected its "
+                             "sizes without the batch, such as (3, 224, 224) or (5,)") from None
         batch: tuple[int | None, ...] = (None,) if info.shape[:1] == (None,) else ()
         shape = (*batch, *sizes)
         fits = len(shape) == len(info.shape) and all(
@@ -96,12 +105,14 @@ def check_open_dimensions(graph: Graph) -> None:
     for info in graph.inputs:
         if None in info.shape[1:]:
             index = info.shape.index(None, 1)
+            first = 1 if info.shape[:1] == (None,) else 0
             label = info.labels[index] if index < len(info.labels) else ""
-            sizes = ",".join("SIZE" if size is None else str(size) for size in info.shape[1:])
+            sizes = ["SIZE" if size is None else str(size) for size in info.shape[first:]]
+            text = ", ".join(sizes) if len(sizes) > 1 else f"{sizes[0]},"
             raise InputError(f"{graph.file}: input {quoted(info.name)} leaves dimension {index}"
                              f"{f' ({label})' if label else ''} open; set it with --shape "
-                             f"{info.name}={sizes}, in Python with "
-                             f"compile(..., shapes={{{quoted(info.name)}: ({sizes})}})")
+                             f"{info.name}={','.join(sizes)}, in Python with "
+                             f"compile(..., shapes={{{quoted(info.name)}: ({text})}})")
 
 
 def _text(info: ValueInfo, shape: Sequence[int | None]) -> str:

@@ -10,7 +10,7 @@ from gossamer.errors import quoted
 from gossamer.model.graph import Node
 from gossamer.model.opset.definition import not_evaluated
 from gossamer.model.opset.registry import OPSET, inputs_to_attributes
-from gossamer.model.opset.state import MALFORMED, InferenceState
+from gossamer.model.opset.state import MALFORMED, InferenceState, malformed
 
 _VIEWS = ("expand", "reshape")
 """Ops whose results are views of their first input in NumPy. A view takes no memory."""
@@ -45,7 +45,7 @@ def visit(state: InferenceState, node: Node) -> None:
             state.nodes[emitted:] = [new for new in state.nodes[emitted:]
                                      if not _evaluated(state, node, new)]
     except MALFORMED as error:
-        raise state.error(node, f"is malformed: {error!r}") from error
+        raise state.error(node, malformed(error)) from error
 
 
 def _evaluated(state: InferenceState, node: Node, new: Node) -> bool:

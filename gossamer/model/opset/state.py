@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gossamer import host_library
-from gossamer.errors import ModelError, UnsupportedError
+from gossamer.errors import ModelError, UnsupportedError, first_line
 from gossamer.io.limits import most_value_bytes, raised
 from gossamer.io.text import bytes_text
 from gossamer.model.graph import Graph, Node, names_of, unused_name
@@ -19,6 +19,20 @@ Shape = tuple[int, ...]
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Exceptions that a rule raises where a node has attributes or inputs that no exporter writes."""
+
+_WORDS = {
+    ZeroDivisionError: "it divides by 0", OverflowError: "a number is too large",
+    ArithmeticError: "a number cannot be computed", IndexError: "a list of numbers is too short",
+    LookupError: "an attribute or input is missing or unknown",
+    ValueError: "an attribute or input has an impossible value or shape",
+    Exception: "an attribute or input is missing, or of another type than expected"}
+"""What is odd about a node, by the class of the exception that it causes."""
+
+
+def malformed(error: Exception) -> str:
+    """Returns words of a message about a node that causes one of MALFORMED."""
+    words = next(words for kind, words in _WORDS.items() if isinstance(error, kind))
+    return f"is malformed: {words} ({first_line(error)}); export the model again"
 
 
 class InferenceState:
@@ -63,8 +77,7 @@ class InferenceState:
 
     def unsupported(self, node: Node, text: str) -> UnsupportedError:
         """Returns an error about a node that gossamer does not compute."""
-        extra = "" if host_library.is_installed() else f"; {host_library.EXTRA}"
-        return UnsupportedError(f"{self.error(node, text)}{extra}")
+        return UnsupportedError(host_library.with_advice(str(self.error(node, text))))
 
     def emit(self, node: Node, result: Sequence[int], *, op: str | None = None,
              inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None,

@@ -52,6 +52,9 @@ class Reader:
     """Whether `read` takes the names of the wanted outputs as `outputs` (None for all), so that
     nodes which only other outputs need are not even read."""
     read_onnx: Callable[[Path], onnx.ModelProto] | None = None
+    check: Callable[[Path], object] | None = None
+    """Checks the first file alone, and raises the errors of `read`: a file that is wrong is named
+    before another one is asked for."""
 
     @property
     def description(self) -> str:
@@ -72,6 +75,8 @@ class Reader:
         for index, file in enumerate(self.further[len(further):], len(further)):
             beside = path.with_name(stem(path) + file.suffix)
             if not beside.is_file() and path.exists():
+                if self.check is not None:
+                    self.check(path)
                 before = "..., " if index else ""
                 option = (f"--weights FILE{file.suffix}, or in Python "
                           if file.content == "weights" and len(self.further) == 1 else "")
@@ -101,10 +106,17 @@ def _darknet_graph(cfg: Path, weights: Path) -> Graph:
     return load_darknet(cfg, weights)
 
 
+def _check_darknet(cfg: Path) -> None:
+    from gossamer.model.readers.darknet.cfg import read_sections
+
+    read_sections(cfg)
+
+
 READERS: tuple[Reader, ...] = (
     Reader("an ONNX file", (".onnx", ".onnx.gz"), _onnx_graph, chooses_outputs=True,
            read_onnx=_onnx_model),
-    Reader("a Darknet network", (".cfg",), _darknet_graph, (FurtherFile("weights", ".weights"),)),
+    Reader("a Darknet network", (".cfg",), _darknet_graph, (FurtherFile("weights", ".weights"),),
+           check=_check_darknet),
 )
 """All kinds of model files. Where suffixes of several kinds fit a name, the longest suffix
 counts."""

@@ -40,7 +40,7 @@ class Calls:
 
     make_context: makes a context from a batch size and the stream on which the context works.
     program: returns the program of a batch size.
-    last_batch: the batch size of the last call; None before the first call.
+    last_batch: the batch size of the last call that was computed; None before it.
     """
 
     def __init__(self, graph: Graph, device: Device, make_context: Callable[[int, Any], Context],
@@ -103,7 +103,7 @@ class Calls:
               stream: Any) -> BoundCall:
         """Returns a bound call; see `Plan.bind`."""
         self.check_usable()
-        return bind(self._graph, self._device, self._first_context,
+        return bind(self._graph, self._device, self.first_context,
                     self._in_order(inputs, named), out, stream)
 
     def page_locked(self, batch: int) -> tuple[np.ndarray, ...]:
@@ -126,6 +126,12 @@ class Calls:
                              "it before plan.close() or the end of its with block")
         self._device.check_usable()
 
+    def first_context(self, batch: int) -> Context:
+        """Returns the first context of a batch size, which is the last one from now on."""
+        context = self.contexts.first(batch)
+        self.last_batch = batch
+        return context
+
     def close(self) -> None:
         """Forgets all contexts, whose memory is freed, and refuses further calls."""
         self._is_closed = True
@@ -141,19 +147,16 @@ class Calls:
     def _are_on_device(self, inputs: Sequence[Any]) -> bool:
         return bool(inputs) and is_foreign(inputs[0]) and self._device.holds(inputs[0])
 
-    def _first_context(self, batch: int) -> Context:
-        self.last_batch = batch
-        return self.contexts.first(batch)
-
     def _staged(self, inputs: tuple[Any, ...]) -> tuple[np.ndarray, ...] | None:
         """Returns the outputs for NumPy arrays of known shapes and dtypes, computed by the graph
         that was captured for such calls; None where no graph was captured."""
         batch = self._batches.get(_form_on_host(inputs))
         if batch is None or debug.logger.isEnabledFor(logging.DEBUG):
             return None
-        self.last_batch = batch
         with self.contexts.taken(batch) as context:
-            return context.run_staged(inputs)
+            outputs = context.run_staged(inputs)
+        self.last_batch = batch
+        return outputs
 
     def _on_host(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         arrays = [on_host(array) if is_foreign(array) else array for array in inputs]
@@ -169,9 +172,9 @@ class Calls:
                     self._batches.clear()
                 self._batches[form] = batch
         if not named:
-            self.last_batch = batch
             with self.contexts.taken(batch) as context:
                 named = context.run_checked(by_name(self._graph, arrays))
+            self.last_batch = batch
         results = tuple(named[info.name] for info in self._graph.outputs)
         if inputs and is_foreign(inputs[0]):
             return tuple(like_on_host(inputs[0], array) for array in results)
@@ -203,12 +206,12 @@ class Calls:
                     if program is None else program.specs[program.outputs[info.name]])
             results.append(device.empty_array(spec, f"output {info.name!r}", stream))
         if program is not None:
-            self.last_batch = batch
             context = self.contexts.on_stream(batch, stream)
             context.run_on_device(
                 {info.name: array.buffer for info, array in zip(graph.inputs, arrays, strict=True)},
                 {info.name: array.buffer
                  for info, array in zip(graph.outputs, results, strict=True)}, stream)
+            self.last_batch = batch
             is_as_given = all(map(operator.is_, taken, inputs))
             if (isinstance(form, tuple) and form not in self.contexts.known and is_as_given
                     and debug.level() < 2):

@@ -93,6 +93,10 @@ def checked(path: Path) -> Iterator[None]:
     """Turns the errors that a damaged file causes into an InputError that names the file."""
     try:
         yield
+    except InputError as error:
+        if str(path) in str(error):
+            raise
+        raise InputError(f"{path}: {error}; {again(path)}") from error
     except _BAD as error:
         raise InputError(f"{path}: is corrupt or cut short ({type(error).__name__}: {error}); "
                          f"{again(path)}") from error

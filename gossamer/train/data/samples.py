@@ -171,6 +171,11 @@ def _are_labels(y: np.ndarray, outputs: int | None, task: str | None, what: str)
         if are_texts:
             raise ArrayError(f"{what}y holds texts: expected numbers, for the task is regression")
         return False
+    if y.dtype.kind in "biu" and y.ndim == 2 and y.shape[1] > 1 and np.isin(y, (0, 1)).all() and (
+            task is not None or outputs is None or (y.sum(axis=1) != 1).any()):
+        raise ArrayError(f"{what}y has shape {y.shape} and marks labels by 1: several labels a row "
+                         "(multilabel) are not learnt; give one label a row (y.argmax(axis=1) "
+                         "where each has one), or y.astype(float) to learn numbers")
     if task == "classification":
         if y.dtype.kind == "f" and (y.ndim == 1 or y.shape[1:] == (1,)):
             # NaN and infinite numbers are no labels either

@@ -15,13 +15,14 @@ from onnx import helper
 import gossamer
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import UnsupportedError
+from gossamer.errors import ModelError, UnsupportedError
 from gossamer.measure import Timing
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.outcomes import DENSE_ONLY, EndToEnd, Planned
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.report import Report, make_report
 from gossamer.plan.store.tuning_cache import file_name, tuning_folder
+from tests.cli.command_line import succeeds
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 
@@ -244,9 +245,28 @@ def test_a_report_tells_of_scattered_times_in_its_own_profile(
     assert not told(plan.profile(2))
 
 
-def test_profile_is_of_the_last_batch(plan: Plan) -> None:
-    plan(images(3))
-    assert plan.profile().batch == 3
+@pytest.mark.parametrize(("axis", "batch"), [(0, 4), (1, 1)])
+def test_a_file_of_one_batch_size_is_reported_at_a_size_at_which_it_runs(
+    axis: int, batch: int, compiled_device: Device, tmp_path: Path
+) -> None:
+    proto = model([helper.make_node("ReduceMean", ["x"], ["y"], axes=[axis])], {"x": [4, 3]},
+                  {"y": 2})
+    path = save(proto, tmp_path)
+    for use in (Plan.report, Plan.profile):
+        assert use(compiled(proto, compiled_device, tmp_path)).batch == batch
+    plan = compiled(proto, compiled_device, tmp_path)
+    assert list(plan.choices()) == [str(batch)]
+    plan.save(tmp_path / "saved.plan")
+    assert Plan.load(tmp_path / "saved.plan", compiled_device).report().batch == batch
+    for verb in (("inspect",), ("compile", "--device", "host", "--effort", "quick")):
+        assert f"batch {batch}" in succeeds(*verb, path).stdout
+    x = np.ones((4, 3), np.float32)
+    plan(x)
+    for rows in (1, 8) if axis == 0 else ():
+        for refused in (plan, plan.bind):
+            with pytest.raises(ModelError, match="run it at batch 4"):
+                refused(np.resize(x, (rows, 3)))
+    assert plan.report().batch == plan.profile().batch == 4
 
 
 @pytest.mark.parametrize("op", ["conv2d", "pool", "copy"])

@@ -452,6 +452,17 @@ def test_notes_that_are_no_texts_are_refused(file: Path, key: str, value: object
         Plan.load(file)
 
 
+@pytest.mark.parametrize("given", [{"dtype": "int7"}, {"layout": "NCWH"}, {"scale": 0}])
+def test_input_formats_that_are_none_are_refused_with_the_file(file: Path, given: Any) -> None:
+    def change(graph: Any) -> Any:
+        graph["inputs"][0]["given"] = given
+        return graph
+
+    rewrite(file, "graph.json", change)
+    with pytest.raises(InputError, match=f"{file}.*compile the network again"):
+        Plan.load(file)
+
+
 def _maimed(value: Any, rng: random.Random) -> Any:
     """Returns the value with one item in it removed or replaced."""
     if isinstance(value, (dict, list)) and value:

@@ -87,6 +87,17 @@ def test_what_is_a_label(y: Any, task: str | None, targets: list[list[float]] | 
     assert targets is None or data.targets.tolist() == targets
 
 
+def test_indicators_of_several_labels_are_refused() -> None:
+    both, one = np.tile([[1, 1, 0], [0, 1, 1]], (3, 1)), np.eye(3)[Y]
+    for dtype in (int, bool, np.uint8):
+        for y, sizes in ((both, ()), (both, (2, 3)), (one, ())):
+            for task in (None, "classification"):
+                with pytest.raises(ValueError, match="multilabel"):
+                    samples(X, y.astype(dtype), sizes, task=task)
+        assert samples(X, both.astype(dtype), (), task="regression").labels is None
+    assert samples(X, both.astype(float), ()).labels is None
+
+
 def test_weights_stay_with_their_rows() -> None:
     data = samples(X, Y, (), sample_weight=[1, 2, 3, 3, 2, 1])
     some = data.rows(np.array([4, 0]))

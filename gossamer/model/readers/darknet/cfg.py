@@ -12,6 +12,7 @@ from pathlib import Path
 from gossamer.errors import ModelError, UnsupportedError
 from gossamer.io.packed import whole
 from gossamer.model.readers.darknet.keys import COMMON, KEYS, NOT_COMPUTED, SHORT_NAMES
+from gossamer.model.readers.other_kinds import by_content
 
 _LARGEST = 2**31 - 1
 """The largest whole number that Darknet reads."""
@@ -125,6 +126,8 @@ def read_sections(path: Path) -> list[Section]:
     """Returns the sections of a .cfg file in order, [net] first. Raises InputError where the file
     cannot be read, and ModelError for a line that is no part of a .cfg file."""
     data = whole(path)
+    if (kind := by_content(data)) is not None:
+        raise ModelError(f"{path}: {kind}")
     if b"\0" in data:
         raise ModelError(f"{path}: is no text, expected sections like [net]")
     sections: list[Section] = []

@@ -13,6 +13,7 @@ import numpy as np
 from gossamer.errors import ModelError
 from gossamer.io.packed import whole
 from gossamer.model.readers.darknet.cfg import Section
+from gossamer.model.readers.other_kinds import by_content
 
 _LARGEST = 2**40
 """The most numbers that a layer may ask for: more than any real file has."""
@@ -40,6 +41,8 @@ class WeightsFile:
         """Reads a file. Raises InputError where the file cannot be read, and ModelError where it is
         too short for a header, ends within a number, or is text."""
         data = whole(path)
+        if (kind := by_content(data)) is not None:
+            raise ModelError(f"{path}: {kind}")
         if data and set(data[:_HEADER_START]) <= set(string.printable.encode()):
             raise ModelError(f"{path}: is text, not a .weights file; was a pointer (Git LFS) or a "
                              "web page downloaded in its place?")

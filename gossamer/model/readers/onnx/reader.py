@@ -20,7 +20,7 @@ from gossamer.model.choose_outputs import chosen
 from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo
 from gossamer.model.input_format import InputFormat
 from gossamer.model.opset.onnx_reference import as_float32
-from gossamer.model.opset.state import MALFORMED
+from gossamer.model.opset.state import MALFORMED, malformed
 from gossamer.model.readers.numbers import warn_of_broken_weights
 from gossamer.model.readers.onnx import metadata
 from gossamer.model.readers.onnx.branches import guard, known_branch
@@ -33,6 +33,7 @@ from gossamer.model.readers.onnx.constants import (
 )
 from gossamer.model.readers.onnx.einsum import EINSUM
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES, Converter
+from gossamer.model.readers.onnx.expansion import check_expansion
 from gossamer.model.readers.onnx.file_types import FileTypes, has_float64, type_text
 from gossamer.model.readers.onnx.indexing import INDEXING
 from gossamer.model.readers.onnx.integers import Integers
@@ -47,6 +48,7 @@ from gossamer.model.readers.onnx.probe import Probe
 from gossamer.model.readers.onnx.qonnx import CONVERTERS as QONNX
 from gossamer.model.readers.onnx.quantised import QUANTISED
 from gossamer.model.readers.onnx.quantised_products import IntegerConverter
+from gossamer.model.readers.other_kinds import by_content
 
 OLDEST_OPSET = 7
 """The oldest opset whose operators are all read. In files with an older opset, only the operators
@@ -96,10 +98,11 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
         proto = _in_memory(_parsed(unpacked(model, file, ModelError), file), file)
     elif isinstance(model, onnx.ModelProto):
         file, name = "ONNX model", "network"
-        proto = _in_memory(model, file)
+        proto = _in_memory(_checked(model, file), file)
     else:
         raise InputError(f"cannot load a {type(model).__name__}: expected an onnx.ModelProto")
     opset = _opset(proto, file)
+    check_expansion(proto, file)
     try:
         proto = with_dense_constants(proto, file)
     except ValueError as error:
@@ -136,7 +139,7 @@ def read_model(path: Path) -> onnx.ModelProto:
         raise InputError(f"cannot read {path}: {reason}")
     with opened(path, ModelError) as file:
         data = file.read()
-    model = _checked(_parsed(data, str(path)), str(path))
+    model = _parsed(data, str(path))
     try:
         load_external_data(model, path)
     except InputError:
@@ -152,9 +155,15 @@ _EXPECTED = "expected an ONNX model; is it truncated, or another kind of file?"
 
 
 def _parsed(data: bytes, file: str) -> onnx.ModelProto:
+    """Returns the model that bytes hold. Raises ModelError where they hold none, or another kind of
+    file."""
     try:
-        return onnx.load_model_from_string(data)
-    except DecodeError as error:
+        return _checked(onnx.load_model_from_string(data), file)
+    except (DecodeError, ModelError) as error:
+        if (kind := by_content(data)) is not None:
+            raise ModelError(f"{file}: {kind}") from None
+        if isinstance(error, ModelError):
+            raise
         raise ModelError(f"{file}: not readable ({first_line(error)}); {_EXPECTED}") from None
 
 
@@ -169,9 +178,8 @@ def _checked(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
 
 
 def _in_memory(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
-    """Returns a model that came without a path. Raises the errors of _checked(), and InputError
-    where data lie in another file, whose folder is not known."""
-    _checked(model, file)
+    """Returns a model that came without a path. Raises InputError where data lie in
+    another file, whose folder is not known."""
     if (location := external_file(model)) is not None:
         raise InputError(f"{file}: its weights lie in another file, {quoted(location)}; give the "
                          "path of the model, or read it with onnx.load, which loads them")
@@ -369,7 +377,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
                     folder.fold_last(graph)
             except UnsupportedError as error:
                 if parts is None:
-                    raise UnsupportedError(f"{error}; {host_library.EXTRA}") from None
+                    raise UnsupportedError(host_library.with_advice(str(error))) from None
                 if not may_leave:
                     raise
                 del graph.nodes[begin:]
@@ -411,7 +419,7 @@ def _convert(node: OnnxNode, converter: IntegerConverter, integers: Integers) ->
     try:
         converter(node, integers)
     except MALFORMED as error:
-        raise node.error(f"is malformed: {quoted(error)}") from error
+        raise node.error(malformed(error)) from error
     node.finish()
     integers.probe.add(node.graph.nodes[begin:])
 
