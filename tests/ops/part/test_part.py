@@ -119,6 +119,15 @@ def test_gathering_takes_constants_and_indices_in_range() -> None:
     assert check(problem, HOST, inputs=[indices])
 
 
+@pytest.mark.parametrize("rule", [("asymmetric", "floor"), ("half_pixel", "round_prefer_ceil"),
+                                  ("pytorch_nearest", "floor")])
+def test_onnx_runtime_takes_the_elements_of_exact_arithmetic(rule: tuple[str, str]) -> None:
+    for size, other in itertools.product((20, 25, 28, 49), range(1, 33)):
+        problem = ResizeProblem(default_spec((1, 1, size, other)), (other, size),
+                                (other / size, size / other), "nearest", *rule)
+        check(alone(problem), HOST, taken=lambda variants: variants[:1])
+
+
 def test_most_ops_are_taken() -> None:
     taken = {op for op, problems in PROBLEMS.items() if any(map(is_taken, problems))}
     assert taken == {"pool", "reduce", "softmax", "resize", "pad", "copy", "concat", "gather",
