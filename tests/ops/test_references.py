@@ -21,7 +21,6 @@ from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
-from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.ops.top_k.problem import TopKProblem
 from gossamer.tensor import default_spec
@@ -130,14 +129,6 @@ def test_top_k(dtype: str, largest: bool) -> None:
                                       largest=int(largest))
         _agrees(problem, [values, places], inputs)
         _agrees(replace(problem, places_only=True), [places], inputs)
-
-
-def test_resize_by_scales() -> None:
-    scales = (1.7, 0.6)
-    problem = ResizeProblem(default_spec((1, 2, 5, 7)), (8, 4), scales, "linear", "half_pixel")
-    expected = _onnxruntime("Resize", [*random_inputs(problem), None,
-                                       np.array((1, 1, *scales), np.float32)], mode="linear")
-    _agrees(problem, expected)
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])

@@ -75,35 +75,32 @@ def test_a_dense_network_is_one_part() -> None:
 
 
 def test_rewrites_at_which_the_library_fails_are_left_out() -> None:
-    x, kinds = np.random.default_rng(0).standard_normal((1, 4, 8)), (
-        onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
-    half, norm = x.astype(np.float16), model(
-        [helper.make_node("LayerNormalization", ["x", "a", "b"], ["y"])],
-        {"x": (1, 4, 8), "a": [8], "b": [8]}, {"y": 3}, types=dict.fromkeys("xaby", kinds[0]))
+    x = np.random.default_rng(0).standard_normal((3, 8))
+    norm = model([helper.make_node("LayerNormalization", ["x", "a", "b"], ["y"])],
+                 {"x": (3, 8), "a": [8], "b": [8]}, {"y": 2},
+                 types=dict.fromkeys("xaby", onnx.TensorProto.FLOAT16))
     clip = model([helper.make_node("Relu", ["x"], ["r"]),
                   helper.make_node("Clip", ["r", "low", "high"], ["y"])],
-                 {"x": (1, 4, 8)}, {"y": 3}, {"low": np.float64(-1), "high": np.float64(0.5)},
-                 types=dict.fromkeys("xy", kinds[1]))
+                 {"x": (3, 8)}, {"y": 2}, {"low": np.float64(-1), "high": np.float64(0.5)},
+                 types=dict.fromkeys("xy", onnx.TensorProto.DOUBLE))
     np.testing.assert_array_equal(gossamer.compile(clip, "host")(x), np.clip(x, 0, 0.5))
-    centred = half - half.mean(2, dtype=np.float64, keepdims=True)
-    np.testing.assert_allclose(
-        gossamer.compile(norm, "host")(half, np.ones(8, np.float16), np.zeros(8, np.float16)),
-        centred / np.sqrt((centred**2).mean(2, keepdims=True) + 1e-5), rtol=2e-3, atol=2e-3)
+    x = (x - x.mean(1)[:, None]).astype(np.float16)
+    np.testing.assert_allclose(gossamer.compile(norm, "host")(x, *np.float16([[1] * 8, [0] * 8])),
+                               x / x.std(1)[:, None], rtol=5e-3, atol=5e-3)
 
 
 def test_what_the_library_refuses_is_computed_by_own_layers(
         monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(content: bytes, *arguments: Any, **more: Any) -> session.Session:
-        if any(node.op_type == "MaxPool" for node in onnx.load_from_string(content).graph.node):
+        if b"MaxPool" in content:
             raise UnsupportedError("is refused")
         return session.Session(content, *arguments, **more)
 
-    _refusal.cache_clear()
+    monkeypatch.setattr("gossamer.ops.part.host._refusal", _refusal.__wrapped__)
     monkeypatch.setattr("gossamer.ops.part.host.Session", refused)
     plan = gossamer.compile(small(), "host")
     assert_close(plan(images(2)), own(small())(images(2)))
     assert dict(steps(plan))["pool"] != "onnxruntime"
-    _refusal.cache_clear()
 
 
 def test_images_in_bfloat16_are_no_integers() -> None:

@@ -289,7 +289,7 @@ def _resize(writer: ModelWriter, problem: ResizeProblem, inputs: Sequence[str],
             coordinates = "half_pixel"
     # ONNX Runtime rounds the product to float32, and may make an output of another size
     elif coordinates not in _COORDINATES or size != tuple(
-            np.floor(np.float32(shape[2:]) * np.float32(problem.scales))):
+            np.floor(np.array(shape[2:], np.float32) * np.array(problem.scales, np.float32))):
         raise UnsupportedError(f"a resize by {problem.scales}: has no ONNX form")
     else:
         by_size = ["", writer.constant((1, 1, *problem.scales), "float32")]
