@@ -73,6 +73,18 @@ def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     return (x.astype(np.float64) * y + z).astype(x.dtype)
 
 
+def _to_float16(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float32).astype(np.float16).astype(x.dtype)
+
+
+def _to_bfloat16(x: np.ndarray) -> np.ndarray:
+    single = np.asarray(x, np.float32)
+    bits = single.view(np.uint32).astype(np.uint64)
+    # the upper 16 bits of a float32, rounded to nearest, ties to even
+    rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    return np.where(np.isnan(single), single, rounded).astype(x.dtype)
+
+
 FUNCTIONS: dict[str, Function] = {
     "add": Function(2, np.add, "({0} + {1})"),
     "sub": Function(2, np.subtract, "({0} - {1})"),
@@ -105,6 +117,8 @@ FUNCTIONS: dict[str, Function] = {
     "erf": Function(1, _erf, "erf({0})", 6),
     "floor": Function(1, np.floor, "floor({0})"),
     "round": Function(1, np.rint, "rint({0})"),
+    "to_float16": Function(1, _to_float16, "ROUNDED_TO_HALF({0})"),
+    "to_bfloat16": Function(1, _to_bfloat16, "ROUNDED_TO_BFLOAT16({0})"),
     "sigmoid": Function(1, _sigmoid, "SIGMOID({0})", 6),
     "sign": Function(1, np.sign, "(({0} > ZERO) ? ONE : (({0} < ZERO) ? -ONE : {0}))"),
     "relu": Function(1, lambda x: np.maximum(x, 0), "MAXIMUM({0}, ZERO)"),
@@ -126,7 +140,7 @@ FUNCTIONS: dict[str, Function] = {
 
 
 DISCONTINUOUS = frozenset({"sign", "less", "less_equal", "greater", "greater_equal", "equal", "and",
-                           "or", "not", "floor", "fmod", "round"})
+                           "or", "not", "floor", "fmod", "round", "to_float16", "to_bfloat16"})
 """Functions whose result jumps where an argument is rounded to the other side of a limit."""
 
 

@@ -28,7 +28,8 @@ SCALAR: dict[str, Callable[..., float]] = {
     "relu": lambda a: max(a, 0), "prelu": lambda a, slope: a * slope if a < 0 else a}
 OF_FLOATS: dict[str, Callable[..., float]] = {
     "fma": lambda a, b, c: a * b + c, "fmod": lambda a, b: math.fmod(a, b) if b else math.nan,
-    "floor": math.floor, "round": round, "sigmoid": lambda a: 1 / (1 + math.exp(-a)),
+    "floor": math.floor, "round": round, "to_float16": np.float16, "to_bfloat16": float,
+    "sigmoid": lambda a: 1 / (1 + math.exp(-a)),
     "clip": lambda a: min(max(a, -1.5), 4.0), "leaky_relu": lambda a: a * 0.25 if a < 0 else a,
     "hard_sigmoid": lambda a: min(max(a * 0.2 + 0.5, 0), 1), "constant": lambda: 0.75}
 

@@ -15,7 +15,6 @@ from torch import nn
 from gossamer.accuracy import normalised_error
 from gossamer.device.base import Device
 from gossamer.errors import GossamerError, UnsupportedError, quoted
-from gossamer.model.load import load
 from gossamer.plan.plan import Plan
 from gossamer.torch.exported import Exported
 from gossamer.torch.quantised import QuantisedInFloat64
@@ -78,7 +77,7 @@ def first_difference(network: Exported, tensors: Sequence[Any], device: Device,
     model.graph.output.extend(values[node.name] for node in nodes)
     recorder = _Recorder(network.program.module())
     try:
-        plan = Plan(load(model), device)
+        plan = Plan(network.graph(model), device)
         with torch.no_grad():
             recorder.run(*tensors)
             results = plan(*tensors)

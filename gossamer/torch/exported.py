@@ -7,7 +7,7 @@ import io
 import re
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
@@ -23,6 +23,7 @@ from gossamer.model.graph import Graph
 from gossamer.model.load import load
 from gossamer.torch.call_form import InputForm, OutputForm
 from gossamer.torch.decompositions import decomposed
+from gossamer.torch.interpolation import Sizes, interpolations, mark
 from gossamer.torch.library import exports_programs, version
 from gossamer.torch.plain_nodes import make_plain, set_names
 from gossamer.torch.quantised import WithPlainQuantisation
@@ -58,18 +59,20 @@ class Exported:
     model: the ONNX model.
     program: the module's program of torch.export.
     fixed: why only the batch size of the example can be computed; "" where the batch size is free.
+    interpolations: those of the module.
     """
 
     model: onnx.ModelProto
     program: Any
     fixed: str
+    interpolations: Mapping[str, Sizes]
 
-    def graph(self) -> Graph:
-        """Returns the network as gossamer reads it."""
+    def graph(self, model: onnx.ModelProto | None = None) -> Graph:
+        """Returns the network, or a model of its nodes, as gossamer reads it."""
         with warnings.catch_warnings():
             # the user has no ONNX file, so that warnings about its content would be of no use
             warnings.simplefilter("ignore")
-            return load(self.model)
+            return mark(load(model or self.model), self.interpolations)
 
     @property
     def is_quantised(self) -> bool:
@@ -169,7 +172,7 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
                                f"{_cause(error)}") from error
     _check_written(program, inputs.names)
     model.graph.name = type(module).__name__
-    return Exported(model, program, fixed)
+    return Exported(model, program, fixed, interpolations(model, program))
 
 
 def _is_quantised(program: Any) -> bool:

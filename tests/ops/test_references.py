@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +21,6 @@ from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
-from gossamer.ops.resize.problem import COORDINATES, NEAREST_MODES, ResizeProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.ops.top_k.problem import TopKProblem
 from gossamer.tensor import default_spec
@@ -131,30 +129,6 @@ def test_top_k(dtype: str, largest: bool) -> None:
                                       largest=int(largest))
         _agrees(problem, [values, places], inputs)
         _agrees(replace(problem, places_only=True), [places], inputs)
-
-
-@pytest.mark.parametrize("mode", ["nearest", "linear"])
-@pytest.mark.parametrize("coordinates", COORDINATES)
-def test_resize(mode: str, coordinates: str) -> None:
-    source = (4, 6)
-    for size, nearest_mode in itertools.product(
-            [(8, 12), (2, 3), (7, 11), (1, 1), (4, 9)],
-            NEAREST_MODES if mode == "nearest" else NEAREST_MODES[:1]):
-        scales = (size[0] / source[0], size[1] / source[1])
-        problem = ResizeProblem(default_spec((2, 3, *source)), size, scales, mode, coordinates,
-                                nearest_mode)
-        expected = _onnxruntime(
-            "Resize", [*random_inputs(problem), None, None, np.array((2, 3, *size))], mode=mode,
-            coordinate_transformation_mode=coordinates, nearest_mode=nearest_mode)
-        _agrees(problem, expected)
-
-
-def test_resize_by_scales() -> None:
-    scales = (1.7, 0.6)
-    problem = ResizeProblem(default_spec((1, 2, 5, 7)), (8, 4), scales, "linear", "half_pixel")
-    expected = _onnxruntime("Resize", [*random_inputs(problem), None,
-                                       np.array((1, 1, *scales), np.float32)], mode="linear")
-    _agrees(problem, expected)
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])

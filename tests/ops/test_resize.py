@@ -1,14 +1,25 @@
 from __future__ import annotations
 
+import itertools
+import math
+from fractions import Fraction
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
-from gossamer.ops.resize.problem import COORDINATES, NEAREST_MODES, ResizeProblem
+from gossamer.ops.resize.problem import ResizeProblem
+from gossamer.resampling import COORDINATES, NEAREST_MODES, between, nearest
 from gossamer.tensor import default_spec
-from tests.ops.harness import check, op_of
+from tests.ops.harness import check
+
+HALF = Fraction(1, 2)
+RULES = {
+    "floor": math.floor, "ceil": math.ceil, "round_prefer_floor": lambda x: math.ceil(x - HALF),
+    "round_prefer_ceil": lambda x: math.floor(x + HALF)}
 
 
 @st.composite
@@ -27,13 +38,36 @@ def test_any_size_and_mode(device: Device, problem: ResizeProblem) -> None:
     check(problem, device)
 
 
-def test_doubling_repeats_every_pixel(device: Device) -> None:
-    problem = ResizeProblem(default_spec((2, 4, 3, 5)), (6, 10), (2.0, 2.0), "nearest",
-                            "asymmetric", "floor")
-    check(problem, device)
-    x = np.arange(120, dtype=np.float32).reshape(2, 4, 3, 5)
-    result = op_of(problem).reference(problem, [x], {})[0]
-    np.testing.assert_array_equal(result, x.repeat(2, 2).repeat(2, 3))
+@cache
+def exact(formula: str, size: int, length: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Positions by a formula of ONNX's standard, and what each mode makes of them."""
+    scale = Fraction(length, size)
+    positions = [Fraction(x * (size - 1), max(length - 1, 1)) if formula == "align_corners" else
+                 x / scale if formula == "asymmetric" else (x + HALF) / scale - HALF
+                 for x in range(length)]
+    return {name: np.clip([rule(position) for position in positions], 0, size - 1)
+            for name, rule in RULES.items()}, np.array(positions, float)
+
+
+@pytest.mark.parametrize("coordinates", COORDINATES[:-1])
+def test_positions_of_all_sizes_are_exact(coordinates: str) -> None:
+    for size, length in itertools.product(range(1, 65), repeat=2):
+        formula = "align_corners" if length == 1 and coordinates == "pytorch_half_pixel" else (
+            "half_pixel" if "half_pixel" in coordinates else coordinates)
+        rounded, positions = exact(formula, size, length)
+        for mode, expected in rounded.items():
+            np.testing.assert_array_equal(
+                nearest(size, length, length / size, coordinates, mode), expected)
+        low, part = between(size, length, length / size, coordinates)
+        np.testing.assert_allclose(low + part, positions, atol=1e-12)
+
+
+def test_nearest_positions_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    for size, length in itertools.product(range(1, 97), repeat=2):
+        y = torch.nn.functional.interpolate(torch.arange(size)[None, None].float(), size=length)
+        np.testing.assert_array_equal(
+            nearest(size, length, length / size, "pytorch_nearest", "floor"), y[0, 0])
 
 
 def test_impossible_sizes_are_refused() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,10 +18,11 @@ from onnx import helper
 
 import gossamer
 from gossamer.device.registry import find
-from gossamer.errors import InputError
+from gossamer.errors import InputError, UnsupportedError
 from gossamer.measure import Timing
 from gossamer.ops.conv2d.host import HostIm2col
-from gossamer.ops.part.host import OnnxRuntime
+from gossamer.ops.onnx_part import session
+from gossamer.ops.part.host import OnnxRuntime, _refusal
 from gossamer.plan.choose import assigner, network_candidates, refine
 from gossamer.plan.choose.outcomes import EndToEnd
 from gossamer.plan.choose.restriction import allowed, free
@@ -70,6 +72,35 @@ def test_a_dense_network_is_one_part() -> None:
     assert_close(plan.bind(images(2))(), plan(images(2)))
     (streamed,) = plan.stream([images(2)])
     assert_close(streamed, plan(images(2)))
+
+
+def test_rewrites_at_which_the_library_fails_are_left_out() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 8))
+    norm = model([helper.make_node("LayerNormalization", ["x", "a", "b"], ["y"])],
+                 {"x": (3, 8), "a": [8], "b": [8]}, {"y": 2},
+                 types=dict.fromkeys("xaby", onnx.TensorProto.FLOAT16))
+    clip = model([helper.make_node("Relu", ["x"], ["r"]),
+                  helper.make_node("Clip", ["r", "low", "high"], ["y"])],
+                 {"x": (3, 8)}, {"y": 2}, {"low": np.float64(-1), "high": np.float64(0.5)},
+                 types=dict.fromkeys("xy", onnx.TensorProto.DOUBLE))
+    np.testing.assert_array_equal(gossamer.compile(clip, "host")(x), np.clip(x, 0, 0.5))
+    x = (x - x.mean(1)[:, None]).astype(np.float16)
+    np.testing.assert_allclose(gossamer.compile(norm, "host")(x, *np.float16([[1] * 8, [0] * 8])),
+                               x / x.std(1)[:, None], rtol=5e-3, atol=5e-3)
+
+
+def test_what_the_library_refuses_is_computed_by_own_layers(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(content: bytes, *arguments: Any, **more: Any) -> session.Session:
+        if b"MaxPool" in content:
+            raise UnsupportedError("is refused")
+        return session.Session(content, *arguments, **more)
+
+    monkeypatch.setattr("gossamer.ops.part.host._refusal", _refusal.__wrapped__)
+    monkeypatch.setattr("gossamer.ops.part.host.Session", refused)
+    plan = gossamer.compile(small(), "host")
+    assert_close(plan(images(2)), own(small())(images(2)))
+    assert dict(steps(plan))["pool"] != "onnxruntime"
 
 
 def test_images_in_bfloat16_are_no_integers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -163,6 +164,12 @@ def _where(condition: ValueFacts, x: ValueFacts, y: ValueFacts) -> ValueFacts:
     return x if truth == _ONE else y
 
 
+def _to_float(x: ValueFacts, most: int) -> ValueFacts:
+    """Returns the facts of numbers that are rounded to a float that has all integers up to
+    `most`."""
+    return x if x.is_integer and -most <= x.low <= x.high <= most else x.same_sign()
+
+
 def _hard_sigmoid(x: ValueFacts, alpha: float, beta: float) -> ValueFacts:
     return x.mul(point(alpha)).add(point(beta)).clip(0.0, 1.0)
 
@@ -177,6 +184,7 @@ _FUNCTIONS: dict[str, Callable[..., ValueFacts]] = {
     "neg": ValueFacts.neg, "abs": ValueFacts.abs, "relu": ValueFacts.relu,
     "clip": ValueFacts.clip, "sign": ValueFacts.sign, "floor": ValueFacts.floor,
     "round": ValueFacts.round, "constant": point,
+    "to_float16": partial(_to_float, most=2**11), "to_bfloat16": partial(_to_float, most=2**8),
     "leaky_relu": lambda x, slope: _leaky(x, point(slope)), "prelu": _leaky,
     "hard_sigmoid": _hard_sigmoid,
     # devices round the results of the functions below in several ways

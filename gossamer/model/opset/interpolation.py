@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gossamer.resampling import between
+
 _ARRAYS = 8
 """Number of arrays, each as large as the weights, that interpolation() has in memory at once."""
 
@@ -18,24 +20,16 @@ def interpolation(size: int, length: int, scale: float, rule: Mapping[str, Any])
 
     scale: ratio of output to input.
     rule: attributes of ONNX's Resize by name: "mode", which is "cubic" or "linear"; "coordinates",
-    one of the names that ResizeProblem lists; "antialias", whether weights reach further where a
+    one of gossamer.resampling.COORDINATES; "antialias", whether weights reach further where a
     vector shrinks; "cubic_coefficient"; and "exclude_outside", whether positions outside of the
     vector get no weight, and the other weights are scaled to the sum 1. Without "exclude_outside",
     the first and the last element get the weights of the positions beyond them.
     """
-    x = np.arange(length, dtype=np.float64)
-    if rule["coordinates"] == "asymmetric":
-        position = x / scale
-    elif rule["coordinates"] == "align_corners":
-        position = x * (size - 1) / (length - 1) if length > 1 else np.zeros(1)
-    elif rule["coordinates"] == "pytorch_half_pixel" and length == 1:
-        position = np.zeros(1)
-    else:
-        position = (x + 0.5) / scale - 0.5
+    low, part = between(size, length, scale, rule["coordinates"])
     stretch, reach = _reach(scale, rule)
     taps = np.arange(-reach, reach + 2)
-    elements = np.floor(position)[:, None].astype(np.int64) + taps
-    distance = np.abs(position[:, None] - elements) * stretch
+    elements = low[:, None] + taps
+    distance = np.abs(part[:, None] - taps) * stretch
     weights = _cubic(distance, rule["cubic_coefficient"]) if rule["mode"] == "cubic" else (
         np.maximum(1 - distance, 0))
     if rule["exclude_outside"] or rule["antialias"]:

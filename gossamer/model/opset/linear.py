@@ -73,14 +73,15 @@ def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
         raise state.error(node, f"has {'sizes' if sizes else 'scales'} {list(factors or ())}, "
                                 f"expected {len(axes)} numbers")
     matrices = []
-    for axis, factor in zip(axes, factors, strict=True):
+    for index, (axis, factor) in enumerate(zip(axes, factors, strict=True)):
         size = shape[axis]
-        if (axis == 0 and factor == state.graph.fixed_batch) or factor == (size if sizes else 1):
+        is_same = (not sizes or factor == size) and (not scales or scales[index] == 1)
+        if is_same or (axis == 0 and factor == state.graph.fixed_batch):
             continue
         length = int(factor) if sizes else math.floor(size * factor)
         if not size or not length:
             raise state.unsupported(node, f"resizes dimension {axis} of {size} to {length}")
-        scale = length / size if sizes else float(factor)
+        scale = float(scales[index]) if scales else length / size
         state.check_constant(node, (size, length), "float64")
         state.check_size(node, weights_while_computed(length, scale, node.attributes), "float64")
         matrices.append((axis, interpolation(size, length, scale, node.attributes)))

@@ -20,6 +20,7 @@ from gossamer.model.opset.definition import (
 from gossamer.model.opset.images import Images
 from gossamer.model.opset.mixing import BATCH_AXIS, keeps_images_apart, works_across_images
 from gossamer.model.opset.state import InferenceState
+from gossamer.resampling import nearest as nearest_elements
 
 
 def _concat_shape(state: InferenceState, node: Node) -> None:
@@ -152,36 +153,66 @@ def _pad_shape(state: InferenceState, node: Node) -> None:
 
 
 def _resize_shape(state: InferenceState, node: Node) -> None:
-    shape = state.shapes[node.inputs[0]]
+    """Emits a resize of the last two dimensions. Other dimensions are resized one after another,
+    between reshapes; what only copies elements of other dimensions or dtypes becomes gathers."""
+    x = node.inputs[0]
+    shape, a = state.shapes[x], node.attributes
     rank = len(shape)
-    if rank not in (3, 4):
-        raise state.unsupported(node, f"input has shape {list(shape)}; gossamer resizes 3 or 4 "
-                                      "dimensions (batch, channels, height, width)")
-    axes = [state.axis(node, axis, rank) for axis in node.attributes.get("axes") or range(rank)]
-    scales, sizes = node.attributes.get("scales"), node.attributes.get("sizes")
+    axes = [state.axis(node, axis, rank) for axis in a.get("axes") or range(rank)]
+    scales, sizes = a.get("scales"), a.get("sizes")
     factors = sizes or scales
-    if not factors or len(factors) != len(axes):
+    if not factors or len(factors) != len(axes) or (
+            sizes and scales and len(scales) != len(sizes)):
         raise state.error(node, f"has {'sizes' if sizes else 'scales'} {list(factors or ())}, "
                                 f"expected {len(axes)} numbers")
     factor, result = [1.0] * rank, list(shape)
-    for axis, value in zip(axes, factors, strict=True):
+    for index, axis in enumerate(axes):
+        value = factors[index]
         if axis == 0 and sizes and value == state.graph.fixed_batch:
             continue
-        factor[axis] = value / shape[axis] if sizes and shape[axis] else float(value)
-        if axis < 2 and (value != shape[axis] if sizes else value != 1):
-            raise state.error(node, f"resizes {list(shape)} along dimension {axis}; gossamer "
-                                    "resizes height and width")
-        if axis >= 2:
-            result[axis] = int(value) if sizes else math.floor(shape[axis] * value)
-    nearest = node.attributes["nearest_mode"]
+        result[axis] = int(value) if sizes else math.floor(shape[axis] * value)
+        if scales:
+            factor[axis] = float(scales[index])
+        elif shape[axis]:
+            factor[axis] = value / shape[axis]
+        if factor[axis] <= 0 or (not shape[axis] and result[axis]):
+            raise state.error(node, f"cannot resize {list(shape)} by {list(factors)}")
+    nearest = a["nearest_mode"]
     if nearest == "simple":
-        if min(factor[2:]) < 1 < max(factor[2:]):
+        if min(factor) < 1 < max(factor):
             raise state.error(node, "shrinks one dimension and enlarges the other; export with "
                                     "opset 11 or newer")
-        nearest = "ceil" if min(factor[2:]) < 1 else "floor"
-    state.emit(node, result, sizes=tuple(result[2:]), scales=tuple(factor[2:]),
-               mode=node.attributes["mode"], coordinates=node.attributes["coordinates"],
-               nearest_mode=nearest)
+        nearest = "ceil" if min(factor) < 1 else "floor"
+    rule = {"mode": a["mode"], "coordinates": a["coordinates"], "nearest_mode": nearest}
+    changed = [axis for axis in range(rank) if factor[axis] != 1]
+    is_float = state.dtypes[x] == "float32"
+    if not changed:
+        state.alias(node)
+    elif rank in (3, 4) and changed[0] >= 2 and is_float:
+        state.emit(node, result, sizes=tuple(result[2:]), scales=tuple(factor[2:]), **rule)
+    elif a["mode"] == "nearest":
+        for axis in changed:
+            state.check_constant(node, (result[axis],), "int32")
+            rows = nearest_elements(shape[axis], result[axis], factor[axis], a["coordinates"],
+                                    nearest)
+            indices = state.know(state.new_name(node, f"rows{axis}"), rows)
+            outputs = node.outputs if axis == changed[-1] else [state.new_name(node, f"by{axis}")]
+            x = state.emit(node, [*state.shapes[x][:axis], len(rows), *state.shapes[x][axis + 1:]],
+                           op="gather", inputs=[x, indices], outputs=outputs, axis=axis)
+    elif not is_float or not all(shape):
+        raise state.unsupported(node, f"interpolates {state.dtypes[x]} of shape {list(shape)}; "
+                                      "gossamer interpolates float32")
+    else:
+        for axis in changed:
+            # the dimensions between the batch and the axis are channels, those behind it columns
+            n, c, h, w = (shape[0] if axis else 1, math.prod(shape[1:axis]), shape[axis],
+                          math.prod(shape[axis + 1:]))
+            x = state.reshape(node, (n, c, h, w), x, [state.new_name(node, f"apart{axis}")])
+            x = state.emit(node, (n, c, result[axis], w), inputs=[x],
+                           outputs=[state.new_name(node, f"by{axis}")], sizes=(result[axis], w),
+                           scales=(factor[axis], 1.0), **rule)
+            shape = (*shape[:axis], result[axis], *shape[axis + 1:])
+        state.reshape(node, result, x, node.outputs)
 
 
 def _concat(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -263,9 +294,9 @@ DEFINITIONS = (
            attribute_inputs=("pads", "value", "axes")),
     define("resize",
            text='x; sizes, scales (of the spatial dimensions, as given or implied), mode "nearest" '
-                'or "linear", coordinates, nearest_mode; axes of the sizes and scales until '
-                'resolve()',
+                'or "linear", coordinates, nearest_mode; until resolve() either may be None, and '
+                'axes are those of both',
            shape=_resize_shape, evaluate=not_evaluated, mixes=keeps_images_apart,
-           passes_values=True, jumps=never_jumps, facts=_resize_facts, float_only=True,
+           passes_values=True, jumps=never_jumps, facts=_resize_facts, float_only=False,
            attribute_inputs=("scales", "sizes")),
 )

@@ -38,7 +38,7 @@ _TYPES = {"float32": "float", "float16": "HALF", "int32": "int", "int64": "INT64
 _NARROW = ("int8", "uint8", "int16", "uint16")
 _VECTORS = {"float": "float4", "HALF": "float4", "int": "int4", "uchar": "uchar4"}
 _FLOAT_ONLY = {"pow", "fma", "fmod", "exp", "log", "sqrt", "tanh", "sin", "cos", "tan", "atan",
-               "erf", "floor", "round", "sigmoid", "hard_sigmoid"}
+               "erf", "floor", "round", "to_float16", "to_bfloat16", "sigmoid", "hard_sigmoid"}
 _MOST_DIMENSIONS = 6
 
 

@@ -25,6 +25,9 @@ _LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
 _INEXACT = ["ConvMulFusion"]
 """Rewrites of ONNX Runtime that would make exact sums of integers inexact: they multiply a
 convolution's weights by the scales that follow the convolution."""
+_REWRITE = re.compile(r"\b\w+(?:Fusion|_fusion(?=\.cc))\b")
+"""Matches the names of rewrites in errors of ONNX Runtime: in those of nodes that a rewrite has
+written, and in those of source files."""
 _LARGE = 1024
 """A constant of at least this number of bytes is surely data: no operator takes a constant of this
 size as a shape, an axis or another setting."""
@@ -92,6 +95,7 @@ class Session:
         kept = [info for index, info in enumerate(inputs) if index not in constants]
         del proto.graph.input[:]
         proto.graph.input.extend(kept)
+        self._profiles = tempfile.TemporaryDirectory() if profiled else None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -100,19 +104,11 @@ class Session:
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         # between runs, threads that spin would take the time of other sessions
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        self._profiles = tempfile.TemporaryDirectory() if profiled else None
         if self._profiles is not None:
             options.enable_profiling = True
             options.profile_file_prefix = f"{self._profiles.name}/nodes"
-        if not optimised:
-            options.graph_optimization_level = (
-                onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
         try:
-            self._session = onnxruntime.InferenceSession(
-                proto.SerializeToString(), options, providers=["CPUExecutionProvider"],
-                disabled_optimizers=_INEXACT,
-                # the fallback would print an error and start the same session again
-                enable_fallback=0)
+            self._session = _begun(proto.SerializeToString(), options, optimised)
         except (EncodeError, ValueError):
             raise UnsupportedError("takes more than 2 GiB, which no ONNX model in memory may"
                                    ) from None
@@ -169,6 +165,30 @@ class Session:
             options.terminate = True
             thread.join()
             raise
+
+
+def _begun(model: bytes, options: Any, optimised: bool) -> Any:
+    """Returns a session of ONNX Runtime. A rewrite at which it fails, such as a fusion that writes
+    a node of two dtypes, is left out. Raises the library's error where it refuses the model as it
+    is."""
+    onnxruntime = host_library.onnxruntime()
+    left_out = [*_INEXACT]
+    while True:
+        if not optimised:
+            options.graph_optimization_level = (
+                onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
+        try:
+            return onnxruntime.InferenceSession(
+                model, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out,
+                # the fallback would print an error and start the same session again
+                enable_fallback=0)
+        except Exception as error:
+            if not optimised:
+                raise
+            named = {name.title().replace("_", "") if "_" in name else name
+                     for name in _REWRITE.findall(str(error))}.difference(left_out)
+            left_out += named
+            optimised = bool(named)
 
 
 def _run_options() -> Any:

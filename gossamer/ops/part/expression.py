@@ -47,7 +47,8 @@ def write_expression(writer: ModelWriter, expression: Expression, values: Sequen
     norms = _batch_norms(expression, known, constants) if dtype == "float32" else {}
     inside = {index - back for index in norms for back in (1, 2)}
     for index, step in enumerate(expression.steps):
-        if dtype != "float32" and step.function not in _OF_INTEGERS:
+        if step.function == "to_bfloat16" or (
+                dtype != "float32" and step.function not in _OF_INTEGERS):
             raise UnsupportedError(f"{step.function} of {dtype}: has no ONNX form")
         arguments = [names[argument] for argument in step.arguments]
         if index in inside:
@@ -123,6 +124,8 @@ def _step(writer: ModelWriter, step: ExpressionStep, arguments: list[str],
     if function == "fma":
         x, y, z = (writer.cast(argument, "float64") for argument in arguments)
         return writer.cast(writer.node("Add", [writer.node("Mul", [x, y]), z]), dtype)
+    if function == "to_float16":
+        return writer.cast(writer.cast(arguments[0], "float16"), dtype)
     if function == "fmod":
         return writer.node("Mod", arguments, fmod=1)
     if function == "prelu":

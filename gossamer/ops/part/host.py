@@ -107,7 +107,7 @@ def _refusal(problem: PartProblem) -> str | None:
     if nbytes > _MOST_BYTES:
         return "takes more than 2 GiB, which no ONNX model in memory may"
     try:
-        model_of(problem)
+        Session(model_of(problem), {}, optimised=False)
     except UnsupportedError as error:
         return str(error)
     return None

@@ -8,9 +8,13 @@ gossamer's results.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from gossamer import resampling
 from gossamer.errors import UnsupportedError
 from gossamer.expression import Expression, ExpressionStep
 from gossamer.ops.concat.problem import ConcatProblem
@@ -29,12 +33,15 @@ from gossamer.ops.part.writer import ModelWriter
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.resize.problem import ResizeProblem
+from gossamer.ops.resize.reference import nearest
 from gossamer.ops.softmax.problem import SoftmaxProblem
 
 Names = Mapping[str, str]
 
 _PADDED = frozenset({"float32", "int32", "int64", "int8", "uint8", "bool"})
 """The dtypes that ONNX Runtime pads."""
+_COORDINATES = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
+"""The rules of a resize in the opset of parts."""
 
 
 def _conv2d(writer: ModelWriter, problem: Conv2dProblem, inputs: Sequence[str],
@@ -263,15 +270,42 @@ def _resize(writer: ModelWriter, problem: ResizeProblem, inputs: Sequence[str],
             weights: Names) -> list[str]:
     if problem.input.dtype != "float32":
         raise UnsupportedError(f"a resize of {problem.input.dtype}: has no ONNX form")
-    shape = problem.input.shape
-    ratios = tuple(out / size for out, size in zip(problem.size, shape[2:], strict=True))
-    rules = {"mode": problem.mode, "coordinate_transformation_mode": problem.coordinates,
-             "nearest_mode": problem.nearest_mode}
-    if problem.scales == ratios:
-        return [writer.node("Resize", [*inputs, "", "", writer.integers(
-            (*shape[:2], *problem.size))], **rules)]
-    scales = writer.constant((1.0, 1.0, *problem.scales), "float32")
-    return [writer.node("Resize", [*inputs, "", scales], **rules)]
+    x, shape, size = inputs[0], problem.input.shape, problem.size
+    by_size = ["", "", writer.integers((*shape[:2], *size))]
+    if problem.mode == "nearest":
+        rows = [nearest(problem, axis) for axis in (0, 1)]
+        for coordinates, nearest_mode in itertools.product(_COORDINATES, resampling.NEAREST_MODES):
+            if all(np.array_equal(each, other) for each, length in zip(rows, shape[2:], strict=True)
+                   for other in _onnxruntimes(length, len(each), coordinates, nearest_mode)):
+                return [writer.node("Resize", [x, *by_size], mode="nearest",
+                                    coordinate_transformation_mode=coordinates,
+                                    nearest_mode=nearest_mode)]
+        for axis in (0, 1) if size[0] < shape[2] else (1, 0):
+            x = writer.node("Gather", [x, writer.integers(rows[axis].tolist())], axis=2 + axis)
+        return [x]
+    coordinates = problem.coordinates
+    if problem.scales == tuple(out / length for out, length in zip(size, shape[2:], strict=True)):
+        if coordinates == "half_pixel_symmetric":
+            coordinates = "half_pixel"
+    # ONNX Runtime rounds the product to float32, and may make an output of another size
+    elif coordinates not in _COORDINATES or size != tuple(
+            np.floor(np.array(shape[2:], np.float32) * np.array(problem.scales, np.float32))):
+        raise UnsupportedError(f"a resize by {problem.scales}: has no ONNX form")
+    else:
+        by_size = ["", writer.constant((1, 1, *problem.scales), "float32")]
+    return [writer.node("Resize", [x, *by_size], mode="linear",
+                        coordinate_transformation_mode=coordinates)]
+
+
+def _onnxruntimes(size: int, length: int, coordinates: str,
+                  nearest_mode: str) -> list[np.ndarray]:
+    """Returns the elements that ONNX Runtime may take in a resize to a length. Its scale is a
+    float32. Its versions differ in what they take as a tie."""
+    if nearest_mode in ("floor", "ceil"):
+        scale = float(np.float32(length) / np.float32(size))
+        return [resampling.nearest(size, length, scale, coordinates, nearest_mode)]
+    return [resampling.nearest(size, length, length / size, coordinates, mode)
+            for mode in ("round_prefer_floor", "round_prefer_ceil")]
 
 
 def _gather(writer: ModelWriter, problem: GatherProblem, inputs: Sequence[str],

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gossamer.ops.algorithm import Problem
+from gossamer.resampling import COORDINATES, NEAREST_MODES
 from gossamer.tensor import TensorSpec, default_spec
-
-COORDINATES = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
-NEAREST_MODES = ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
 
 
 @dataclass(frozen=True)
@@ -20,10 +18,11 @@ class ResizeProblem(Problem):
 
     size: height and width of the output.
     scales: scale factors of H and W. Where the network's file states sizes in place of scale
-    factors, the scale factors are the ratios of output size to input size.
+    factors, the scale factors are the ratios of output size to input size, and positions are exact.
     mode: "nearest" or "linear".
-    coordinates: one of COORDINATES, the rule that maps output positions to input positions.
-    nearest_mode: one of NEAREST_MODES, the rule by which mode "nearest" rounds input positions.
+    coordinates: one of gossamer.resampling.COORDINATES.
+    nearest_mode: one of gossamer.resampling.NEAREST_MODES, the rule by which mode "nearest" rounds
+    input positions.
     Raises ValueError for unknown modes, and for a nonempty output of an empty input.
     """
 

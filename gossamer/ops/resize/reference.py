@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from gossamer import resampling
 from gossamer.ops.resize.problem import ResizeProblem
 
 
@@ -33,43 +34,16 @@ def resize(problem: ResizeProblem, x: np.ndarray) -> np.ndarray:
 
 def nearest(problem: ResizeProblem, axis: int) -> np.ndarray:
     """Returns the input position of each output position along H (axis 0) or W (axis 1)."""
-    position = _positions(problem, axis)
-    if problem.nearest_mode == "floor":
-        rounded = np.floor(position)
-    elif problem.nearest_mode == "ceil":
-        rounded = np.ceil(position)
-    elif problem.nearest_mode == "round_prefer_floor":
-        rounded = np.ceil(position - np.float32(0.5))
-    else:
-        rounded = np.floor(position + np.float32(0.5))
-    return np.clip(rounded, 0, problem.input.shape[2 + axis] - 1).astype(np.int32)
+    return resampling.nearest(problem.input.shape[2 + axis], problem.size[axis],
+                              problem.scales[axis], problem.coordinates, problem.nearest_mode)
 
 
 def linear(problem: ResizeProblem, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns three arrays over the output positions along an axis: the two input positions between
     which each output is interpolated, and the weight of the second position."""
     last = problem.input.shape[2 + axis] - 1
-    position = np.clip(_positions(problem, axis), 0, last)
-    low = np.floor(position)
-    return (low.astype(np.int32), np.minimum(low + 1, last).astype(np.int32),
-            (position - low).astype(np.float32))
-
-
-def _positions(problem: ResizeProblem, axis: int) -> np.ndarray:
-    """Returns the input position of each output position along an axis, before rounding to an
-    index. The arithmetic is float32 for the float64 reference too. The rounding of the division
-    decides whether a position lies exactly between two indices, and the reference has to take the
-    same indices as the kernels."""
-    length, original = problem.size[axis], problem.input.shape[2 + axis]
-    x = np.arange(length, dtype=np.float32)
-    scale = np.float32(problem.scales[axis])
-    half = np.float32(0.5)
-    if problem.coordinates == "asymmetric":
-        return x / scale
-    if problem.coordinates == "align_corners":
-        if length == 1:
-            return np.zeros_like(x)
-        return x * np.float32(original - 1) / np.float32(length - 1)
-    if problem.coordinates == "pytorch_half_pixel" and length == 1:
-        return np.zeros_like(x)
-    return (x + half) / scale - half
+    low, part = resampling.between(last + 1, problem.size[axis], problem.scales[axis],
+                                   problem.coordinates)
+    part[(low < 0) | (low >= last)] = 0
+    low = np.clip(low, 0, last).astype(np.int32)
+    return low, np.minimum(low + 1, last), part.astype(np.float32)

@@ -314,22 +314,6 @@ RESIZES = [
      for mode in ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")]
 
 
-@pytest.mark.parametrize(("mode", "coordinates", "rounding"), RESIZES)
-@pytest.mark.parametrize("opset", [11, 13, 21])
-def test_resize(mode: str, coordinates: str, rounding: str, opset: int, tmp_path: Path) -> None:
-    image = Input((2, 3, 6, 5))
-    attributes = {"mode": mode, "coordinate_transformation_mode": coordinates,
-                  "nearest_mode": rounding}
-    roi = floats() if opset == 11 else None
-    for height, width in ((12, 10), (9, 8), (3, 5), (1, 1)):
-        sizes = ints(2, 3, height, width)
-        compare(*single("Resize", (image, roi, floats() if opset == 11 else None, sizes), opset,
-                        **attributes), tmp_path, "resize")
-    for scales in ((2, 2), (1.5, 0.5)):
-        compare(*single("Resize", (image, roi, floats(1, 1, *scales)), opset, **attributes),
-                tmp_path, "resize")
-
-
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_resize_before_opset_11(mode: str, tmp_path: Path) -> None:
     image = Input((2, 3, 6, 5))
@@ -338,11 +322,6 @@ def test_resize_before_opset_11(mode: str, tmp_path: Path) -> None:
             compare(*single(op, (image, floats(1, 1, *scales)), opset, mode=mode), tmp_path,
                     "resize")
     compare(*single("Resize", (image, floats(1, 1, 0.5, 0.6)), 10, mode=mode), tmp_path, "resize")
-
-
-def test_resize_along_some_axes(tmp_path: Path) -> None:
-    compare(*single("Resize", (IMAGE, None, floats(2, 0.5)), 21, mode="linear", axes=[3, 2]),
-            tmp_path, "resize")
 
 
 @pytest.mark.parametrize("kind", ["INT64", "INT32", "UINT8", "FLOAT", "BOOL"])

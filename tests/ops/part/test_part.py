@@ -91,6 +91,11 @@ MORE: Sequence[Problem] = [
         ((14, 12), (2.0, 2.0)), ((10, 9), (1.5, 1.5)), ((5, 11), (5 / 7, 11 / 6))]
       for rules in [("nearest", "asymmetric", "floor"), ("linear", "half_pixel"),
                     ("linear", "align_corners"), ("nearest", "half_pixel", "round_prefer_ceil")]),
+    *(ResizeProblem(default_spec((1, 1, size, other)), (other, size), (
+        other / size, size / other), "nearest", *rule)
+      for size, other in ((28, 4), (49, 7), (28, 48), (20, 6), (14, 19), (7, 38), (7, 2))
+      for rule in [("asymmetric", "floor"), ("pytorch_nearest", "floor"),
+                   ("half_pixel", "round_prefer_ceil"), ("half_pixel", "round_prefer_floor")]),
     cast(default_spec((5,), "int64"), "int32"), cast(default_spec((5,)), "int64"),
     ElementwiseProblem((IMAGE, default_spec((4, 1, 1))), apply("prelu"), constants=(1,)),
     ElementwiseProblem((default_spec((4, 1, 1)), IMAGE), apply("prelu")),

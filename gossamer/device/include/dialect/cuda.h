@@ -151,6 +151,15 @@ struct sixteen_floats {
                       float_to_half(upper.z) | (unsigned int)float_to_half(upper.w) << 16);
 }
 
+/* a number as the nearest float16 or bfloat16 */
+#define ROUNDED_TO_HALF(x) half_to_float(float_to_half(x))
+[[maybe_unused]] static __device__ __forceinline__ float ROUNDED_TO_BFLOAT16(float x)
+{
+    unsigned int bits = (unsigned int)__float_as_int(x);
+    bits = (bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u;
+    return x != x ? x : __int_as_float((int)bits);
+}
+
 /* A sigmoid with an absolute error below 2e-7. The relative error grows from 4e-7 near x = 0 to
  * 4.5e-6 at the smallest results; a result that would be subnormal is 0. */
 [[maybe_unused]] static __device__ __forceinline__ float SIGMOID(float x)

@@ -86,6 +86,16 @@
 #define ZERO_HALF8 ((float8)(0.0f))
 #define STORE_HALF8(pointer, index, lower, upper) \
     vstorea_half8_rte((float8)(lower, upper), 0, (pointer) + (index))
+/* a number as the nearest float16 or bfloat16 */
+float rounded_to_half(float x)
+{
+    ushort bits;
+    vstore_half_rte(x, 0, (half *)&bits);
+    return vload_half(0, (half *)&bits);
+}
+#define ROUNDED_TO_HALF rounded_to_half
+#define ROUNDED_TO_BFLOAT16(x) \
+    ((x) != (x) ? (x) : as_float((as_uint(x) + 0x7fffu + (as_uint(x) >> 16 & 1u)) & 0xffff0000u))
 #define SIGMOID(x) (1.0f / (1.0f + exp(-(x))))
 /* Dynamic shared memory is a kernel parameter in OpenCL and an extern array in CUDA. The memory is
  * aligned only for its type, so that an array that is read four numbers at a time needs a vector

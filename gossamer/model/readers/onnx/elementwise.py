@@ -22,6 +22,8 @@ TYPES: dict[int, str] = {
                                     TensorProto.BFLOAT16)},
 }
 """The dtype that a tensor of each ONNX type has in a graph."""
+_ROUNDING = {TensorProto.FLOAT16: "to_float16", TensorProto.BFLOAT16: "to_bfloat16"}
+"""The function by which a cast rounds the float32 that stands for a shorter float."""
 FLOAT8_ATTRIBUTES = ("saturate", "round_mode")
 """Attributes that change only casts to floats of 8 bits, which gossamer does not compute."""
 
@@ -213,7 +215,11 @@ def _cast(node: OnnxNode) -> None:
     if target not in TYPES:
         raise node.unsupported(f"casts to ONNX type {target}; gossamer knows "
                                f"{', '.join(sorted(set(TYPES.values())))}")
-    node.emit("cast", [x], dtype=TYPES[target])
+    if target in _ROUNDING:
+        x = node.emit("cast", [x], "number", dtype="float32")
+        node.emit_elementwise(apply(_ROUNDING[target]), [x])
+    else:
+        node.emit("cast", [x], dtype=TYPES[target])
 
 
 def _cast_like(node: OnnxNode) -> None:

@@ -113,7 +113,8 @@ def _resize(node: OnnxNode) -> None:
         node.emit("resize", [node.required(0), node.required(1)], **attributes)
         return
     attributes["coordinates"] = node.only("coordinate_transformation_mode", "half_pixel",
-                                          "pytorch_half_pixel", "align_corners", "asymmetric")
+                                          "half_pixel_symmetric", "pytorch_half_pixel",
+                                          "align_corners", "asymmetric")
     attributes["nearest_mode"] = node.only("nearest_mode", "round_prefer_floor",
                                            "round_prefer_ceil", "floor", "ceil")
     antialias = bool(node.only("antialias", 0, 1)) and mode != "nearest"

@@ -118,7 +118,7 @@ def _cast(node: OnnxNode, integers: Integers) -> None:
     """Converts Cast. A cast of quantised integers to float32 is computed from the float32 value
     that stands for the integers."""
     known = integers.centred.get(node.input(0))
-    if known is None or TYPES.get(node.attribute("to", 0)) != "float32":
+    if known is None or node.attribute("to", 0) not in (TensorProto.FLOAT, TensorProto.DOUBLE):
         ELEMENTWISE["Cast"](node)
         return
     node.allow(*FLOAT8_ATTRIBUTES)

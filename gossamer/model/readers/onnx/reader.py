@@ -327,7 +327,8 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
     available = set(graph.constants) | {info.name for info in inputs}
     unknown: list[str] = []
     folder = ConstantFolder(opset, used)
-    parts = Parts(graph, FileTypes(model, nodes), keeps) if host_library.is_installed() else None
+    types = FileTypes(model, nodes)
+    parts = Parts(graph, types, keeps) if host_library.is_installed() else None
     integers = Integers(Probe(graph) if parts is None else parts.probe)
     if parts is not None:
         for value in model.graph.input:
@@ -348,6 +349,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
                                    for name in entry.output})
             waiting.extendleft(reversed(inner))
             continue
+        entry = _as_cast(entry, types)
         node = OnnxNode(entry, opset, graph, used, folder.too_large)
         for name in reads(entry):
             if name not in available:
@@ -408,6 +410,21 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
         parts.finish(inputs)
     _cast_truth_outputs(graph)
     _unique_names(graph)
+
+
+def _as_cast(node: onnx.NodeProto, types: FileTypes) -> onnx.NodeProto:
+    """Returns a CastLike as a Cast, where the type in the file is known: values of float16 are
+    float32 in the graph."""
+    kind = types.elem_type(node.input[1]) if (
+        node.op_type == "CastLike" and len(node.input) == 2) else 0
+    if kind not in (TensorProto.FLOAT16, TensorProto.BFLOAT16):
+        return node
+    cast = onnx.NodeProto()
+    cast.CopyFrom(node)
+    cast.op_type = "Cast"
+    del cast.input[1]
+    cast.attribute.append(onnx.helper.make_attribute("to", kind))
+    return cast
 
 
 def _convert(node: OnnxNode, converter: IntegerConverter, integers: Integers) -> None:
