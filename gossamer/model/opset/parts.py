@@ -66,6 +66,9 @@ def _slice_shape(state: InferenceState, node: Node) -> None:
     result, cuts = list(shape), []
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = state.axis(node, axis, len(shape))
+        if step < 0:
+            # a start before the first element is the first element, unlike in Python
+            start = max(start, -shape[axis])
         indices = range(*slice(start, end, step).indices(shape[axis]))
         if len(indices) < 2:
             # one element needs no step, and the file's step may be too large for a device's

@@ -23,7 +23,7 @@ def _reduce_shape(state: InferenceState, node: Node) -> None:
         axes = range(2, len(shape))
     elif isinstance(axes, int):
         axes = range(state.axis(node, axes, len(shape)), len(shape))
-    elif axes is None:
+    elif not axes:
         axes = range(len(shape))
     axes = tuple(sorted(state.axis(node, axis, len(shape)) for axis in axes))
     if node.attributes["kind"] == "max" and not all(shape[axis] for axis in axes):
@@ -112,7 +112,7 @@ _ORDERED = ("float32", "int32", "int64")
 
 DEFINITIONS = (
     define("reduce",
-           text='x; kind "mean", "max" or "sum", axes (until resolve() also None: all, '
+           text='x; kind "mean", "max" or "sum", axes (until resolve() also none: all, '
                 '"spatial": all but the first two, or an int: all from this one on), keepdims',
            shape=_reduce_shape, evaluate=_reduce, mixes=_reduce_mixes, passes_values=True,
            jumps=never_jumps, facts=_reduce_facts, float_only=True, attribute_inputs=("axes",)),

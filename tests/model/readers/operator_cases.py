@@ -83,7 +83,8 @@ def made(op: str, opset: int, inputs: Sequence[Argument], attributes: dict[str, 
     domain, _, op = op.rpartition(".")
     node = helper.make_node(op, names, results, "n", domain=domain)
     node.attribute.extend(
-        helper.make_attribute(key, value, attr_type=_INTS if value == [] else None)
+        helper.make_attribute(key, value, attr_type=None if value != [] else
+                              _lists(op, opset).get(key, int(_INTS)))
         for key, value in attributes.items())
     declared = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None)
                 for name in results]
@@ -98,8 +99,18 @@ def made(op: str, opset: int, inputs: Sequence[Argument], attributes: dict[str, 
     return model
 
 
+def _lists(op: str, opset: int) -> dict[str, int]:
+    """Returns the attributes of an operator of ONNX that are lists of numbers, with their types."""
+    if not onnx.defs.has(op, opset):
+        return {}
+    attributes = onnx.defs.get_schema(op, opset).attributes
+    return {name: int(entry.type) for name, entry in attributes.items()
+            if int(entry.type) in (_INTS, onnx.AttributeProto.FLOATS)}
+
+
 def cases(name: str, operator: Operator) -> Iterator[tuple[str, onnx.ModelProto]]:
-    """Yields the cases of an operator: each opset, each attribute and each input changed alone."""
+    """Yields the cases of an operator: each opset, each attribute and each input changed alone,
+    also to an empty list."""
     first, base, outputs = operator.opsets[0], operator.attributes, operator.outputs
     build = partial(made, name, outputs=outputs, dtype=operator.dtype)
     for opset in operator.opsets:
@@ -135,6 +146,14 @@ def cases(name: str, operator: Operator) -> Iterator[tuple[str, onnx.ModelProto]
         dtype = merged.pop(DTYPE, operator.dtype)
         yield (f"{name}{shapes}{told}",
                build(first, operator.inputs if inputs is None else inputs, merged, dtype=dtype))
+    for opset in operator.opsets:
+        for key in _lists(name, opset):
+            yield f"{name}-{opset} {key}=[]", build(opset, operator.inputs, {**base, key: []})
+    for index, argument in enumerate(operator.inputs):
+        if isinstance(argument, np.ndarray | np.generic):
+            inputs = [*operator.inputs[:index], np.zeros(0, argument.dtype),
+                      *operator.inputs[index + 1:]]
+            yield f"{name} {index} empty", build(first, inputs, base)
 
 
 def _changes(inputs: Sequence[Argument], others: Sequence[Argument]) -> str:

@@ -21,7 +21,7 @@ def _concat(node: OnnxNode) -> None:
 
 def _split(node: OnnxNode) -> None:
     inputs = [node.required(0)]
-    attributes = {"sizes": node.attribute("split")}
+    attributes = {"sizes": node.attribute("split") or None}
     if node.input(1):
         inputs.append(node.input(1))
     node.attribute("num_outputs")
@@ -67,9 +67,12 @@ def _flatten(node: OnnxNode) -> None:
 
 
 def _squeeze(node: OnnxNode) -> None:
-    """Converts Squeeze and Unsqueeze, whose axes are an attribute before opset 13."""
+    """Converts Squeeze and Unsqueeze, whose axes are an attribute before opset 13. A Squeeze with
+    an empty attribute removes all dimensions of size 1, as one without the attribute."""
     inputs = [node.required(0), *([node.input(1)] if node.input(1) else [])]
     axes = node.attribute("axes")
+    if node.op == "Squeeze":
+        axes = axes or None
     if node.op == "Unsqueeze" and axes is None and len(inputs) == 1:
         raise node.error("its axes are missing")
     attributes = {} if axes is None else {"axes": axes}
