@@ -104,15 +104,8 @@ class Session:
         if self._profiles is not None:
             options.enable_profiling = True
             options.profile_file_prefix = f"{self._profiles.name}/nodes"
-        if not optimised:
-            options.graph_optimization_level = (
-                onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
         try:
-            self._session = onnxruntime.InferenceSession(
-                proto.SerializeToString(), options, providers=["CPUExecutionProvider"],
-                disabled_optimizers=_INEXACT,
-                # the fallback would print an error and start the same session again
-                enable_fallback=0)
+            self._session = _started(proto.SerializeToString(), options, optimised)
         except (EncodeError, ValueError):
             raise UnsupportedError("takes more than 2 GiB, which no ONNX model in memory may"
                                    ) from None
@@ -169,6 +162,24 @@ class Session:
             options.terminate = True
             thread.join()
             raise
+
+
+def _started(model: bytes, options: Any, optimised: bool) -> Any:
+    """Returns ONNX Runtime's session of a model. Some rewrites fail for types that they do not
+    expect: a model that does not start with rewrites is started without them."""
+    onnxruntime = host_library.onnxruntime()
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        return onnxruntime.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"], disabled_optimizers=_INEXACT,
+            # the fallback would print an error and start the same session again
+            enable_fallback=0)
+    except Exception:
+        # the exceptions of ONNX Runtime have no common class but Exception
+        if not optimised:
+            raise
+    return _started(model, options, optimised=False)
 
 
 def _run_options() -> Any:
