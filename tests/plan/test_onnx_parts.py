@@ -21,7 +21,7 @@ from gossamer import host_library
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.onnx_part import session
-from tests.model.onnx_models import model
+from tests.model.onnx_models import model, runtime
 from tests.onnx_parts import bytes_of, choosing, counting, sampled, texts
 
 RNG = np.random.default_rng(2)
@@ -53,6 +53,37 @@ def test_constants_of_any_type_and_size(dtype: str, size: int) -> None:
                   types={"c": code, "y": code})
     (y,) = session.Session(proto.SerializeToString(), {0: constant}).run([])
     np.testing.assert_array_equal(y, -constant, strict=True)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_pools_that_round_up(op: str, rank: int, device: Device) -> None:
+    """ONNX's inference counts windows that begin beyond the input; ONNX Runtime computes none, but
+    uses the inference where it knows the sizes."""
+    for seed in range(12):
+        rng = np.random.default_rng([rank, seed])
+        nodes, value, names = [], "x", ["shape", "size"]
+        for name in "ab"[seed % 2:]:
+            window = {"kernel_shape": rng.integers(1, 4, rank), "strides": rng.integers(1, 4, rank),
+                      **({"auto_pad": ["SAME_UPPER", "VALID"][seed // 3 % 2]} if seed % 3 == 0 else
+                         {"pads": rng.integers(0, 2, 2 * rank),
+                          "dilations": rng.integers(1, 3, rank)})}
+            places = [f"{name}.places"] * (op == "MaxPool" and seed % 4 > 1)
+            nodes.append(helper.make_node(op, [value], [name, *places], ceil_mode=1, **window))
+            value, names = name, [*names, *places]
+        nodes += [helper.make_node("Shape", [value], ["shape"]),
+                  helper.make_node("Size", [value], ["size"])]
+        x = rng.standard_normal((2, 3, *rng.integers(1, 9, rank))).astype(np.float32)
+        fixed, opened = (model(nodes, {"x": shape}, dict.fromkeys([value, *names]), opset=19,
+                               types=dict.fromkeys(names, TensorProto.INT64))
+                         for shape in (("N", *x.shape[1:]), [f"d{i}" for i in range(rank + 2)]))
+        try:
+            right = runtime(opened, {"x": x})
+        except Exception:  # pads as large as a kernel
+            continue
+        if right[0].size:
+            for y, r in zip(gossamer.compile(fixed, device)(x), right, strict=True):
+                np.testing.assert_allclose(y, r, rtol=1e-5, atol=1e-5, strict=True)
 
 
 def test_rewrites_that_fail_are_left_out() -> None:

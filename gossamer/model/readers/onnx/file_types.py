@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnx.shape_inference import infer_shapes
 
+from gossamer.model.opset.onnx_shapes import inferred
 from gossamer.model.readers.onnx.order import reads
 
 MOST_PARAMETERS = 1024
@@ -81,8 +81,8 @@ class FileTypes:
                 graph.input.append(onnx.ValueInfoProto(name=name, type=inputs[name]))
             if name in known and known[name].size <= MOST_PARAMETERS:
                 graph.initializer.append(self.tensor(name, known[name]))
-        inferred = self._infer(graph)
-        return {name: inferred[name] for name in node.output if name in inferred}
+        types = self._infer(graph)
+        return {name: types[name] for name in node.output if name in types}
 
     def tensor(self, name: str, array: np.ndarray) -> onnx.TensorProto:
         """Returns a tensor for the value `name` in the file's type: the initializer of this name
@@ -114,12 +114,12 @@ class FileTypes:
 
     def _infer(self, graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
         try:
-            inferred = infer_shapes(self.with_graph(graph), data_prop=True)
+            result = inferred(self.with_graph(graph))
         except Exception:
             # onnx raises exceptions of its own classes; ONNX Runtime will raise an error that
             # describes the fault
             return {}
-        return {info.name: info.type for info in inferred.graph.value_info}
+        return {info.name: info.type for info in result.graph.value_info}
 
 
 def has_float64(graph: onnx.GraphProto) -> bool:
