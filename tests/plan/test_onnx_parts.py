@@ -55,6 +55,40 @@ def test_constants_of_any_type_and_size(dtype: str, size: int) -> None:
     np.testing.assert_array_equal(y, -constant, strict=True)
 
 
+NODES = {"r": ("Relu", ["x"], {}), "s": ("Shape", ["r"], {}), "g": ("Greater", ["r", "c"], {}),
+         "i": ("Cast", ["r"], {"to": TensorProto.INT32}), "places": ("NonZero", ["g"], {}),
+         "atan": ("Atan", ["f"], {}), "f": ("Cast", ["r"], {"to": TensorProto.FLOAT}),
+         "d": ("Cast", ["r"], {"to": TensorProto.DOUBLE}), "constant": ("Sqrt", ["c"], {}),
+         "gelu": ("com.microsoft.QuickGelu", ["f"], {})}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_outputs_without_a_type(dtype: str, device: Device) -> None:
+    x = RNG.standard_normal((2, 3)).astype(dtype)
+    nodes = [helper.make_node(op.split(".")[-1], inputs, [name], **attributes,
+                              domain="com.microsoft" if "." in op else "")
+             for name, (op, inputs, attributes) in NODES.items()]
+    nodes.sort(key=lambda node: node.output[0] == "atan")
+    proto = model(nodes, {"x": ("N", 3)}, {}, {"c": np.array(1e-3, dtype)},
+                  types={"x": helper.np_dtype_to_tensor_dtype(x.dtype)})
+    proto.opset_import.add(domain="com.microsoft", version=1)
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in NODES)
+    for y, right in zip(gossamer.compile(proto, device)(x), runtime(proto, {"x": x}), strict=True):
+        np.testing.assert_allclose(y, right, rtol=1e-3, strict=True)
+
+
+def test_float64_outputs_that_constants_decide(device: Device) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["z"]), helper.make_node("Sqrt", ["c"], ["root"]),
+             helper.make_node("Mul", ["root", "c"], ["y"]), helper.make_node("Neg", ["y"], ["n"]),
+             helper.make_node("Cast", ["y"], ["f"], to=TensorProto.FLOAT),
+             helper.make_node("Add", ["x", "f"], ["sum"])]
+    proto = model(nodes, {"x": ("N", 2)}, dict.fromkeys(["z", "c", "y", "n", "sum"]),
+                  {"c": np.array([1e90, 0.1])}, types=dict.fromkeys("cyn", TensorProto.DOUBLE))
+    for y, right in zip(gossamer.compile(proto, device)(ROWS[:, :2]),
+                        runtime(proto, {"x": ROWS[:, :2]}), strict=True):
+        np.testing.assert_allclose(y, right, rtol=1e-15 if y.dtype == float else 1e-6, strict=True)
+
+
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_pools_that_round_up(op: str, rank: int, device: Device) -> None:

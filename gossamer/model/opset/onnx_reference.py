@@ -59,8 +59,8 @@ def as_float32(array: np.ndarray) -> np.ndarray:
 
 def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
              ) -> list[np.ndarray]:
-    """Returns the results of a node, floating-point results in float32. arrays: the node's inputs
-    by name. ONNX raises exceptions of any class for nodes that it cannot compute."""
+    """Returns the results of a node. arrays: the node's inputs by name. ONNX raises exceptions of
+    any class for nodes that it cannot compute."""
     # onnx.reference takes long to import, and few networks need it
     from onnx.reference import ReferenceEvaluator
 
@@ -69,7 +69,7 @@ def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
     function = onnx.helper.make_function(
         "gossamer", "node", list(given), list(plain.output), [plain],
         [onnx.helper.make_opsetid("", max(opset, _COMPUTED_SINCE.get(node.op_type, 0)))])
-    results = [as_float32(np.asarray(result))
+    results = [np.asarray(result)
                for result in ReferenceEvaluator(function).run(None, given, attributes={})]
     if node.op_type in _FLATTENING and opset < 13:
         results = [results[0].reshape(arrays[node.input[0]].shape)]
@@ -150,7 +150,8 @@ def _known_shape(state: InferenceState, node: Node) -> None:
         if not math.isfinite(size):
             raise ValueError("the size of its result is not known")
         state.check_constant(node, (int(size),), "uint8")
-        results = computed(proto, arrays, node.attributes["opset"])
+        results = [as_float32(result)
+                   for result in computed(proto, arrays, node.attributes["opset"])]
     except ModelError:
         raise
     except Exception as error:
