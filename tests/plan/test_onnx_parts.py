@@ -89,6 +89,30 @@ def test_float64_outputs_that_constants_decide(device: Device) -> None:
         np.testing.assert_allclose(y, right, rtol=1e-15 if y.dtype == float else 1e-6, strict=True)
 
 
+@pytest.mark.parametrize("op", ["Max", "Min", "Sum", "Prod", "L1", "L2", "LogSumExp", "SumSquare"])
+def test_reductions_over_a_batch_of_0(op: str, device: Device) -> None:
+    proto = model([helper.make_node(f"Reduce{op}", ["x", "axes"], ["y"], keepdims=0)],
+                  {"x": ("N", 3)}, {"y": 1}, {"axes": np.array([0])}, opset=18)
+    x = np.zeros((0, 3), np.float32)
+    np.testing.assert_array_equal(gossamer.compile(proto, device)(x), runtime(proto, {"x": x})[0],
+                                  strict=True)
+
+
+def test_layers_of_onnxruntime_at_a_batch_of_0(device: Device) -> None:
+    proto = model(
+        [helper.make_node("Shape", ["x"], ["s"], end=2),
+         helper.make_node("LRN", ["x"], ["l"], size=3),
+         helper.make_node("Concat", ["s", "sides"], ["sizes"], axis=0),
+         helper.make_node("Resize", ["l", "", "", "sizes"], ["y"], mode="linear"),
+         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"])],
+        {"x": ("N", 3, 4, 5, 6)}, {"y": 5, "q": 5, "scale": None, "zero": None},
+        {"sides": np.array([7, 8, 9])}, 18, dict.fromkeys(["q", "zero"], TensorProto.UINT8))
+    y, *quantised = gossamer.compile(proto, device)(np.zeros((0, 3, 4, 5, 6), np.float32))
+    assert y.shape == (0, 3, 7, 8, 9)
+    assert [(array.shape, array.tolist()) for array in quantised] == [
+        ((0, 3, 4, 5, 6), []), ((), 1), ((), 0)]
+
+
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_pools_that_round_up(op: str, rank: int, device: Device) -> None:

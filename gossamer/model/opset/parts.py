@@ -167,20 +167,23 @@ def _resize_shape(state: InferenceState, node: Node) -> None:
         raise state.error(node, f"has {'sizes' if sizes else 'scales'} {list(factors or ())}, "
                                 f"expected {len(axes)} numbers")
     factor, result = [1.0] * rank, list(shape)
-    for axis, value in zip(axes, factors, strict=True):
+    # the batch comes last, as its size in `sizes` may be that of another batch than this one
+    for axis, value in sorted(zip(axes, factors, strict=True), reverse=True):
         if axis == 0 and sizes and value == state.graph.fixed_batch:
             continue
         factor[axis] = value / shape[axis] if sizes and shape[axis] else float(value)
         if axis < 2 and (value != shape[axis] if sizes else value != 1):
-            raise state.error(node, f"resizes {list(shape)} along dimension {axis}; gossamer "
-                                    "resizes height and width")
+            is_wrong = axis == 0 and sizes and state.batch != state.graph.fixed_batch
+            raise (state.error if is_wrong else state.unsupported)(
+                node, f"resizes {list(shape)} along dimension {axis}; gossamer resizes height and "
+                      "width")
         if axis >= 2:
             result[axis] = int(value) if sizes else math.floor(shape[axis] * value)
     nearest = node.attributes["nearest_mode"]
     if nearest == "simple":
         if min(factor[2:]) < 1 < max(factor[2:]):
-            raise state.error(node, "shrinks one dimension and enlarges the other; export with "
-                                    "opset 11 or newer")
+            raise state.unsupported(node, "shrinks one dimension and enlarges the other; export "
+                                          "with opset 11 or newer")
         nearest = "ceil" if min(factor[2:]) < 1 else "floor"
     state.emit(node, result, sizes=tuple(result[2:]), scales=tuple(factor[2:]),
                mode=node.attributes["mode"], coordinates=node.attributes["coordinates"],

@@ -15,6 +15,9 @@ from gossamer.model.opset.images import Images
 from gossamer.model.opset.mixing import BATCH_AXIS, works_across_images
 from gossamer.model.opset.state import InferenceState
 
+_OF_NOTHING = {"max": -math.inf, "mean": math.nan, "sum": 0.0}
+"""The result of each kind of reduction where there are no elements, such as over a batch of 0."""
+
 
 def _reduce_shape(state: InferenceState, node: Node) -> None:
     shape = state.shapes[node.inputs[0]]
@@ -26,13 +29,14 @@ def _reduce_shape(state: InferenceState, node: Node) -> None:
     elif not axes:
         axes = range(len(shape))
     axes = tuple(sorted(state.axis(node, axis, len(shape)) for axis in axes))
-    if node.attributes["kind"] == "max" and not all(shape[axis] for axis in axes):
-        raise state.unsupported(node, f"takes the greatest of no elements: its input has shape "
-                                      f"{list(shape)}")
-    keepdims = node.attributes["keepdims"]
+    kind, keepdims = node.attributes["kind"], node.attributes["keepdims"]
     result = [1 if axis in axes else size for axis, size in enumerate(shape)
               if keepdims or axis not in axes]
-    state.emit(node, result, kind=node.attributes["kind"], axes=axes, keepdims=keepdims)
+    if not all(shape[axis] for axis in axes) and state.dtypes[node.inputs[0]] == "float32":
+        state.check_constant(node, result, "float32")
+        state.know(node.outputs[0], np.full(result, _OF_NOTHING[kind], np.float32))
+        return
+    state.emit(node, result, kind=kind, axes=axes, keepdims=keepdims)
 
 
 def _reduce(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -102,9 +102,10 @@ def _resize(node: OnnxNode) -> None:
     measure coordinates from the image's corner. The scales of Upsample are an attribute before
     opset 9. The Resize of opset 10 rounds coordinates down when it enlarges, and up when it
     shrinks."""
-    mode = node.only("mode", "nearest", "linear", "bilinear", "cubic")
+    is_old = node.op == "Upsample" or node.opset < 11
+    mode = node.only("mode", "nearest", "linear", "bilinear", *(() if is_old else ("cubic",)))
     attributes = {"mode": "linear" if mode == "bilinear" else mode}
-    if node.op == "Upsample" or node.opset < 11:
+    if is_old:
         attributes["coordinates"] = "asymmetric"
         attributes["nearest_mode"] = "floor" if node.op == "Upsample" else "simple"
         if node.op == "Upsample" and node.opset < 9:
