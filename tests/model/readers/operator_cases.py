@@ -552,7 +552,12 @@ INDEXING: dict[str, Operator] = {
             ((5, 4), "abc,dc->dab"), ((2, 3, 5), "abc,abd->abcd"), ((3, 2), "abc,ba->c"),
             ((4,), "abc,c->ab"), ((4,), "abc,c->ba"), ((5,), "abc,d->abcd"), ((2, 5), "abc,ad->cb"),
             ((2, 4, 3), "abc,acb->ab"), ((2, 3, 4, 5), "abc,abcd->ad"),
-            ((4, 4), "abc,cd->abd"))] + [
+            ((4, 4), "abc,cd->abd"), ((1, 4, 5), "abc,acd->abd"), ((3, 1), "abc,bc->ab"),
+            ((1, 1), "abc,bc->a"), ((1, 1, 5), "abc,acd->abd"), ((1, 3, 1), "abc,abc->b"),
+            ((4, 5), "...c,cd->...d"), ((1, 4, 5), "...bc,...cd->...bd"), ((4, 5), "...bc,...cd"),
+            ((5, 2, 7, 4), "...qc,...kc->...qk"), ((5, 3, 4), "...qhd,...khd->...hqk"),
+            ((5, 2, 3, 1), "...hd,...hd->h..."), ((4,), "...c,c->"), ((3, 4), "ab...,b...->a..."))
+    ] + [
         ([(2, 3)], {"equation": "ij->ji"}), ([(2, 3)], {"equation": "ij->ij"}),
         ([(2, 3)], {"equation": "ij->i"}), ([(2, 3)], {"equation": "ji"}),
         ([(2, 3), (3, 4), (4, 2)], {"equation": "ij,jk,kl->il"}),

@@ -19,15 +19,13 @@ from gossamer.model.readers.onnx.clusters import Clusters
 from gossamer.model.readers.onnx.elementwise import TYPES
 from gossamer.model.readers.onnx.file_types import MOST_PARAMETERS, FileTypes, known_shape
 from gossamer.model.readers.onnx.order import reads, source, stable_order
-from gossamer.model.readers.onnx.probe import Probe
+from gossamer.model.readers.onnx.probe import OTHER_SIZES, Probe
 
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains whose operators ONNX Runtime knows."""
 _CAST_OPSET = 17
 """The opset of the nodes that are added to a file without nodes of ONNX's own domain. Each
 supported version of ONNX Runtime knows it; the onnx package's newest may be too new for one."""
-_OTHER_SIZES = {"batch": 2, "open_size": 192}
-"""The sizes of open dimensions at which a condition is evaluated a second time."""
 _FLOAT64 = ("which is float64; give a precision, such as fp32, to have it computed in float32")
 """The end of a message's reason, which begins with the name of a float64 value."""
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))
@@ -84,7 +82,7 @@ class Parts:
         if value is None or value.size != 1:
             return None
         if not self.probe.is_only_size:
-            other = Probe(self._graph, **_OTHER_SIZES)
+            other = Probe(self._graph, **OTHER_SIZES)
             other.add(self._graph.nodes)
             at_other_size = other.known(name)
             if at_other_size is None or bool(at_other_size.any()) != bool(value.any()):

@@ -66,9 +66,9 @@ def _without_integers(converter: Converter) -> IntegerConverter:
 
 _CONVERTERS: dict[str, IntegerConverter] = {
     **{op: _without_integers(converter)
-       for table in (ELEMENTWISE, LAYERS, LAYOUT, INDEXING, EINSUM, NORMALISATIONS)
+       for table in (ELEMENTWISE, LAYERS, LAYOUT, INDEXING, NORMALISATIONS)
        for op, converter in table.items()},
-    **QUANTISED}
+    **EINSUM, **QUANTISED}
 _QONNX = {key: _without_integers(converter) for key, converter in QONNX.items()}
 
 _CHOOSING = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
