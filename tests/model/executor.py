@@ -33,6 +33,7 @@ def execute(static: StaticGraph, inputs: Mapping[str, np.ndarray], stored: str =
                        for name, array in layer.weights.items()}
             results = OPS[layer.op].reference(layer.problem, arrays, weights)
         for name, result in zip(layer.outputs, results, strict=True):
+            assert name not in values, layer
             assert result.shape == static.shapes[name], (layer, result.shape)
             declared = np.dtype(static.dtypes[name])
             assert result.dtype.kind == declared.kind, (layer, result.dtype, declared)

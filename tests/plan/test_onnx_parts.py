@@ -21,7 +21,7 @@ from gossamer import host_library
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.onnx_part import session
-from tests.model.onnx_models import model
+from tests.model.onnx_models import model, runtime
 from tests.onnx_parts import bytes_of, choosing, counting, sampled, texts
 
 RNG = np.random.default_rng(2)
@@ -53,6 +53,103 @@ def test_constants_of_any_type_and_size(dtype: str, size: int) -> None:
                   types={"c": code, "y": code})
     (y,) = session.Session(proto.SerializeToString(), {0: constant}).run([])
     np.testing.assert_array_equal(y, -constant, strict=True)
+
+
+NODES = {"r": ("Relu", ["x"], {}), "s": ("Shape", ["r"], {}), "g": ("Greater", ["r", "c"], {}),
+         "i": ("Cast", ["r"], {"to": TensorProto.INT32}), "places": ("NonZero", ["g"], {}),
+         "f": ("Cast", ["r"], {"to": TensorProto.FLOAT}), "atan": ("Atan", ["f"], {}),
+         "d": ("Cast", ["r"], {"to": TensorProto.DOUBLE}), "constant": ("Sqrt", ["c"], {}),
+         "gelu": ("com.microsoft.QuickGelu", ["f"], {})}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_outputs_without_a_type(dtype: str, device: Device) -> None:
+    x = RNG.standard_normal((2, 3)).astype(dtype)
+    nodes = [helper.make_node(op.split(".")[-1], inputs, [name], **attributes,
+                              domain="com.microsoft" if "." in op else "")
+             for name, (op, inputs, attributes) in NODES.items()]
+    proto = model(nodes, {"x": ("N", 3)}, {}, {"c": np.array(1e-3, dtype)},
+                  types={"x": helper.np_dtype_to_tensor_dtype(x.dtype)})
+    proto.opset_import.add(domain="com.microsoft", version=1)
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in NODES)
+    for y, right in zip(gossamer.compile(proto, device)(x), runtime(proto, {"x": x}), strict=True):
+        np.testing.assert_allclose(y, right, rtol=1e-3, strict=True)
+
+
+def test_float64_outputs_that_constants_decide(device: Device) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["z"]), helper.make_node("Sqrt", ["c"], ["root"]),
+             helper.make_node("Mul", ["root", "c"], ["y"]), helper.make_node("Neg", ["y"], ["n"]),
+             helper.make_node("Cast", ["y"], ["f"], to=TensorProto.FLOAT),
+             helper.make_node("Add", ["x", "f"], ["sum"])]
+    proto = model(nodes, {"x": ("N", 2)}, dict.fromkeys(["z", "c", "y", "n", "sum"]),
+                  {"c": np.array([1e90, 0.1])}, types=dict.fromkeys("cyn", TensorProto.DOUBLE))
+    for y, right in zip(gossamer.compile(proto, device)(ROWS[:, :2]),
+                        runtime(proto, {"x": ROWS[:, :2]}), strict=True):
+        np.testing.assert_allclose(y, right, rtol=1e-15 if y.dtype == float else 1e-6, strict=True)
+
+
+@pytest.mark.parametrize("op", ["Max", "Min", "Sum", "Prod", "L1", "L2", "LogSumExp", "SumSquare"])
+def test_reductions_over_a_batch_of_0(op: str, device: Device) -> None:
+    proto = model([helper.make_node(f"Reduce{op}", ["x", "axes"], ["y"], keepdims=0)],
+                  {"x": ("N", 3)}, {"y": 1}, {"axes": np.array([0])}, opset=18)
+    x = np.zeros((0, 3), np.float32)
+    np.testing.assert_array_equal(gossamer.compile(proto, device)(x), runtime(proto, {"x": x})[0],
+                                  strict=True)
+
+
+def test_layers_of_onnxruntime_at_a_batch_of_0(device: Device) -> None:
+    proto = model(
+        [helper.make_node("Shape", ["x"], ["s"], end=2),
+         helper.make_node("LRN", ["x"], ["l"], size=3),
+         helper.make_node("Concat", ["s", "sides"], ["sizes"], axis=0),
+         helper.make_node("Resize", ["l", "", "", "sizes"], ["y"], mode="linear"),
+         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"])],
+        {"x": ("N", 3, 4, 5, 6)}, {"y": 5, "q": 5, "scale": None, "zero": None},
+        {"sides": np.array([7, 8, 9])}, 18, dict.fromkeys(["q", "zero"], TensorProto.UINT8))
+    results = gossamer.compile(proto, device)(np.zeros((0, 3, 4, 5, 6), np.float32))
+    assert [(array.shape, array.tolist()) for array in results] == [
+        ((0, 3, 7, 8, 9), []), ((0, 3, 4, 5, 6), []), ((), 1), ((), 0)]
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_pools_that_round_up(op: str, rank: int, device: Device) -> None:
+    """ONNX's inference counts windows that begin beyond the input; ONNX Runtime computes none, but
+    uses the inference where it knows the sizes."""
+    for seed in range(12):
+        rng = np.random.default_rng([rank, seed])
+        nodes, value, names = [], "x", ["shape", "size"]
+        for name in "ab"[seed % 2:]:
+            window = {"kernel_shape": rng.integers(1, 4, rank), "strides": rng.integers(1, 4, rank),
+                      **({"auto_pad": ["SAME_UPPER", "VALID"][seed // 3 % 2]} if seed % 3 == 0 else
+                         {"pads": rng.integers(0, 2, 2 * rank),
+                          "dilations": rng.integers(1, 3, rank)})}
+            places = [f"{name}.places"] * (op == "MaxPool" and seed % 4 > 1)
+            nodes.append(helper.make_node(op, [value], [name, *places], ceil_mode=1, **window))
+            value, names = name, [*names, *places]
+        nodes += [helper.make_node("Shape", [value], ["shape"]),
+                  helper.make_node("Size", [value], ["size"])]
+        x = rng.standard_normal((2, 3, *rng.integers(1, 9, rank))).astype(np.float32)
+        fixed, opened = (model(nodes, {"x": shape}, dict.fromkeys([value, *names]), opset=19,
+                               types=dict.fromkeys(names, TensorProto.INT64))
+                         for shape in (("N", *x.shape[1:]), [f"d{i}" for i in range(rank + 2)]))
+        try:
+            right = runtime(opened, {"x": x})
+        except Exception:  # pads as large as a kernel
+            continue
+        if right[0].size:
+            for y, r in zip(gossamer.compile(fixed, device)(x), right, strict=True):
+                np.testing.assert_allclose(y, r, rtol=1e-5, atol=1e-5, strict=True)
+
+
+def test_rewrites_that_fail_are_left_out() -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["r"]),
+                   helper.make_node("Clip", ["r", "low", "high"], ["y"])], {"x": ["N"]}, {"y": 1},
+                  {"low": np.float64(-1), "high": np.float64(1)},
+                  types=dict.fromkeys("xy", TensorProto.DOUBLE))
+    x = np.linspace(-2, 2, 9)
+    np.testing.assert_array_equal(gossamer.compile(proto, "host")(x), np.clip(x, 0, 1),
+                                  strict=True)
 
 
 def test_a_part_in_the_middle(device: Device) -> None:

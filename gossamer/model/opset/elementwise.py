@@ -61,6 +61,11 @@ def _elementwise_shape(state: InferenceState, node: Node) -> None:
     numbers = dtypes - {"bool"}
     if numbers and "float32" not in numbers:
         target = np.result_type(*numbers).name
+        for step in steps:
+            if any(constant != np.trunc(constant) or np.isinf(constant)
+                   for constant in step.constants):
+                raise state.unsupported(node, f"computes with {step.constants[0]:g} and {target}; "
+                                              "gossamer computes integers with integers")
     inputs = list(node.inputs)
     for index, name in enumerate(inputs):
         if not dtypes or state.dtypes[name] == target:

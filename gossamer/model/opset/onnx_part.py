@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
-from onnx.shape_inference import infer_shapes
 
 from gossamer.errors import first_line
 from gossamer.model.graph import Node
 from gossamer.model.opset.definition import define, never_jumps, not_evaluated, nothing_known
 from gossamer.model.opset.images import Images
+from gossamer.model.opset.onnx_shapes import inferred
 from gossamer.model.opset.state import InferenceState
 
 _MOST_PARAMETERS = 1024
@@ -61,11 +61,11 @@ def _part_shape(state: InferenceState, node: Node) -> None:
         for size in state.shapes[name]:
             info.type.tensor_type.shape.dim.add(dim_value=size)
     try:
-        inferred = infer_shapes(model, data_prop=True)
+        result = inferred(model)
     except Exception as error:
         raise state.error(node, f"has no shapes: {first_line(error)}") from None
     shapes, dtypes = [], []
-    for info, name in zip(inferred.graph.output, node.outputs, strict=True):
+    for info, name in zip(result.graph.output, node.outputs, strict=True):
         tensor = info.type.tensor_type
         sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
         if not tensor.HasField("shape") or min(sizes, default=0) < 0:

@@ -21,7 +21,7 @@ from gossamer.model.opset.state import InferenceState
 FOLDED = frozenset((
     "Abs", "Add", "And", "ArgMax", "ArgMin", "BatchNormalization", "BitShift", "BitwiseAnd",
     "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Clip", "Compress",
-    "Concat", "Constant", "ConstantOfShape", "Conv", "ConvTranspose", "Cos", "CumSum",
+    "Concat", "Constant", "ConstantOfShape", "Conv", "Cos", "CumSum",
     "DequantizeLinear", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Expand", "EyeLike",
     "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "Greater",
     "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN",
@@ -35,7 +35,13 @@ FOLDED = frozenset((
     "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor"))
 """Ops whose results are computed where all their inputs are constants. Other ops of ONNX's
 reference are left out on purpose, so that no file makes gossamer run loops, decode pictures or
-match patterns."""
+match patterns. ConvTranspose is left out because the reference is wrong for groups and for given
+shapes of the output."""
+_FLATTENING = frozenset(("LogSoftmax", "Softmax"))
+"""Folded ops that treat all dimensions from their axis on as one before opset 13."""
+_COMPUTED_SINCE = {"BatchNormalization": 15, "DequantizeLinear": 21}
+"""The opset since which the reference computes an op, and rightly, for ops that mean the same in
+older opsets."""
 _SHRINKING = frozenset(("Compress", "NonZero"))
 """Folded ops whose result has a shape that depends on the input's values. The input's shape sets an
 upper bound for this shape."""
@@ -53,13 +59,49 @@ def as_float32(array: np.ndarray) -> np.ndarray:
 
 def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
              ) -> list[np.ndarray]:
-    """Returns the results of a node, floating-point results in float32. arrays: the node's inputs
-    by name. ONNX raises exceptions of any class for nodes that it cannot compute."""
+    """Returns the results of a node. arrays: the node's inputs by name. ONNX raises exceptions of
+    any class for nodes that it cannot compute."""
     # onnx.reference takes long to import, and few networks need it
     from onnx.reference import ReferenceEvaluator
 
-    evaluator = ReferenceEvaluator(node, opsets={"": opset})
-    return [as_float32(np.asarray(result)) for result in evaluator.run(None, dict(arrays))]
+    plain, given = _for_reference(node, arrays, opset)
+    # of a node alone, the reference would take the newest opset
+    function = onnx.helper.make_function(
+        "gossamer", "node", list(given), list(plain.output), [plain],
+        [onnx.helper.make_opsetid("", max(opset, _COMPUTED_SINCE.get(node.op_type, 0)))])
+    results = [np.asarray(result)
+               for result in ReferenceEvaluator(function).run(None, given, attributes={})]
+    if node.op_type in _FLATTENING and opset < 13:
+        results = [results[0].reshape(arrays[node.input[0]].shape)]
+    return results
+
+
+def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
+                   ) -> tuple[onnx.NodeProto, dict[str, np.ndarray]]:
+    """Returns the node and its inputs in a form that the reference computes as ONNX Runtime does:
+    without empty lists of axes, with a matrix where the op treats all dimensions from its axis on
+    as one, and with starts that lie within the dimensions that a Slice goes through backwards."""
+    plain, given = onnx.NodeProto(), dict(arrays)
+    plain.CopyFrom(node)
+    plain.domain = ""
+    kept = [attribute for attribute in node.attribute if node.op_type == "Unsqueeze"
+            or attribute.name != "axes" or attribute.ints]
+    if node.op_type in _FLATTENING and opset < 13:
+        shape = given[node.input[0]].shape
+        axis = next((attribute.i for attribute in kept if attribute.name == "axis"), 1)
+        given[node.input[0]] = given[node.input[0]].reshape(
+            math.prod(shape[:axis]), math.prod(shape[axis:]))
+        kept = [onnx.helper.make_attribute("axis", 1)]
+    elif node.op_type == "Slice" and len(node.input) == 5 and node.input[4]:
+        starts, steps = given[node.input[1]], given[node.input[4]]
+        axes = given[node.input[3]] if node.input[3] else np.arange(starts.size)
+        sizes = np.array(given[node.input[0]].shape)[axes]
+        # a second input of this name may be the first one, too
+        plain.input[1] = f"{node.input[1]}.within"
+        given[plain.input[1]] = np.where(steps < 0, np.maximum(starts, -sizes), starts)
+    del plain.attribute[:]
+    plain.attribute.extend(kept)
+    return plain, given
 
 
 def most_bytes(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int) -> float:
@@ -108,7 +150,8 @@ def _known_shape(state: InferenceState, node: Node) -> None:
         if not math.isfinite(size):
             raise ValueError("the size of its result is not known")
         state.check_constant(node, (int(size),), "uint8")
-        results = computed(proto, arrays, node.attributes["opset"])
+        results = [as_float32(result)
+                   for result in computed(proto, arrays, node.attributes["opset"])]
     except ModelError:
         raise
     except Exception as error:

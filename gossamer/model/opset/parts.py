@@ -67,6 +67,9 @@ def _slice_shape(state: InferenceState, node: Node) -> None:
     result, cuts = list(shape), []
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = state.axis(node, axis, len(shape))
+        if step < 0:
+            # a start before the first element is the first element, unlike in Python
+            start = max(start, -shape[axis])
         indices = range(*slice(start, end, step).indices(shape[axis]))
         if len(indices) < 2:
             # one element needs no step, and the file's step may be too large for a device's
@@ -180,8 +183,8 @@ def _resize_shape(state: InferenceState, node: Node) -> None:
     nearest = a["nearest_mode"]
     if nearest == "simple":
         if min(factor) < 1 < max(factor):
-            raise state.error(node, "shrinks one dimension and enlarges the other; export with "
-                                    "opset 11 or newer")
+            raise state.unsupported(node, "shrinks one dimension and enlarges the other; export "
+                                          "with opset 11 or newer")
         nearest = "ceil" if min(factor) < 1 else "floor"
     rule = {"mode": a["mode"], "coordinates": a["coordinates"], "nearest_mode": nearest}
     changed = [axis for axis in range(rank) if factor[axis] != 1]

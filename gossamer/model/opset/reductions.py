@@ -15,6 +15,9 @@ from gossamer.model.opset.images import Images
 from gossamer.model.opset.mixing import BATCH_AXIS, works_across_images
 from gossamer.model.opset.state import InferenceState
 
+_OF_NOTHING = {"max": -math.inf, "mean": math.nan, "sum": 0.0}
+"""The result of each kind of reduction where there are no elements, such as over a batch of 0."""
+
 
 def _reduce_shape(state: InferenceState, node: Node) -> None:
     shape = state.shapes[node.inputs[0]]
@@ -23,16 +26,17 @@ def _reduce_shape(state: InferenceState, node: Node) -> None:
         axes = range(2, len(shape))
     elif isinstance(axes, int):
         axes = range(state.axis(node, axes, len(shape)), len(shape))
-    elif axes is None:
+    elif not axes:
         axes = range(len(shape))
     axes = tuple(sorted(state.axis(node, axis, len(shape)) for axis in axes))
-    if node.attributes["kind"] == "max" and not all(shape[axis] for axis in axes):
-        raise state.unsupported(node, f"takes the greatest of no elements: its input has shape "
-                                      f"{list(shape)}")
-    keepdims = node.attributes["keepdims"]
+    kind, keepdims = node.attributes["kind"], node.attributes["keepdims"]
     result = [1 if axis in axes else size for axis, size in enumerate(shape)
               if keepdims or axis not in axes]
-    state.emit(node, result, kind=node.attributes["kind"], axes=axes, keepdims=keepdims)
+    if not all(shape[axis] for axis in axes) and state.dtypes[node.inputs[0]] == "float32":
+        state.check_constant(node, result, "float32")
+        state.know(node.outputs[0], np.full(result, _OF_NOTHING[kind], np.float32))
+        return
+    state.emit(node, result, kind=kind, axes=axes, keepdims=keepdims)
 
 
 def _reduce(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -112,7 +116,7 @@ _ORDERED = ("float32", "int32", "int64")
 
 DEFINITIONS = (
     define("reduce",
-           text='x; kind "mean", "max" or "sum", axes (until resolve() also None: all, '
+           text='x; kind "mean", "max" or "sum", axes (until resolve() also none: all, '
                 '"spatial": all but the first two, or an int: all from this one on), keepdims',
            shape=_reduce_shape, evaluate=_reduce, mixes=_reduce_mixes, passes_values=True,
            jumps=never_jumps, facts=_reduce_facts, float_only=True, attribute_inputs=("axes",)),

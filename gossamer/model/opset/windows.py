@@ -31,14 +31,31 @@ def _pads(node: Node, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[i
     auto_pad = node.attributes.get("auto_pad")
     if auto_pad is None:
         return tuple(node.attributes["pads"])
-    low, high = [], []
-    for axis in range(2):
-        stride, covered = node.attributes["strides"][axis], extent(node, kernel)[axis]
-        total = max((math.ceil(size[axis] / stride) - 1) * stride + covered - size[axis], 0)
-        small, large = total // 2, total - total // 2
-        low.append(small if auto_pad == "SAME_UPPER" else large)
-        high.append(large if auto_pad == "SAME_UPPER" else small)
-    return (*low, *high)
+    covered, strides = extent(node, kernel), node.attributes["strides"]
+    (top, bottom), (left, right) = (
+        same_pads(auto_pad, size[axis], covered[axis], strides[axis]) for axis in range(2))
+    return (top, left, bottom, right)
+
+
+def same_pads(auto_pad: str, size: int, covered: int, stride: int) -> tuple[int, int]:
+    """Returns the pads of "SAME_UPPER" or "SAME_LOWER" before and after one dimension. covered: the
+    size that a dilated kernel covers."""
+    total = max((-(-size // stride) - 1) * stride + covered - size, 0)
+    small, large = total // 2, total - total // 2
+    return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+
+
+def window_count(size: int, before: int, after: int, covered: int, stride: int, ceil: bool) -> int:
+    """Returns the number of windows along one dimension; less than 1 where none fits.
+
+    before, after: the pads. covered: as for same_pads(). ceil: whether the last window may reach
+    beyond the pads, but not begin beyond the input.
+    """
+    room = size + before + after - covered
+    if not ceil:
+        return room // stride + 1
+    steps = -(-room // stride)
+    return steps if steps * stride >= size + before else steps + 1
 
 
 def extent(node: Node, kernel: tuple[int, int]) -> tuple[int, int]:
@@ -59,16 +76,13 @@ def window(state: InferenceState, node: Node, kernel: tuple[int, int],
     result = []
     for axis in range(2):
         stride, covered = node.attributes["strides"][axis], extent(node, kernel)[axis]
-        room = size[axis] + pads[axis] + pads[axis + 2] - covered
-        if room < 0:
+        count = window_count(size[axis], pads[axis], pads[axis + 2], covered, stride, ceil)
+        if count < 1:
             raise state.error(node, f"kernel {list(kernel)} (dilations "
                                     f"{list(node.attributes['dilations'])}, pads {list(pads)}) "
                                     f"does not fit an input of {size[0]}x{size[1]}; give larger "
                                     "images")
-        steps = -(-room // stride) if ceil else room // stride
-        if ceil and steps * stride >= size[axis] + pads[axis]:
-            steps -= 1  # the last window would start beyond the input
-        result.append(steps + 1)
+        result.append(count)
     return pads, result
 
 

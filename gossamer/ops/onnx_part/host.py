@@ -40,13 +40,21 @@ class OnnxRuntimePart(HostAlgorithm):
 
     def prepare(self, weights: Weights, problem: OnnxPartProblem, variant: Variant,
                 device: Device) -> State:
-        return State(problem, variant, device, data={"session": session_of(
-            problem, weights.arrays, threads=number_of(variant[THREADS]))})
+        return State(problem, variant, device, data={"session": None if is_empty(problem) else (
+            session_of(problem, weights.arrays, threads=number_of(variant[THREADS])))})
 
     def compute(self, problem: OnnxPartProblem, inputs: Sequence[np.ndarray],
                 weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        session = cast(Session, weights["session"])
+        session = cast(Session | None, weights["session"])
+        if session is None:
+            return [np.empty(spec.shape, spec.dtype) for spec in problem.outputs]
         return checked(problem, session.run([np.asarray(array, order="C") for array in inputs]))
+
+
+def is_empty(problem: OnnxPartProblem) -> bool:
+    """Returns whether no output has elements, as at a batch of 0, for which ONNX Runtime refuses
+    some operators."""
+    return not any(spec.size for spec in problem.outputs)
 
 
 def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,

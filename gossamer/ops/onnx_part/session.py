@@ -79,6 +79,13 @@ class Session:
             info.type.tensor_type.shape.SetInParent()
             for size in shape:
                 info.type.tensor_type.shape.dim.add(dim_value=size)
+        if any(attribute.name == "ceil_mode" and attribute.i
+               for node in _nodes(proto) for attribute in node.attribute):
+            # ONNX Runtime folds the shapes that ONNX's inference finds, which are wrong for these
+            # pools; for inputs of open sizes it finds none
+            for info in inputs:
+                for dim in info.type.tensor_type.shape.dim:
+                    dim.Clear()
         # large constants are not copied: the session reads them where they lie
         self._constants = {}
         for index, array in constants.items():

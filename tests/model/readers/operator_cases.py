@@ -83,7 +83,8 @@ def made(op: str, opset: int, inputs: Sequence[Argument], attributes: dict[str, 
     domain, _, op = op.rpartition(".")
     node = helper.make_node(op, names, results, "n", domain=domain)
     node.attribute.extend(
-        helper.make_attribute(key, value, attr_type=_INTS if value == [] else None)
+        helper.make_attribute(key, value, attr_type=None if value != [] else
+                              _lists(op, opset).get(key, int(_INTS)))
         for key, value in attributes.items())
     declared = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None)
                 for name in results]
@@ -98,8 +99,18 @@ def made(op: str, opset: int, inputs: Sequence[Argument], attributes: dict[str, 
     return model
 
 
+def _lists(op: str, opset: int) -> dict[str, int]:
+    """Returns the attributes of an operator of ONNX that are lists of numbers, with their types."""
+    if not onnx.defs.has(op, opset):
+        return {}
+    attributes = onnx.defs.get_schema(op, opset).attributes
+    return {name: int(entry.type) for name, entry in attributes.items()
+            if int(entry.type) in (_INTS, onnx.AttributeProto.FLOATS)}
+
+
 def cases(name: str, operator: Operator) -> Iterator[tuple[str, onnx.ModelProto]]:
-    """Yields the cases of an operator: each opset, each attribute and each input changed alone."""
+    """Yields the cases of an operator: each opset, each attribute and each input changed alone,
+    also to an empty list."""
     first, base, outputs = operator.opsets[0], operator.attributes, operator.outputs
     build = partial(made, name, outputs=outputs, dtype=operator.dtype)
     for opset in operator.opsets:
@@ -135,6 +146,14 @@ def cases(name: str, operator: Operator) -> Iterator[tuple[str, onnx.ModelProto]
         dtype = merged.pop(DTYPE, operator.dtype)
         yield (f"{name}{shapes}{told}",
                build(first, operator.inputs if inputs is None else inputs, merged, dtype=dtype))
+    for opset in operator.opsets:
+        for key in _lists(name, opset):
+            yield f"{name}-{opset} {key}=[]", build(opset, operator.inputs, {**base, key: []})
+    for index, argument in enumerate(operator.inputs):
+        if isinstance(argument, np.ndarray | np.generic):
+            inputs = [*operator.inputs[:index], np.zeros(0, argument.dtype),
+                      *operator.inputs[index + 1:]]
+            yield f"{name} {index} empty", build(first, inputs, base)
 
 
 def _changes(inputs: Sequence[Argument], others: Sequence[Argument]) -> str:
@@ -533,7 +552,12 @@ INDEXING: dict[str, Operator] = {
             ((5, 4), "abc,dc->dab"), ((2, 3, 5), "abc,abd->abcd"), ((3, 2), "abc,ba->c"),
             ((4,), "abc,c->ab"), ((4,), "abc,c->ba"), ((5,), "abc,d->abcd"), ((2, 5), "abc,ad->cb"),
             ((2, 4, 3), "abc,acb->ab"), ((2, 3, 4, 5), "abc,abcd->ad"),
-            ((4, 4), "abc,cd->abd"))] + [
+            ((4, 4), "abc,cd->abd"), ((1, 4, 5), "abc,acd->abd"), ((3, 1), "abc,bc->ab"),
+            ((1, 1), "abc,bc->a"), ((1, 1, 5), "abc,acd->abd"), ((1, 3, 1), "abc,abc->b"),
+            ((4, 5), "...c,cd->...d"), ((1, 4, 5), "...bc,...cd->...bd"), ((4, 5), "...bc,...cd"),
+            ((5, 2, 7, 4), "...qc,...kc->...qk"), ((5, 3, 4), "...qhd,...khd->...hqk"),
+            ((5, 2, 3, 1), "...hd,...hd->h..."), ((4,), "...c,c->"), ((3, 4), "ab...,b...->a..."))
+    ] + [
         ([(2, 3)], {"equation": "ij->ji"}), ([(2, 3)], {"equation": "ij->ij"}),
         ([(2, 3)], {"equation": "ij->i"}), ([(2, 3)], {"equation": "ji"}),
         ([(2, 3), (3, 4), (4, 2)], {"equation": "ij,jk,kl->il"}),

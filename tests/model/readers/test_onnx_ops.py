@@ -86,19 +86,6 @@ POOLS: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "GlobalMaxPool": [((IMAGE,), {})],
     "ReduceMax": [((IMAGE,), {"keepdims": 0})],
 }
-CEIL = {
-    "MaxPool": [
-        ((IMAGE,), {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
-        ((IMAGE,), {"kernel_shape": [2, 2], "strides": [3, 3], "ceil_mode": 1,
-                    "pads": [1, 1, 1, 1]}),
-        ((IMAGE,), {"kernel_shape": [2, 2], "dilations": [2, 3], "pads": [1, 1, 1, 1]}),
-    ],
-    "AveragePool": [
-        ((IMAGE,), {"kernel_shape": [3, 3], "strides": [2, 3], "ceil_mode": 1}),
-        ((IMAGE,), {"kernel_shape": [3, 3], "strides": [3, 2], "ceil_mode": 1,
-                    "pads": [1, 1, 1, 1], "count_include_pad": 1}),
-    ],
-}
 UNARY: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     **{op: [((IMAGE,), {})] for op in (
         "Relu", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Exp", "Sign", "Abs",
@@ -149,10 +136,6 @@ MOVES: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "Gather": [((IMAGE, ints(2, 0, -1)), {"axis": 1}), ((IMAGE, np.array(-2)), {"axis": 2}),
                ((IMAGE, ints(1, 0).reshape(2, 1)), {"axis": 3})],
 }
-AXES = {
-    "Squeeze": ((Input((2, 1, 5, 1)),), [1, 3]), "Unsqueeze": ((MATRIX,), [1, 3]),
-    "ReduceSum": ((IMAGE,), [1, -1]),
-}
 COMPARISONS = ("Less", "Greater", "Equal", "LessOrEqual", "GreaterOrEqual")
 
 
@@ -168,34 +151,10 @@ def cases(*tables: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]],
 @pytest.mark.parametrize(("op", "opset", "arguments", "attributes"), [
     *cases(CONV, PRODUCTS, UNARY, NORMALISATIONS, opsets=(9, 17, NEWEST_OPSET)),
     *cases(POOLS, BINARY, MOVES, opsets=(9, 13, NEWEST_OPSET)),
-    *cases(CEIL, opsets=(11, 21)),
 ])
 def test_op(op: str, opset: int, arguments: tuple[Any, ...], attributes: dict[str, Any],
             tmp_path: Path) -> None:
     compare(*single(op, arguments, opset, **attributes), tmp_path, op)
-
-
-@pytest.mark.parametrize("opset", OPSETS)
-@pytest.mark.parametrize("op", AXES)
-def test_axes_are_attributes_then_inputs(op: str, opset: int, tmp_path: Path) -> None:
-    arguments, axes = AXES[op]
-    if opset < 13:
-        proto, feeds = single(op, arguments, opset, axes=axes)
-    else:
-        proto, feeds = single(op, (*arguments, ints(*axes)), opset)
-    compare(proto, feeds, tmp_path, op)
-
-
-@pytest.mark.parametrize("opset", OPSETS)
-@pytest.mark.parametrize("op", ["ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2",
-                                "ReduceSumSquare"])
-@pytest.mark.parametrize("keepdims", [0, 1])
-def test_reduce(op: str, opset: int, keepdims: int, tmp_path: Path) -> None:
-    if opset < 18:
-        proto, feeds = single(op, (IMAGE,), opset, axes=[2, 3], keepdims=keepdims)
-    else:
-        proto, feeds = single(op, (IMAGE, ints(2, 3)), opset, keepdims=keepdims)
-    compare(proto, feeds, tmp_path, op)
 
 
 def test_reduce_without_axes_may_do_nothing(tmp_path: Path) -> None:

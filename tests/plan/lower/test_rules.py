@@ -41,9 +41,11 @@ def fixed(*shape: int, **options: Any) -> Input:
 
 
 LAYERS = [Case(op, arguments, attributes)
-          for table in (ops.CONV, ops.PRODUCTS, ops.POOLS, ops.CEIL, ops.UNARY, ops.BINARY,
-                        ops.MOVES)
+          for table in (ops.CONV, ops.PRODUCTS, ops.POOLS, ops.UNARY, ops.BINARY, ops.MOVES)
           for op, entries in table.items() for arguments, attributes in entries]
+LAYERS += [case(op, ops.IMAGE, kernel_shape=[3, 2], strides=[3, 2], ceil_mode=1, pads=[1, 1, 0, 1],
+                **more) for op, more in (
+    ("MaxPool", {"dilations": [2, 3]}), ("AveragePool", {"count_include_pad": 1}))]
 
 PRODUCTS = [
     case("Gemm", MATRIX, weights(5, 4), Input((3, 4)), beta=0.5),

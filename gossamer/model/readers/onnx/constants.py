@@ -20,7 +20,7 @@ from onnx.external_data_helper import (
 from gossamer.errors import first_line, quoted
 from gossamer.io.limits import check_unpacked, most_value_bytes
 from gossamer.model.graph import Graph
-from gossamer.model.opset.onnx_reference import FOLDED, computed, most_bytes
+from gossamer.model.opset.onnx_reference import FOLDED, as_float32, computed, most_bytes
 from gossamer.tensor import of_bfloat16_bits
 
 _MOST_RANK = 32
@@ -171,12 +171,16 @@ class ConstantFolder:
     gossamer.io.limits.
 
     reads: for each value, how many nodes of the file read it.
+    exact: takes the float64 results, which are float32 among the constants, and has the float64
+    values of earlier constants; None where float64 becomes float32.
     too_large: results that are not computed because they exceed the limit, or because they depend
     on a result that exceeds the limit. Each has the limit, in bytes, that would allow the result.
     """
 
-    def __init__(self, opset: int, reads: Mapping[str, int]) -> None:
+    def __init__(self, opset: int, reads: Mapping[str, int],
+                 exact: dict[str, np.ndarray] | None = None) -> None:
         self._opset = opset
+        self._exact = exact
         self._limit = self._bytes_left = most_value_bytes(0)
         self._reads = Counter(reads)
         self._sizes: dict[str, int] = {}
@@ -190,13 +194,17 @@ class ConstantFolder:
             return False
         for name, result in zip(node.output, results, strict=False):
             if name:
-                constants[name] = result
+                constants[name] = as_float32(result)
                 self._sizes[name] = result.nbytes
+                if self._exact is not None and result.dtype == np.float64:
+                    self._exact[name] = result
         for name in filter(None, node.input):
             self._reads[name] -= 1
             if not self._reads[name] and name in self._sizes:
                 self._bytes_left += self._sizes.pop(name)
                 del constants[name]
+                if self._exact is not None:
+                    self._exact.pop(name, None)
         return True
 
     def _results(self, node: onnx.NodeProto,
@@ -214,7 +222,8 @@ class ConstantFolder:
         if not inputs and node.op_type != "Constant":
             return None
         try:
-            arrays = {name: constants[name] for name in inputs}
+            arrays = {name: (self._exact or constants).get(name, constants[name])
+                      for name in inputs}
             size = most_bytes(node, arrays, self._opset)
             if size > self._bytes_left:
                 if math.isfinite(size):

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import string
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from gossamer.expression import apply
+from gossamer.model.opset.state import Shape
+from gossamer.model.readers.onnx.integers import Integers
 from gossamer.model.readers.onnx.node import OnnxNode
+from gossamer.model.readers.onnx.probe import OTHER_SIZES, Probe
+from gossamer.model.readers.onnx.quantised_products import IntegerConverter
 
 Term = str
 """The dimensions of a value, one letter for each."""
 
 
-def _einsum(node: OnnxNode) -> None:
+def _einsum(node: OnnxNode, integers: Integers) -> None:
     """Converts Einsum. Its inputs are multiplied one after another; the sum over a dimension is
     taken as soon as neither the result nor a later input has the dimension."""
-    terms, result = _parsed(node)
-    values = [node.required(index) for index in range(len(terms))]
+    values = [node.required(index) for index in range(len(node.inputs))]
+    shapes = [integers.probe.shape(value) for value in values]
+    terms, result = _parsed(node, shapes)
+    for index, letters in enumerate(_broadcast(node, integers.probe, values, terms, shapes)):
+        if letters:
+            axes = tuple(map(terms[index].index, letters))
+            values[index] = _without(node, values[index], axes, f"squeezed_{index}")
+            terms[index] = "".join(each for each in terms[index] if each not in letters)
     value, term = values[0], terms[0]
     for index in range(1, len(terms)):
         later = set(result).union(*terms[index + 1:])
@@ -24,9 +37,9 @@ def _einsum(node: OnnxNode) -> None:
     _moved(node, value, term, result, None)
 
 
-def _parsed(node: OnnxNode) -> tuple[list[Term], Term]:
+def _parsed(node: OnnxNode, shapes: Sequence[Shape | None]) -> tuple[list[Term], Term]:
     """Returns the dimensions of each input, and of the result. Raises UnsupportedError for an
-    equation that gossamer does not compute."""
+    equation that gossamer does not compute. shapes: those of the inputs, where they are known."""
     equation = node.attribute("equation")
     if not equation:
         raise node.error("attribute equation is missing")
@@ -34,11 +47,14 @@ def _parsed(node: OnnxNode) -> tuple[list[Term], Term]:
     left, arrow, result = text.partition("->")
     terms = left.split(",")
     if not arrow:
-        letters = left.replace(",", "")
-        result = "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+        letters = left.replace(",", "").replace(".", "")
+        result = "..." * ("..." in left) + "".join(
+            sorted(letter for letter in set(letters) if letters.count(letter) == 1))
     if len(terms) != len(node.inputs):
         raise node.error(f"equation {equation!r} has {len(terms)} inputs, the node "
                          f"{len(node.inputs)}")
+    if "..." in left:
+        terms, result = _spelled_out(node, terms, result, shapes)
     for term in (*terms, result):
         if any(not letter.isalpha() for letter in term) or len(set(term)) < len(term):
             raise node.unsupported(f"equation {equation!r} has the term {term!r}; gossamer "
@@ -46,6 +62,59 @@ def _parsed(node: OnnxNode) -> tuple[list[Term], Term]:
     if not set(result) <= set("".join(terms)):
         raise node.error(f"equation {equation!r} has a result with letters of no input")
     return terms, result
+
+
+def _spelled_out(node: OnnxNode, terms: Sequence[Term], result: Term,
+                 shapes: Sequence[Shape | None]) -> tuple[list[Term], Term]:
+    """Returns terms with letters in the place of ellipses, which stand for the last of the same
+    dimensions in all terms. Raises UnsupportedError where the number of dimensions is not known, or
+    the result has none of them."""
+    counts = []
+    for term, shape in zip(terms, shapes, strict=True):
+        if shape is None and "..." in term:
+            raise node.unsupported(f"has the term {term!r} for a value whose number of dimensions "
+                                   "gossamer does not know")
+        counts.append(len(shape) - len(term) + 3 if shape is not None and "..." in term else 0)
+    free = "".join(letter for letter in string.ascii_letters if letter not in "".join(terms))
+    most = max(counts)
+    if min(counts) < 0 or most > len(free) or (most and "..." not in result):
+        raise node.unsupported(f"has terms {', '.join(terms)} -> {result} for shapes "
+                               f"{' and '.join(str(list(shape or ())) for shape in shapes)}")
+    return ([term.replace("...", free[most - count:most])
+             for term, count in zip(terms, counts, strict=True)],
+            result.replace("...", free[:most]))
+
+
+def _broadcast(node: OnnxNode, probe: Probe, values: Sequence[str], terms: Sequence[Term],
+               shapes: Sequence[Shape | None]) -> list[Term]:
+    """Returns for each input the letters of dimensions that are broadcast: they have size 1 in
+    this input at all sizes of the network, and another size in another input."""
+    sizes = [dict(zip(term, shape or (), strict=False))
+             for term, shape in zip(terms, shapes, strict=True)]
+    others: list[dict[str, int]] | None = None
+    found: list[Term] = []
+    for index, value in enumerate(values):
+        rest = [other for other in range(len(values)) if other != index]
+        ones = [letter for letter in terms[index] if sizes[index].get(letter) == 1 and any(
+            sizes[other].get(letter, 1) != 1 or (
+                letter in sizes[other] and value in node.graph.constants
+                and values[other] not in node.graph.constants) for other in rest)]
+        if ones and value not in node.graph.constants and not probe.is_only_size:
+            if others is None:
+                at_other_sizes = Probe(node.graph, **OTHER_SIZES)
+                at_other_sizes.add(node.graph.nodes)
+                others = [dict(zip(term, at_other_sizes.shape(name) or (), strict=False))
+                          for term, name in zip(terms, values, strict=True)]
+            ones = [letter for letter in ones if others[index].get(letter) == 1]
+        found.append("".join(ones))
+    return found
+
+
+def _without(node: OnnxNode, value: str, axes: tuple[int, ...], role: str) -> str:
+    """Emits a value without some dimensions of size 1. A constant stays a constant."""
+    if value in node.graph.constants:
+        return node.add_constant(np.squeeze(node.graph.constants[value], axes), role)
+    return node.emit("squeeze", [value], role, axes=axes)
 
 
 class _Product:
@@ -145,4 +214,4 @@ def _regrouped(node: OnnxNode, values: list[str], terms: list[Term], groups: lis
     return node.emit("reshape_by", values, role, sizes=sizes)
 
 
-EINSUM: dict[str, Callable[[OnnxNode], None]] = {"Einsum": _einsum}
+EINSUM: dict[str, IntegerConverter] = {"Einsum": _einsum}

@@ -171,7 +171,8 @@ def _hard_sigmoid(node: OnnxNode) -> None:
 
 
 def _clip(node: OnnxNode) -> None:
-    """Converts Clip, whose bounds are attributes before opset 11, and optional inputs since."""
+    """Converts Clip, whose bounds are attributes before opset 11, and optional inputs since. The
+    defaults of the attributes, the greatest finite numbers, count as no bounds."""
     composer = Composer()
     value = composer.operand(node.required(0))
     bounds: list[tuple[str, float | str]] = []
@@ -179,7 +180,8 @@ def _clip(node: OnnxNode) -> None:
         known = node.optional_constant(index)
         if node.opset < 11:
             bound = node.attribute(name)
-            if bound is not None and abs(bound) < np.finfo(np.float32).max:
+            most = float(np.finfo(np.float32).max)
+            if bound is not None and (bound > -most if name == "min" else bound < most):
                 bounds.append((function, bound))
         elif known is not None:
             bounds.append((function, known.item()))

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnx.shape_inference import infer_shapes
 
+from gossamer.model.opset.onnx_shapes import inferred
 from gossamer.model.readers.onnx.order import reads
 
 MOST_PARAMETERS = 1024
@@ -23,10 +23,13 @@ class FileTypes:
 
     model: the file's model.
     nodes: the nodes of the file that are needed, in order.
+    exact: the values of float64 constants.
     """
 
-    def __init__(self, model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> None:
+    def __init__(self, model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto],
+                 exact: Mapping[str, np.ndarray] | None = None) -> None:
         self.model = model
+        self._exact = exact or {}
         self._nodes = nodes
         self.initializers = {tensor.name: tensor for tensor in model.graph.initializer}
 
@@ -63,7 +66,10 @@ class FileTypes:
         """Returns a value with its type in the file, where the type is known. The shape of a node's
         result is left out: ONNX Runtime infers it better."""
         info = onnx.ValueInfoProto(name=name, type=self._inferred.get(name))
-        if info.type.HasField("tensor_type") and all(
+        if is_untyped(info):
+            # ONNX Runtime takes values without a type, but no tensors of an undefined type
+            info.ClearField("type")
+        elif info.type.HasField("tensor_type") and all(
                 name != given.name for given in self.model.graph.input):
             info.type.tensor_type.ClearField("shape")
         return info
@@ -81,27 +87,20 @@ class FileTypes:
                 graph.input.append(onnx.ValueInfoProto(name=name, type=inputs[name]))
             if name in known and known[name].size <= MOST_PARAMETERS:
                 graph.initializer.append(self.tensor(name, known[name]))
-        inferred = self._infer(graph)
-        return {name: inferred[name] for name in node.output if name in inferred}
+        types = self._infer(graph)
+        return {name: types[name] for name in node.output if name in types}
 
     def tensor(self, name: str, array: np.ndarray) -> onnx.TensorProto:
         """Returns a tensor for the value `name` in the file's type: the initializer of this name
         where the file has it, else a tensor that holds `array`."""
         if name in self.initializers:
             return self.initializers[name]
+        if name in self._exact:
+            return numpy_helper.from_array(self._exact[name], name)
         kind = self.elem_type(name)
         if kind and kind != TensorProto.STRING:
             array = array.astype(helper.tensor_dtype_to_np_dtype(kind))
         return numpy_helper.from_array(array, name)
-
-    def keep_constant(self, node: onnx.NodeProto) -> None:
-        """Notes the value of a Constant node as an initializer, in the file's type."""
-        for attribute in node.attribute:
-            if attribute.name == "value":
-                tensor = onnx.TensorProto()
-                tensor.CopyFrom(attribute.t)
-                tensor.name = node.output[0]
-                self.initializers[tensor.name] = tensor
 
     def with_graph(self, graph: onnx.GraphProto) -> onnx.ModelProto:
         """Returns a model of some nodes of the file, with the file's operator versions and
@@ -114,12 +113,18 @@ class FileTypes:
 
     def _infer(self, graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
         try:
-            inferred = infer_shapes(self.with_graph(graph), data_prop=True)
+            result = inferred(self.with_graph(graph))
         except Exception:
             # onnx raises exceptions of its own classes; ONNX Runtime will raise an error that
             # describes the fault
             return {}
-        return {info.name: info.type for info in inferred.graph.value_info}
+        return {info.name: info.type for info in result.graph.value_info}
+
+
+def is_untyped(value: onnx.ValueInfoProto) -> bool:
+    """Returns whether the file does not say what a value is, or of what its elements are."""
+    return value.type.WhichOneof("value") in (None, "tensor_type") and (
+        not value.type.tensor_type.elem_type)
 
 
 def has_float64(graph: onnx.GraphProto) -> bool:

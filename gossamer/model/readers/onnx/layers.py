@@ -150,14 +150,16 @@ def _global_pool(node: OnnxNode, kind: str) -> None:
 def _axes(node: OnnxNode) -> tuple[list[str], dict[str, Any], bool]:
     """Returns three things: the inputs of a reduction; the axes as attributes where the axes are no
     input; and whether the reduction is the identity because it has no axes. Axes are an attribute
-    before opset 18 (ReduceSum: 13), and an input since."""
-    inputs, attributes = [node.required(0)], {"axes": node.attribute("axes")}
+    before opset 18 (ReduceSum: 13), and an input since; an empty list of axes is as no list."""
+    inputs, attributes = [node.required(0)], {"axes": node.attribute("axes") or None}
     without_axes_is_identity = bool(node.attribute("noop_with_empty_axes", 0))
     if node.input(1):
-        inputs.append(node.input(1))
         axes = node.optional_constant(1)
-        if axes is not None and axes.size == 0:
-            inputs, attributes["axes"] = inputs[:1], None
+        if axes is None and without_axes_is_identity:
+            raise node.unsupported("has noop_with_empty_axes 1 and axes that are no constant; "
+                                   "export it with constant axes")
+        if axes is None or axes.size:
+            inputs.append(node.input(1))
     is_identity = without_axes_is_identity and len(inputs) == 1 and attributes["axes"] is None
     return inputs, attributes, is_identity
 

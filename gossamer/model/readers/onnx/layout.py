@@ -21,7 +21,7 @@ def _concat(node: OnnxNode) -> None:
 
 def _split(node: OnnxNode) -> None:
     inputs = [node.required(0)]
-    attributes = {"sizes": node.attribute("split")}
+    attributes = {"sizes": node.attribute("split") or None}
     if node.input(1):
         inputs.append(node.input(1))
     node.attribute("num_outputs")
@@ -67,9 +67,12 @@ def _flatten(node: OnnxNode) -> None:
 
 
 def _squeeze(node: OnnxNode) -> None:
-    """Converts Squeeze and Unsqueeze, whose axes are an attribute before opset 13."""
+    """Converts Squeeze and Unsqueeze, whose axes are an attribute before opset 13. A Squeeze with
+    an empty attribute removes all dimensions of size 1, as one without the attribute."""
     inputs = [node.required(0), *([node.input(1)] if node.input(1) else [])]
     axes = node.attribute("axes")
+    if node.op == "Squeeze":
+        axes = axes or None
     if node.op == "Unsqueeze" and axes is None and len(inputs) == 1:
         raise node.error("its axes are missing")
     attributes = {} if axes is None else {"axes": axes}
@@ -99,9 +102,10 @@ def _resize(node: OnnxNode) -> None:
     measure coordinates from the image's corner. The scales of Upsample are an attribute before
     opset 9. The Resize of opset 10 rounds coordinates down when it enlarges, and up when it
     shrinks."""
-    mode = node.only("mode", "nearest", "linear", "bilinear", "cubic")
+    is_old = node.op == "Upsample" or node.opset < 11
+    mode = node.only("mode", "nearest", "linear", "bilinear", *(() if is_old else ("cubic",)))
     attributes = {"mode": "linear" if mode == "bilinear" else mode}
-    if node.op == "Upsample" or node.opset < 11:
+    if is_old:
         attributes["coordinates"] = "asymmetric"
         attributes["nearest_mode"] = "floor" if node.op == "Upsample" else "simple"
         if node.op == "Upsample" and node.opset < 9:

@@ -198,7 +198,7 @@ class OnnxNode:
         name = f"{self.outputs[0]}.{role}"
         while name in self.graph.constants:
             name += "_"
-        self.graph.constants[name] = np.ascontiguousarray(array)
+        self.graph.constants[name] = np.asarray(array, order="C")
         return name
 
     def emit(self, op: str, inputs: Sequence[str], outputs: Sequence[str] | str | None = None,

@@ -19,15 +19,13 @@ from gossamer.model.readers.onnx.clusters import Clusters
 from gossamer.model.readers.onnx.elementwise import TYPES
 from gossamer.model.readers.onnx.file_types import MOST_PARAMETERS, FileTypes, known_shape
 from gossamer.model.readers.onnx.order import reads, source, stable_order
-from gossamer.model.readers.onnx.probe import Probe
+from gossamer.model.readers.onnx.probe import OTHER_SIZES, Probe
 
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml", "com.microsoft"))
 """The domains whose operators ONNX Runtime knows."""
 _CAST_OPSET = 17
 """The opset of the nodes that are added to a file without nodes of ONNX's own domain. Each
 supported version of ONNX Runtime knows it; the onnx package's newest may be too new for one."""
-_OTHER_SIZES = {"batch": 2, "open_size": 192}
-"""The sizes of open dimensions at which a condition is evaluated a second time."""
 _FLOAT64 = ("which is float64; give a precision, such as fp32, to have it computed in float32")
 """The end of a message's reason, which begins with the name of a float64 value."""
 _REFUSED = frozenset(("EPContext", "ImageDecoder"))
@@ -70,9 +68,12 @@ class Parts:
         return ""
 
     def is_known(self, node: onnx.NodeProto) -> bool:
-        """Returns whether the results of a node follow from shapes and constants."""
+        """Returns whether the results of a node follow from shapes and constants, and none is a
+        float64 output of the network: these results are float32."""
+        outputs = {info.name for info in self._graph.outputs}
         return node.op_type in FOLDED and node.domain in ("", "ai.onnx") and all(
-            self.probe.known(name) is not None for name in filter(None, node.input))
+            self.probe.known(name) is not None for name in filter(None, node.input)) and not any(
+            name in outputs and self._is_kept(name) for name in node.output)
 
     def truth(self, name: str) -> bool | None:
         """Returns the value of a condition if it follows from shapes and constants, and is the same
@@ -81,7 +82,7 @@ class Parts:
         if value is None or value.size != 1:
             return None
         if not self.probe.is_only_size:
-            other = Probe(self._graph, **_OTHER_SIZES)
+            other = Probe(self._graph, **OTHER_SIZES)
             other.add(self._graph.nodes)
             at_other_size = other.known(name)
             if at_other_size is None or bool(at_other_size.any()) != bool(value.any()):
@@ -96,15 +97,6 @@ class Parts:
     def _is_kept(self, name: str) -> bool:
         """Returns whether a value is float64 and stays float64."""
         return self._keeps and self._types.elem_type(name) == TensorProto.DOUBLE
-
-    def may_fold(self, node: onnx.NodeProto) -> bool:
-        """Returns whether the results of a node whose inputs are constants may be computed in
-        float32. The value of a float64 Constant is also noted in float64, for parts."""
-        if not any(map(self._is_kept, node.output)):
-            return True
-        if node.op_type == "Constant":
-            self._types.keep_constant(node)
-        return node.op_type == "Constant"
 
     def computed(self, node: onnx.NodeProto, nodes: Sequence[Node]) -> None:
         """Notes the nodes in gossamer's graph that a node of the file has become."""
@@ -237,6 +229,8 @@ class Parts:
         needed = {name for node in graph.nodes for name in node.inputs}
         needed.update(info.name for info in graph.outputs if info not in outputs)
         as_in_file = {info.name for info in graph.inputs if info.name not in needed} | made
+        # truth values are numbers in the graph, but not where they are outputs
+        as_in_file.update(info.name for info in graph.outputs if info.dtype == "bool")
         graph.inputs = [info for info in graph.inputs if info.name in needed]
         model, read = self._model("tail", members, [info.name for info in outputs],
                                   names_of(graph), as_in_file)

@@ -15,6 +15,9 @@ from gossamer.model.opset.state import InferenceState, Shape
 _OPEN_SIZE = 256
 """The size that a probe takes for a dimension that the file leaves open."""
 
+OTHER_SIZES = {"batch": 2, "open_size": 192}
+"""The sizes of open dimensions in a second probe, which shows what does not depend on them."""
+
 
 class Probe:
     """The known shapes and dtypes of a graph's values at one batch size.

@@ -61,7 +61,7 @@ def _quantise(node: OnnxNode, integers: Integers) -> None:
         return
     else:
         if integers.dtype(node, x) != "float32":
-            x = node.emit("cast", [x], "number", dtype="float32")
+            x = node.emit("cast", [x], "floats", dtype="float32")
         value = c.apply("div", c.operand(x), constant(node, c, scale, "scale"))
     give(node, integers, requantise(node, c, value, zero, dtype), node.outputs[0])
 

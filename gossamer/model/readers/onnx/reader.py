@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from gossamer import host_library
 from gossamer.errors import InputError, ModelError, UnsupportedError, first_line, quoted
 from gossamer.io.packed import opened, unpacked
 from gossamer.model.choose_outputs import chosen
-from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo
+from gossamer.model.graph import Graph, Node, UniqueNames, ValueInfo, names_of, unused_name
 from gossamer.model.input_format import InputFormat
 from gossamer.model.opset.onnx_reference import as_float32
 from gossamer.model.opset.state import MALFORMED, malformed
@@ -34,7 +34,7 @@ from gossamer.model.readers.onnx.constants import (
 from gossamer.model.readers.onnx.einsum import EINSUM
 from gossamer.model.readers.onnx.elementwise import ELEMENTWISE, TYPES, Converter
 from gossamer.model.readers.onnx.expansion import check_expansion
-from gossamer.model.readers.onnx.file_types import FileTypes, has_float64, type_text
+from gossamer.model.readers.onnx.file_types import FileTypes, has_float64, is_untyped, type_text
 from gossamer.model.readers.onnx.indexing import INDEXING
 from gossamer.model.readers.onnx.integers import Integers
 from gossamer.model.readers.onnx.layers import LAYERS
@@ -68,9 +68,9 @@ def _without_integers(converter: Converter) -> IntegerConverter:
 
 _CONVERTERS: dict[str, IntegerConverter] = {
     **{op: _without_integers(converter)
-       for table in (ELEMENTWISE, LAYERS, LAYOUT, INDEXING, EINSUM, NORMALISATIONS)
+       for table in (ELEMENTWISE, LAYERS, LAYOUT, INDEXING, NORMALISATIONS)
        for op, converter in table.items()},
-    **QUANTISED}
+    **EINSUM, **QUANTISED}
 _QONNX = {key: _without_integers(converter) for key, converter in QONNX.items()}
 
 _CHOOSING = frozenset(("NonMaxSuppression", "TopK", "EfficientNMS_TRT", "BatchedNMS_TRT",
@@ -109,9 +109,10 @@ def load_onnx(model: str | Path | bytes | onnx.ModelProto,
         raise ModelError(f"{file}: {error}") from None
     graph = Graph(proto.graph.name or name, [], [], [], {}, file, metadata=metadata.read(proto))
     keeps = not narrows and host_library.is_installed() and has_float64(proto.graph)
-    _load_constants(proto.graph, graph, keeps)
-    inputs = _load_interface(proto.graph, graph, outputs, keeps)
-    _load_nodes(proto, graph, inputs, opset, keeps)
+    exact: dict[str, np.ndarray] = {}
+    _add_constants(proto.graph.initializer, graph, keeps, exact)
+    inputs = _load_interface(proto, graph, outputs, keeps)
+    _load_nodes(proto, graph, inputs, opset, keeps, exact)
     _warn_of_narrowed(proto.graph, graph)
     warn_of_broken_weights(graph)
     return graph
@@ -198,15 +199,13 @@ def _damaged_texts(graph: onnx.GraphProto) -> Iterator[bytes]:
     yield from (name for name in names if isinstance(name, bytes))
 
 
-def _load_constants(proto: onnx.GraphProto, graph: Graph, keeps: bool) -> None:
-    """Adds the file's initializers to the graph, floating-point ones as float32. keeps: whether
-    float64 stays in parts for ONNX Runtime, which take the initializers from the file."""
-    _add_constants(proto.initializer, graph, keeps)
+def _add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph, keeps: bool,
+                   exact: dict[str, np.ndarray]) -> None:
+    """Adds tensors to the constants of a graph, floating-point ones as float32.
 
-
-def _add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph, keeps: bool) -> None:
-    """Adds tensors to the constants of a graph, floating-point ones as float32. keeps: as for
-    _load_constants()."""
+    keeps: whether float64 stays in parts for ONNX Runtime, and in outputs.
+    exact: takes the float64 values of constants where float64 is kept.
+    """
     narrowed = []
     for tensor in tensors:
         if tensor.name in graph.constants:
@@ -217,7 +216,9 @@ def _add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph, keeps: boo
             raise ModelError(f"{graph.file}: initializer {quoted(tensor.name)} is damaged: {error}"
                              ) from None
         graph.constants[tensor.name] = as_float32(array)
-        if array.dtype == np.float64 and not keeps:
+        if array.dtype == np.float64 and keeps:
+            exact[tensor.name] = array
+        elif array.dtype == np.float64:
             narrowed.append((tensor.name, array.dtype))
     if narrowed:
         name, dtype = narrowed[0]
@@ -225,10 +226,10 @@ def _add_constants(tensors: Iterable[onnx.TensorProto], graph: Graph, keeps: boo
                               f"{quoted(name)}); gossamer computes with them as float32")
 
 
-def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str] | None,
+def _load_interface(model: onnx.ModelProto, graph: Graph, outputs: Sequence[str] | None,
                     keeps: bool) -> list[ValueInfo]:
     """Adds inputs and outputs to the graph. A first dimension that all inputs share counts as the
-    batch.
+    batch. Outputs that the file declares without a type have the type that ONNX's inference finds.
 
     outputs: as for load_onnx().
     keeps: whether float64 is left to ONNX Runtime.
@@ -237,7 +238,7 @@ def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str]
     """
     seen = set(graph.constants)
     inputs = []
-    for value in proto.input:
+    for value in model.graph.input:
         if value.name in graph.constants:
             continue
         if value.name in seen:
@@ -250,8 +251,13 @@ def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str]
         inputs.append(info)
         if _is_of_numbers(value, keeps):
             graph.inputs.append(info)
-    graph.outputs = [_value_info(value, graph, "output", keeps)
-                     for value in chosen(proto.output, outputs, graph.file)]
+    declared = chosen(model.graph.output, outputs, graph.file)
+    if any(map(is_untyped, declared)):
+        types = FileTypes(model, in_order(model.graph, [each.name for each in declared],
+                                          graph.file))
+        declared = [types.value_info(each.name) if is_untyped(each) else each
+                    for each in declared]
+    graph.outputs = [_value_info(each, graph, "output", keeps) for each in declared]
     leading = {info.shape[0] if len(info.shape) > 1 else None for info in graph.inputs}
     if len(leading) == 1 and (batch := leading.pop()) is not None:
         graph.fixed_batch = batch
@@ -262,11 +268,11 @@ def _load_interface(proto: onnx.GraphProto, graph: Graph, outputs: Sequence[str]
 
 
 def _is_of_numbers(value: onnx.ValueInfoProto, keeps: bool) -> bool:
-    """Returns whether a value is a tensor of numbers that gossamer computes with. keeps: whether
-    float64 is left to ONNX Runtime."""
+    """Returns whether a value is a tensor of numbers that gossamer computes with, as values without
+    a type are supposed to be. keeps: whether float64 is left to ONNX Runtime."""
     kind = value.type.tensor_type.elem_type or TensorProto.FLOAT
-    return value.type.HasField("tensor_type") and kind in TYPES and not (
-        keeps and kind == TensorProto.DOUBLE)
+    return is_untyped(value) or (value.type.HasField("tensor_type") and kind in TYPES and not (
+        keeps and kind == TensorProto.DOUBLE))
 
 
 def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str, keeps: bool) -> ValueInfo:
@@ -288,7 +294,9 @@ def _value_info(value: onnx.ValueInfoProto, graph: Graph, what: str, keeps: bool
         return (ValueInfo(value.name, shape, "float32", labels, InputFormat("float16"))
                 if what == "input" else ValueInfo(value.name, shape, "float32", labels,
                                                   returned_dtype="float16"))
-    return ValueInfo(value.name, shape, TYPES[kind], labels)
+    # what an untyped output is follows from its node
+    dtype = "" if what == "output" and is_untyped(value) else TYPES[kind]
+    return ValueInfo(value.name, shape, dtype, labels)
 
 
 def _warn_of_narrowed(proto: onnx.GraphProto, graph: Graph) -> None:
@@ -312,7 +320,7 @@ def _free_batch(info: ValueInfo, batch: int) -> ValueInfo:
 
 
 def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo],
-                opset: int, keeps: bool) -> None:
+                opset: int, keeps: bool, exact: dict[str, np.ndarray]) -> None:
     """Converts the file's nodes in order. A node that gossamer does not compute is left to ONNX
     Runtime, where ONNX Runtime is installed and knows the operator's domain. Raises
     UnsupportedError for nodes that neither gossamer nor ONNX Runtime computes; the message names
@@ -320,14 +328,15 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
 
     inputs: all inputs of the network.
     keeps: whether float64 is left to ONNX Runtime, too.
+    exact: the float64 values of constants where float64 is kept.
     """
     nodes = in_order(model.graph, [info.name for info in graph.outputs], graph.file)
     used = Counter(name for node in nodes for name in reads(node))
     used.update(info.name for info in graph.outputs)
     available = set(graph.constants) | {info.name for info in inputs}
     unknown: list[str] = []
-    folder = ConstantFolder(opset, used)
-    types = FileTypes(model, nodes)
+    folder = ConstantFolder(opset, used, exact if keeps else None)
+    types = FileTypes(model, nodes, exact)
     parts = Parts(graph, types, keeps) if host_library.is_installed() else None
     integers = Integers(Probe(graph) if parts is None else parts.probe)
     if parts is not None:
@@ -341,7 +350,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
         if entry.op_type == "If" and (branch := known_branch(
                 entry, graph, parts, available)):
             truth, inner, initializers = branch
-            _add_constants(initializers, graph, keeps)
+            _add_constants(initializers, graph, keeps, exact)
             available.update(tensor.name for tensor in initializers)
             used.update(name for each in inner for name in reads(each))
             if entry.input[0] not in graph.constants:
@@ -361,8 +370,7 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
             available.add(name)
         condition = conditions.get(entry.output[0]) if entry.output else None
         values = {name: graph.constants[name] for name in entry.input if name in graph.constants}
-        if condition is None and (parts is None or parts.may_fold(entry)) and (
-                folder.fold(entry, graph.constants)):
+        if condition is None and folder.fold(entry, graph.constants):
             if entry.op_type == "DequantizeLinear":
                 integers.learn_constant(entry, values)
             continue
@@ -406,8 +414,11 @@ def _load_nodes(model: onnx.ModelProto, graph: Graph, inputs: Sequence[ValueInfo
     for info in graph.outputs:
         if info.name not in available:
             raise ModelError(f"{graph.file}: output {quoted(info.name)} is made by no node")
+    graph.outputs = [info if info.dtype else replace(
+        info, dtype=integers.probe.dtype(info.name) or "float32") for info in graph.outputs]
     if parts is not None:
         parts.finish(inputs)
+    _exact_outputs(graph, exact)
     _cast_truth_outputs(graph)
     _unique_names(graph)
 
@@ -478,6 +489,17 @@ def _advice(proto: onnx.GraphProto) -> str:
     hint = (" (a detector without its own choice of boxes, which `gossamer detect` makes)"
             if used & _CHOOSING else "")
     return f"export the model without them{hint}{extra}"
+
+
+def _exact_outputs(graph: Graph, exact: Mapping[str, np.ndarray]) -> None:
+    """Makes outputs that are float64 constants float64. Nodes read them in float32."""
+    for info in graph.outputs:
+        if info.dtype == "float64" and info.name in exact and info.name in graph.constants:
+            number = unused_name(names_of(graph), f"{info.name}.as_number")
+            graph.constants[number] = graph.constants[info.name]
+            graph.constants[info.name] = exact[info.name]
+            for node in graph.nodes:
+                node.inputs = [number if name == info.name else name for name in node.inputs]
 
 
 def _cast_truth_outputs(graph: Graph) -> None:
