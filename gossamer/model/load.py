@@ -155,7 +155,7 @@ def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
 
 
 def other_kind(name: str) -> str | None:
-    """Returns what a file is that no reader takes, and what helps; None where this is not known."""
+    """Return what a file is that no reader takes, and what helps; None where this is not known."""
     return other_kinds.by_content(Path(name)) or (
         None if _hint(name) else other_kinds.by_name(Path(name)))
 
