@@ -1,4 +1,5 @@
-"""Compares the references with ONNX Runtime, by models of one op."""
+"""Compares references with ONNX Runtime, by models of one op. Those of other ops are compared by
+tests/model/readers/test_operators.py."""
 
 from __future__ import annotations
 
@@ -9,14 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gossamer.expression import apply
 from gossamer.ops.algorithm import Problem
-from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
-from gossamer.ops.copy.problem import expand, slice_, split, transpose
-from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
-from gossamer.ops.gather.problem import GatherProblem
-from gossamer.ops.layer_norm.problem import LayerNormProblem
+from gossamer.ops.elementwise.problem import cast
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.pool.problem import PoolProblem
@@ -24,7 +20,7 @@ from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.ops.top_k.problem import TopKProblem
 from gossamer.tensor import default_spec
-from tests.ops.harness import op_of, random_array, random_inputs, random_weights
+from tests.ops.harness import op_of, random_array, random_inputs
 from tests.tolerances import normalised_error, tolerance
 
 onnx = pytest.importorskip("onnx")
@@ -109,16 +105,6 @@ def test_softmax(log: bool) -> None:
                                       axis=axis))
 
 
-def test_layer_norm() -> None:
-    for first in range(1, 4):
-        problem = LayerNormProblem(default_spec((2, 3, 4, 5)), tuple(range(first, 4)), 1e-2)
-        inputs, weights = random_inputs(problem), random_weights(problem)
-        expected = _onnxruntime("LayerNormalization",
-                                [*inputs, weights["scale"], weights["bias"]], opset=17,
-                                axis=first, epsilon=1e-2)
-        _agrees(problem, expected, inputs, weights)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "int32", "int64"])
 @pytest.mark.parametrize("largest", [False, True])
 def test_top_k(dtype: str, largest: bool) -> None:
@@ -138,34 +124,6 @@ def test_pad(mode: str) -> None:
         value = np.array(2.5, np.float32) if mode == "constant" else None
         expected = _onnxruntime("Pad", [*random_inputs(problem), np.array(pads), value], mode=mode)
         _agrees(problem, expected)
-
-
-def test_moves() -> None:
-    spec = default_spec((2, 3, 4, 5))
-    problem = transpose(spec, (0, 2, 3, 1))
-    x = random_inputs(problem)[0]
-    _agrees(problem, _onnxruntime("Transpose", [x], perm=(0, 2, 3, 1)))
-    for starts, ends, axes, steps in [((1, 4), (100, -100), (1, 3), (1, -2)),
-                                      ((-3,), (-1,), (2,), (1,)), ((3,), (0,), (0,), (-1,))]:
-        arrays = [np.array(part) for part in (starts, ends, axes, steps)]
-        _agrees(slice_(spec, starts, ends, axes, steps), _onnxruntime("Slice", [x, *arrays]))
-    for part, expected in zip(split(spec, 3, (1, 4)),
-                              _onnxruntime("Split", [x, np.array([1, 4])], 2, axis=3),
-                              strict=True):
-        _agrees(part, [expected])
-    expanded = expand(default_spec((3, 1)), (2, 3, 4))
-    _agrees(expanded, _onnxruntime("Expand", [*random_inputs(expanded), np.array((2, 3, 4))]))
-
-
-def test_concat() -> None:
-    problem = ConcatProblem((default_spec((2, 3)), default_spec((2, 5))), 1)
-    _agrees(problem, _onnxruntime("Concat", random_inputs(problem), axis=1))
-
-
-def test_gather() -> None:
-    problem = GatherProblem(default_spec((3, 4, 5)), default_spec((2, 3), "int64"), 1)
-    inputs = [random_inputs(problem)[0], np.array([[0, -1, 3], [-4, 2, 2]])]
-    _agrees(problem, _onnxruntime("Gather", inputs, axis=1), inputs)
 
 
 @pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((4,), (2, 4, 3)),
@@ -189,68 +147,6 @@ def test_conv_transpose2d(groups: int) -> None:
             "ConvTranspose", [*random_inputs(problem), weights["weight"], weights["bias"]],
             strides=stride, pads=pads, dilations=dilation, output_padding=extra, group=groups)
         _agrees(problem, expected, weights=weights)
-
-
-_BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "min": "Min",
-           "max": "Max", "prelu": "PRelu"}
-_UNARY = {"neg": "Neg", "abs": "Abs", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh",
-          "erf": "Erf", "floor": "Floor", "sigmoid": "Sigmoid", "sign": "Sign", "relu": "Relu",
-          "sin": "Sin", "cos": "Cos", "tan": "Tan", "atan": "Atan"}
-_COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
-                "greater_equal": "GreaterOrEqual", "equal": "Equal"}
-
-
-@pytest.mark.parametrize("function", [*_BINARY, *_UNARY])
-def test_functions(function: str) -> None:
-    operator = _BINARY.get(function) or _UNARY[function]
-    shapes = [(2, 3, 4), (3, 1)][: 2 if function in _BINARY else 1]
-    problem = ElementwiseProblem(tuple(map(default_spec, shapes)), apply(function))
-    inputs = random_inputs(problem)
-    if function in ("pow", "log", "sqrt"):
-        inputs[0] = np.abs(inputs[0]) + np.float32(0.1)
-    _agrees(problem, _onnxruntime(operator, inputs), inputs)
-
-
-@pytest.mark.parametrize(("function", "constants", "operator", "attributes"), [
-    ("leaky_relu", (0.1,), "LeakyRelu", {"alpha": 0.1}),
-    ("hard_sigmoid", (0.3, 0.4), "HardSigmoid", {"alpha": 0.3, "beta": 0.4}),
-])
-def test_functions_with_constants(function, constants, operator, attributes) -> None:
-    problem = ElementwiseProblem((default_spec((5, 7)),), apply(function, *constants))
-    _agrees(problem, _onnxruntime(operator, random_inputs(problem), **attributes))
-
-
-def test_clip() -> None:
-    problem = ElementwiseProblem((default_spec((5, 7)),), apply("clip", -0.5, 0.7))
-    limits = [np.array(limit, np.float32) for limit in (-0.5, 0.7)]
-    _agrees(problem, _onnxruntime("Clip", [*random_inputs(problem), *limits]))
-
-
-@pytest.mark.parametrize("function", _COMPARISONS)
-@pytest.mark.parametrize("dtype", ["float32", "int32", "int64"])
-def test_comparisons(function: str, dtype: str) -> None:
-    specs = (default_spec((60,), dtype),) * 2
-    problem = ElementwiseProblem(specs, apply(function), ("bool",))
-    inputs = [np.round(x / 10 if dtype != "float32" else x).astype(dtype)
-              for x in random_inputs(problem)]
-    assert (inputs[0] == inputs[1]).any()
-    _agrees(problem, _onnxruntime(_COMPARISONS[function], inputs), inputs)
-
-
-def test_integer_division_where_and_logic() -> None:
-    for dtype in ("int32", "int64"):
-        problem = ElementwiseProblem((default_spec((40,), dtype),) * 2, apply("div"), (dtype,))
-        a, b = random_inputs(problem)
-        b[b == 0] = 3
-        _agrees(problem, _onnxruntime("Div", [a, b]), [a, b])
-    operands = (default_spec((3, 1), "bool"), default_spec((3, 4)), default_spec((4,)))
-    where = ElementwiseProblem(operands, apply("where"))
-    _agrees(where, _onnxruntime("Where", random_inputs(where)))
-    for function, operator in (("and", "And"), ("or", "Or")):
-        logic = ElementwiseProblem((default_spec((9,), "bool"),) * 2, apply(function), ("bool",))
-        _agrees(logic, _onnxruntime(operator, random_inputs(logic)))
-    flip = ElementwiseProblem((default_spec((9,), "bool"),), apply("not"), ("bool",))
-    _agrees(flip, _onnxruntime("Not", random_inputs(flip)))
 
 
 @pytest.mark.parametrize("source", ["float32", "int32", "int64", "uint8", "bool"])
