@@ -252,6 +252,7 @@ def program(seed):
         lambda a, b: torch.relu_(a), lambda a, b: a.clamp_(-2.0, 2.0), lambda a, b: a + b,
         lambda a, b: torch.special.bessel_j0(a), lambda a, b: a.t().contiguous().view(4, 6),
         lambda a, b: a.view(6, 4).view(4, 6), lambda a, b: torch.tanh(a) * 2, lambda a, b: a[:],
+        lambda a, b: a[torch.arange(3, -1, -1)], lambda a, b: a[b.argmax(0)[:4] * 0],
         lambda a, b: a.double().add_(b).float(), lambda a, b: a.copy_(b), lambda a, b: a - b,
         lambda a, b: a.masked_fill_(b > 1, 0.0), lambda a, b: a.sub_(b.mean(0)),
         lambda a, b: set_item(a, 0, b[1]), lambda a, b: set_item(a, torch.tensor([2, 1]), 1.0),
