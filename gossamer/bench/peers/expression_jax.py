@@ -49,8 +49,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "where": _where, "neg": jnp.negative, "abs": jnp.abs, "exp": jnp.exp, "log": jnp.log,
     "sqrt": jnp.sqrt, "tanh": jnp.tanh, "sin": jnp.sin, "cos": jnp.cos, "tan": jnp.tan,
     "atan": jnp.arctan, "erf": jax.scipy.special.erf, "floor": jnp.floor,
-    "round": jnp.rint, "to_float16": lambda x: x.astype(jnp.float16).astype(x.dtype),
-    "to_bfloat16": lambda x: x.astype(jnp.bfloat16).astype(x.dtype),
+    "round": jnp.rint, "to_float16": lambda x: x.astype("float16").astype(x.dtype),
+    "to_bfloat16": lambda x: x.astype("bfloat16").astype(x.dtype),
     "sigmoid": jax.nn.sigmoid, "sign": jnp.sign, "relu": jax.nn.relu,
     "clip": jnp.clip, "leaky_relu": _slope_below_zero, "prelu": _slope_below_zero,
     "hard_sigmoid": _hard_sigmoid, "constant": lambda value: value}

@@ -191,6 +191,8 @@ def _resize_shape(state: InferenceState, node: Node) -> None:
     is_float = state.dtypes[x] == "float32"
     if not changed:
         state.alias(node)
+    elif is_float and not all(result):
+        state.know(node.outputs[0], np.zeros(result, np.float32))
     elif rank in (3, 4) and changed[0] >= 2 and is_float:
         state.emit(node, result, sizes=tuple(result[2:]), scales=tuple(factor[2:]), **rule)
     elif a["mode"] == "nearest":
