@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gossamer.errors import quoted
 
@@ -24,7 +25,8 @@ _address = torch.Tensor.data_ptr
 
 
 class Weights:
-    """The parameters and buffers of a module, without those that no output depends on.
+    """The parameters and buffers of a module, without those that no output depends on, and those
+    that have no memory of their own, which `optimize` refuses.
 
     paths: their names.
     without: names of others that are left out.
@@ -40,7 +42,8 @@ class Weights:
                 for name, tensor in table.items():
                     full = f"{path}.{name}".lstrip(".")
                     self._taken.append(tensor is not None and name != _NOT_COUNTED
-                                       and full not in without)
+                                       and full not in without and not is_lazy(tensor)
+                                       and tensor.layout == torch.strided)
                     if self._taken[-1]:
                         self.paths.append(full)
 
