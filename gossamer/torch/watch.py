@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from itertools import chain, compress
 from operator import is_, ne
 from typing import Any
 
@@ -35,24 +34,20 @@ class Weights:
     def __init__(self, module: nn.Module, without: Collection[str] = ()) -> None:
         self.paths: list[str] = []
         self._tables: list[dict[str, Any]] = []
-        self._taken: list[bool] = []
+        self._names: list[str] = []
         for path, part in module.named_modules():
-            for table in filter(None, (part._parameters, part._buffers)):
-                self._tables.append(table)
+            for table in (part._parameters, part._buffers):
                 for name, tensor in table.items():
                     full = f"{path}.{name}".lstrip(".")
-                    self._taken.append(tensor is not None and name != _NOT_COUNTED
-                                       and full not in without and not is_lazy(tensor)
-                                       and tensor.layout == torch.strided)
-                    if self._taken[-1]:
+                    if (tensor is not None and name != _NOT_COUNTED and full not in without
+                            and not is_lazy(tensor) and tensor.layout == torch.strided):
                         self.paths.append(full)
+                        self._tables.append(table)
+                        self._names.append(name)
 
     def now(self) -> list[Any]:
-        """Returns the tensors, in the order of `paths`."""
-        if not self.paths:
-            return []
-        return list(compress(chain.from_iterable(map(dict.values, self._tables)), self._taken))
-
+        """Returns the tensors, in the order of `paths`; None in the place of one that is gone."""
+        return list(map(dict.get, self._tables, self._names))
 
     def watched(self) -> Watch:
         return Watch(self.paths, self.now())
@@ -84,10 +79,9 @@ class Watch:
 
         now: the weights of a call.
         """
-        if len(now) != len(self.tensors) or not all(map(is_, now, self.tensors)):
-            path = next((path for path, new, old in zip(self._paths, now, self.tensors,
-                                                            strict=False)
-                         if new is not old), self._paths[-1])
+        if not all(map(is_, now, self.tensors)):
+            path = next(path for path, new, old in zip(self._paths, now, self.tensors, strict=True)
+                        if new is not old)
             return f"another tensor has taken the place of {quoted(path)}"
         versions = [tensor._version for tensor in self._counted]
         if versions != self._versions:
