@@ -96,14 +96,9 @@ def without_writes(module: fx.GraphModule, effects: Effects) -> fx.GraphModule:
         views = [nodes[each] for each in same_memory[1:] if each not in effects.writes]
         whole = [nodes[each] for each in same_memory if nodes[each] not in views]
         source = node.args[0] if node.args else None
-
-        def is_stale(view: fx.Node, place: int = place, same: Sequence[str] = same_memory) -> bool:
-            last = max((places[user.name] for user in view.users), default=0)
-            return places[view.name] < place < last or not any(
-                each.name in same for each in view.all_input_nodes)
-
         if (source not in whole or "call_module" in (node.op, whole[0].op)
-                or any(map(is_stale, views)) or not effects.views.keys().isdisjoint(same_memory)):
+                or any(_is_stale(view, place, same_memory, places) for view in views)
+                or not effects.views.keys().isdisjoint(same_memory)):
             raise UnsupportedError(f"{_name(node)} writes in place what other operators may read"
                                    f"{_line(node)}")
         node.op, node.target = "call_function", _returning(node.op, node.target)
@@ -111,6 +106,15 @@ def without_writes(module: fx.GraphModule, effects: Effects) -> fx.GraphModule:
             each.replace_all_uses_with(node, lambda user, place=place: places[user.name] > place)
     result.recompile()
     return result
+
+
+def _is_stale(view: fx.Node, place: int, same_memory: Sequence[str],
+              places: dict[str, int]) -> bool:
+    """Whether a view shows what the writing node at a place has not written: it is read after the
+    write, but made before it or from a value outside of the memory."""
+    last = max((places[user.name] for user in view.users), default=0)
+    return places[view.name] < place < last or not any(
+        each.name in same_memory for each in view.all_input_nodes)
 
 
 @cache
