@@ -191,7 +191,7 @@ def _resize_shape(state: InferenceState, node: Node) -> None:
     is_float = state.dtypes[x] == "float32"
     if not changed:
         state.alias(node)
-    elif is_float and not all(result):
+    elif is_float and (not all(result[1:]) or (changed[0] == 0 and not result[0])):
         state.know(node.outputs[0], np.zeros(result, np.float32))
     elif rank in (3, 4) and changed[0] >= 2 and is_float:
         state.emit(node, result, sizes=tuple(result[2:]), scales=tuple(factor[2:]), **rule)
@@ -204,7 +204,7 @@ def _resize_shape(state: InferenceState, node: Node) -> None:
             outputs = node.outputs if axis == changed[-1] else [state.new_name(node, f"by{axis}")]
             x = state.emit(node, [*state.shapes[x][:axis], len(rows), *state.shapes[x][axis + 1:]],
                            op="gather", inputs=[x, indices], outputs=outputs, axis=axis)
-    elif not is_float or not all(shape):
+    elif not is_float or not all(shape[1:]):
         raise state.unsupported(node, f"interpolates {state.dtypes[x]} of shape {list(shape)}; "
                                       "gossamer interpolates float32")
     else:

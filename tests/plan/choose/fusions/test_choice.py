@@ -75,9 +75,12 @@ def test_of_fusions_that_share_layers_one_is_taken(monkeypatch: pytest.MonkeyPat
     set_costs(monkeypatch, 12.0)
     plan = make_plan(blocks(1), tmp_path)
     assert step_names(plan) == [FUSION]
-    assert plan.report(2).rows[0]["rejected"] == {
-        "layer by layer": "30.0 us against 12.0 us",
-        "fused_pair": f"middle0 + shrink0: middle0 is computed in {FUSION}"}
+    rejected = plan.report(2).rows[0]["rejected"]
+    assert rejected["layer by layer"] == "30.0 us against 12.0 us"
+    # whether the pair is timed at all depends on how long the layers really took
+    assert rejected["fused_pair"] in {
+        f"middle0 + shrink0: middle0 is computed in {FUSION}",
+        "not tried: its layers are computed by a fusion that takes much less"}
 
 
 def test_a_second_reader_of_a_value_inside_keeps_the_layers_apart(
