@@ -4,7 +4,6 @@ where there is one; tests/emulation/test_tf32_rounding.py runs the kernels anywh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Variant
 from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseMma
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.mma_batch.direct_sparse_mma import DirectSparseMma
 from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.fused.inverted_residual.inverted_residual_mma import InvertedResidualMma
 from gossamer.ops.fused.pointwise_mean.pointwise_mean import PointwiseMean
@@ -32,7 +30,6 @@ OF_WARPGROUPS: dict[str, tuple[Algorithm, Problem]] = {
         2, 16, 48, 24, (6, 6), activation=Epilogue(), last=Epilogue()))}
 """Algorithms that also have variants with wgmma, each with a problem."""
 CASES = OF_WARPGROUPS | {
-    "direct_sparse_mma": (DirectSparseMma(), replace(WINDOWS, batch=8)),
     "direct_sparse_pixels": (DirectSparsePixels(), WINDOWS),
     "pointwise_mean": (PointwiseMean(), head(2, 40, 72, (7, 7), epilogue=Epilogue())),
     "matmul_mma": (MmaMatmul(), product((2, 37, 24), (2, 24, 41)))}

@@ -20,7 +20,6 @@ from gossamer.ops.conv2d.shifted.shifted_sparse import ShiftedSparseMma
 from gossamer.ops.conv2d.sparse.csr.direct_sparse import DirectSparse
 from gossamer.ops.conv2d.sparse.generated.direct_sparse_compiled import DirectSparseCompiled
 from gossamer.ops.conv2d.sparse.host import SparseIm2col
-from gossamer.ops.conv2d.sparse.mma_batch.direct_sparse_mma import DirectSparseMma
 from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.conv2d.sparse.table.direct_sparse_table import DirectSparseTable
 from gossamer.ops.conv2d.vendor.cudnn import Cudnn
@@ -32,7 +31,7 @@ from gossamer.ops.zero_weights import ZeroConvolution
 OP = Op("conv2d", Conv2dProblem, reference,
         (Depthwise(), DepthwiseTiled(), WideGemm(), Im2colGemm(), PointwiseMma(), ImplicitGemmMma(),
          ShiftedGemmMma(), FewChannelsMma(), Winograd(), Cudnn(), Im2colCublas(), DirectSparse(),
-         DirectSparseTable(), DirectSparseCompiled(), DirectSparseMma(), DirectSparsePixels(),
+         DirectSparseTable(), DirectSparseCompiled(), DirectSparsePixels(),
          ShiftedSparseMma(), Im2colCusparse(), BitTensorCore(), WidePopcount(), Popcount(),
          HostDepthwise(), HostIm2col(), SparseIm2col(), HostPopcount(), PublishedConvolution(),
          ZeroConvolution()))

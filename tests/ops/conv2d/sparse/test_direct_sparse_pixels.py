@@ -21,17 +21,26 @@ from gossamer.ops.weights import Weights, WeightsInfo
 from tests.cubins import check_builds
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import of, sparse_weights
-from tests.ops.conv2d.sparse.test_direct_sparse_mma import (
-    EMPTY_OUTPUTS,
-    UploadRecorder,
-    check_no_launch,
-)
 from tests.ops.conv2d.test_conv2d import BIAS_RESIDUAL_RELU
 from tests.ops.recording import RecordingDevice
 from tests.tolerances import normalised_error
 
 ALEXNET = Conv2dProblem(1, 256, 13, 13, 384, (3, 3), pads=(1, 1, 1, 1),
                         weights_info=WeightsInfo(0.05, "a pattern"))
+EMPTY_OUTPUTS = (Conv2dProblem(0, 4, 8, 8, 8, (3, 3)), Conv2dProblem(8, 4, 2, 2, 8, (3, 3)),
+                 Conv2dProblem(8, 4, 8, 8, 0, (3, 3)))
+
+
+class UploadRecorder(RecordingDevice):
+    """A device that records the arrays that are uploaded, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uploaded: list[np.ndarray] = []
+
+    def upload(self, array: np.ndarray, purpose: str):
+        self.uploaded.append(array)
+        return super().upload(array, purpose)
 
 
 def shape_of(variant: Variant) -> PixelTile:
@@ -224,7 +233,11 @@ def test_a_device_without_clusters_has_shapes_of_its_own() -> None:
 
 @pytest.mark.parametrize("problem", EMPTY_OUTPUTS, ids=Conv2dProblem.describe)
 def test_an_empty_output_needs_no_launch(problem: Conv2dProblem) -> None:
-    check_no_launch(DirectSparsePixels(), problem)
+    device = RecordingDevice()
+    (variant,) = DirectSparsePixels().variants(problem, device)
+    weights = {"weight": np.zeros((problem.out_channels, 4, 3, 3), np.float32)}
+    state = DirectSparsePixels().prepare(Weights(weights, device), problem, variant, device)
+    assert not state.launches
 
 
 @pytest.mark.parametrize("change, reason", [

@@ -17,7 +17,6 @@ from gossamer.ops.conv2d.sparse.table.direct_sparse_table import DirectSparseTab
 from tests.ops.conv2d.sparse import (
     test_code,
     test_direct_sparse,
-    test_direct_sparse_mma,
     test_direct_sparse_pixels,
 )
 from tests.ops.conv2d.sparse.sparse_weights import AWKWARD, EXTREME, awkward, with_density
@@ -73,20 +72,6 @@ def test_generated_code(problem: Conv2dProblem, kind: str, seed: int) -> None:
     candidates = configs(with_density(problem, density), test_code.H200, halves)
     assume(candidates)
     test_code.check_config(problem, candidates[seed % len(candidates)], arrays, halves)
-
-
-@given(problem=test_direct_sparse_mma.problems(), precision=st.sampled_from(["tf32", "fp16"]),
-       kind=KINDS, seed=SEEDS)
-@settings(max_examples=20)
-def test_tables_of_many_images(problem: Conv2dProblem, precision: str, kind: str,
-                               seed: int) -> None:
-    arrays = awkward(problem, kind, seed)
-    candidates = test_direct_sparse_mma.variants(of(arrays, problem), precision)
-    variant = candidates[seed % len(candidates)]
-    x = random_inputs(problem)[0].astype(variant.inputs[0].dtype)
-    (expected,) = reference(problem, [x], arrays)
-    actual = test_direct_sparse_mma.by_tables(problem, arrays, variant, x)
-    assert normalised_error(actual, expected) <= 1e-3
 
 
 @given(problem=test_direct_sparse_pixels.problems(), kind=KINDS, seed=SEEDS)

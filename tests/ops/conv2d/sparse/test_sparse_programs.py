@@ -11,12 +11,9 @@ import numpy as np
 import pytest
 
 from gossamer.device.base import Device
-from gossamer.device.registry import find
 from gossamer.device.source_hash import sources
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.generated import direct_sparse_compiled as module
-from gossamer.ops.conv2d.sparse.mma_batch.order import KINDS
-from gossamer.ops.conv2d.sparse.mma_batch.tables import BatchTables, Geometry
 from gossamer.ops.weights import Weights
 from tests.ops.conv2d.sparse.sparse_weights import (
     BIAS_RESIDUAL_CLIP,
@@ -111,19 +108,3 @@ def test_the_generator_is_part_of_the_key() -> None:
     files, _ = sources(module.generate.__module__)
     assert {"code.py", "blocks.py", "epilogue.py", "tiling.py", "ptx.py"} <= {
         path.name for path in files}
-
-
-def test_tables_for_tensor_cores_are_made_once_for_equal_weights() -> None:
-    def parts(weight: np.ndarray, tiles: int = 1,
-              problem: Conv2dProblem = PROBLEM) -> dict[str, np.ndarray]:
-        weights = Weights({"weight": weight}, find("host"))
-        geometry = Geometry(4, 4, 8, 1)
-        return BatchTables(problem, weights, KINDS["tf32"], tiles, 2, 1, geometry).parts
-
-    weight = sparse(PROBLEM, 0.2)["weight"]
-    first = parts(weight)
-    assert parts(weight.copy()) is first
-    assert parts(weight, problem=replace(PROBLEM, batch=32)) is first
-    assert parts(weight, problem=replace(PROBLEM, dilation=(2, 1))) is not first
-    assert parts(weight, tiles=2) is not first
-    assert not np.array_equal(parts(2 * weight)["weights"], first["weights"])

@@ -13,8 +13,8 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import ROWS
 
 MOST_IMAGES = 8
-"""The largest batch. A larger batch has enough images for direct_sparse_mma, where images fill the
-tile of the tensor cores."""
+"""The largest batch. A larger batch has enough images for algorithms whose work-items compute one
+image each."""
 DEPTH = 16
 """Columns of the weights that one step multiplies."""
 _FRAGMENT = 8
