@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossamer.bench.sparse_files import read_sparse
 from gossamer.device.base import Device
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue, Variant
@@ -20,6 +19,7 @@ from gossamer.ops.conv2d.sparse.common.row_blocks import cluster, table
 from gossamer.ops.conv2d.sparse.table.direct_sparse_table import DirectSparseTable
 from gossamer.ops.conv2d.sparse.table.tiling import FORMS, OutputPlanes, TableForm, TableTiling
 from gossamer.ops.weights import Weights, WeightsInfo
+from gossamer_bench.sparse_files import read_sparse
 from tests.conftest import is_slow
 from tests.cubins import build_info
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
