@@ -18,7 +18,7 @@ from gossamer.bench.contender import OWN
 from gossamer.cli.app import app
 from gossamer.cli.verbs import VERBS
 from tests.cli.command_line import save_network
-from tests.conftest import working_devices
+from tests.fixtures import working_devices
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,6 @@ from gossamer_bench.contender import Alternative
 from gossamer_bench.peaks import Peaks
 from gossamer_bench.suites.networks import network_case
 from gossamer_bench.work import Case
-from tests.conftest import *  # noqa: F403
 
 
 class NvidiaDevice(HostDevice):

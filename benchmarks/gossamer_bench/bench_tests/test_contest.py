@@ -27,7 +27,7 @@ from gossamer_bench.peers.inference import PEERS
 from gossamer_bench.row_files import KEYS
 from gossamer_bench.suites.networks import network_case, own
 from gossamer_bench.work import Case
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.tolerances import tolerance
 
 STAMP = Stamp({}, "gossamer bench", None, "run")

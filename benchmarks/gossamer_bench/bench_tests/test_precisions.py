@@ -165,19 +165,19 @@ def test_the_real_tuner_takes_what_is_allowed(tmp_path: Path) -> None:
 
 def test_torchs_switches_follow_the_precision_and_come_back() -> None:
     torch = pytest.importorskip("torch")
-    from gossamer_bench.peers import torch_peers
+    from gossamer.bench.peers import torch_runs
 
     def switches() -> tuple[bool, bool, bool]:
         return (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32,
                 torch.backends.cudnn.benchmark)
 
-    torch_peers.forget()
+    torch_runs.forget()
     before = switches()
-    flags = torch_peers.FLAGS
+    flags = torch_runs.FLAGS
     for precision, tf32 in (("fp32", False), ("tf32", True), ("fp16", False)):
         flags.use(precision)
         assert switches() == (tf32, tf32, True)
-    torch_peers.forget()
+    torch_runs.forget()
     assert switches() == before
 
 

@@ -69,7 +69,7 @@ def test_a_failed_append_leaves_the_file_alone(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(rows.os, "replace", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(InputError, match="No space left"):
         append_rows(path, result.rows)
     assert path.read_bytes() == before

@@ -194,7 +194,7 @@ def test_bad_input_is_one_line(words: tuple[str, ...], reason: str) -> None:
 
 
 def test_simulators_are_not_measured() -> None:
-    from tests.conftest import is_slow, working_devices
+    from tests.fixtures import is_slow, working_devices
 
     slow = [device.name for device in working_devices().values() if is_slow(device)]
     if not slow:

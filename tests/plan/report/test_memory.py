@@ -17,7 +17,7 @@ from gossamer.model.graph import Graph
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.memory import MemoryUse, memory_use
 from gossamer_bench.suites.binary_networks import resnet18, vgg_cifar10
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.model.onnx_models import model, save, weights
 from tests.plan.photos import photos
 

@@ -19,7 +19,7 @@ from gossamer.model.infer.resolve import resolve
 from gossamer_bench.ladder import network
 from gossamer_bench.ladder.network import BlockSizes, PublishedNetwork
 from gossamer_bench.ladder.rungs import Rung
-from tests.conftest import is_slow, working_devices
+from tests.fixtures import is_slow, working_devices
 from tests.tolerances import normalised_error, tolerance
 
 X = np.random.default_rng(3).standard_normal((2, 3, 7, 6)).astype(np.float32)

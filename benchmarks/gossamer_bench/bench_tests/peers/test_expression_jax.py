@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from gossamer.bench import peers
 from gossamer.expression import FUNCTIONS
+from gossamer_bench import peers
 
 
 def test_every_function_has_one_of_jax() -> None:

@@ -14,11 +14,11 @@ from bench_tests.conftest import PEAKS, NvidiaDevice, setting
 from bench_tests.networks import tiny
 from gossamer.bench.contender import AbsentError, PeerNetwork
 from gossamer.bench.networks import reference
+from gossamer.bench.peers import calls
 from gossamer.bench.rows import Stamp
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
 from gossamer_bench import contest
-from gossamer_bench.peers import inference
 from gossamer_bench.peers.inference import PEERS, defaults
 from gossamer_bench.suites.networks import network_case
 from tests.tolerances import normalised_error, tolerance
@@ -38,7 +38,7 @@ def test_it_has_a_row_beside_gossamers(needs_jax: None, tmp_path: Path) -> None:
     row = next(row for row in result.rows if row.contender == "jax-jit")
     assert (row.device, row.precision, row.config) == ("host", "fp32", "jit, batch norm folded")
     assert row.layout in ("NCHW", "NHWC") and 0 < row.error < tolerance("network")
-    inference.release()
+    calls.release()
 
 
 def test_calls_are_queued_on_a_gpu(needs_jax: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from gossamer_bench.published_steps.batch_statistics import BatchStatisticsProbl
 from gossamer_bench.published_steps.batch_statistics import reference as statistics_of
 from gossamer_bench.published_steps.normalise import NormaliseProblem
 from gossamer_bench.published_steps.normalise import reference as normalised
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import check, op_of, random_inputs, random_weights, run_variant
 from tests.tolerances import normalised_error
 

@@ -16,7 +16,7 @@ from gossamer_bench.layer_tables import BINARY, ConvLayer
 from gossamer_bench.suites.binary_layers import INT8, binary_case
 from gossamer_bench.suites.catalogue import select
 from gossamer_bench.work import Case
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 
 STAMP = Stamp({}, "gossamer bench", None, "run")
 TINY = ConvLayer("tiny", 64, 5, 40, 3, 2, 1)

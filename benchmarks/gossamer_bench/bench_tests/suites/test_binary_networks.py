@@ -30,7 +30,7 @@ from gossamer_bench.suites.binary_networks import (
     vgg_cifar10,
 )
 from gossamer_bench.suites.catalogue import select
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.model.onnx_models import runtime
 from tests.plan.choose.fusions.toy import make_plan
 from tests.plan.same_classes import forced

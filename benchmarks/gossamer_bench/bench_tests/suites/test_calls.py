@@ -31,7 +31,7 @@ from gossamer_bench.suites import calls
 from gossamer_bench.suites.calls import folder_case
 from gossamer_bench.work import Files
 from tests.cli.command_line import save_network
-from tests.conftest import working_devices
+from tests.fixtures import working_devices
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ from gossamer_bench.suites.layers import convolution, layer_case, linear
 from gossamer_bench.suites.mobile_networks import MOBILE_NETWORKS
 from gossamer_bench.suites.training import BACKPROP, MANY
 from gossamer_bench.work import Case
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.model.onnx_models import runtime
 from tests.tolerances import normalised_error, tolerance
 

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from bench_tests.conftest import PEAKS, setting
 from bench_tests.networks import tiny
+from gossamer.bench import networks
 from gossamer.bench.contender import AbsentError, PeerNetwork
 from gossamer.bench.rows import Stamp
 from gossamer.bench.work import tuners
@@ -27,12 +28,11 @@ from gossamer.tensor import Format
 from gossamer_bench import contest
 from gossamer_bench.layer_tables import InvertedResidual
 from gossamer_bench.pruned_graphs import pruned
-from gossamer_bench.suites import networks
 from gossamer_bench.suites.catalogue import select
 from gossamer_bench.suites.mobile_networks import inverted_residual
 from gossamer_bench.suites.networks import network_case
 from gossamer_bench.work import Case
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.made import made
 from tests.tolerances import tolerance
 

@@ -12,7 +12,6 @@ from bench_tests.networks import tiny
 from gossamer.bench.contender import AbsentError
 from gossamer.bench.rows import Stamp
 from gossamer.bench.work import MOST_ERROR
-from gossamer.cli.bench import _peers
 from gossamer.device.registry import find
 from gossamer.ops.registry import OPS
 from gossamer_bench import contest
@@ -20,7 +19,8 @@ from gossamer_bench.ladder import network
 from gossamer_bench.ladder.rungs import Rung
 from gossamer_bench.suites.catalogue import select
 from gossamer_bench.suites.ladder import ladder_case
-from tests.conftest import working_devices
+from gossamer_bench.verb import _peers
+from tests.fixtures import working_devices
 from tests.tolerances import tolerance
 
 STAMP = Stamp({}, "gossamer bench ladder", None, "run")

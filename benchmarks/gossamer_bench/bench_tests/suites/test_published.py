@@ -17,7 +17,7 @@ from gossamer_bench import contest
 from gossamer_bench.layer_tables import ConvLayer
 from gossamer_bench.suites import published
 from gossamer_bench.suites.published import STEPS, whole_layer
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.tolerances import normalised_error, tolerance
 
 STAMP = Stamp({}, "gossamer bench", None, "run")

@@ -17,7 +17,7 @@ from gossamer_bench import contest
 from gossamer_bench.suites.catalogue import select
 from gossamer_bench.work import Case
 from tests.bench.sparse_folder import tiny_folder
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.tolerances import tolerance
 
 STAMP = Stamp({}, "gossamer bench", None, "run")

@@ -31,7 +31,7 @@ from gossamer_bench.suites.catalogue import select
 from gossamer_bench.suites.training import PUBLISHED, TrainingCase, make_epoch, training_case
 from gossamer_bench.training_work import RATE, EpochWork, TrainingRun, flat, ready
 from gossamer_bench.work import Case
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.tolerances import normalised_error, tolerance
 
 STAMP = Stamp({}, "gossamer bench", None, "run")

@@ -21,7 +21,7 @@ from gossamer.ops.conv2d.sparse.host import SparseIm2col
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import pack, unpack
 from gossamer_bench.sparse_files import read_sparse
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
 from tests.ops.harness import check_variants, random_inputs, random_weights, run_variant
 from tests.ops.recording import RecordingDevice

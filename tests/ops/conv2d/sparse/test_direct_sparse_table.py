@@ -20,8 +20,8 @@ from gossamer.ops.conv2d.sparse.table.direct_sparse_table import DirectSparseTab
 from gossamer.ops.conv2d.sparse.table.tiling import FORMS, OutputPlanes, TableForm, TableTiling
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer_bench.sparse_files import read_sparse
-from tests.conftest import is_slow
 from tests.cubins import build_info
+from tests.fixtures import is_slow
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import problems, sparse_weights
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
