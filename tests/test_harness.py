@@ -44,8 +44,9 @@ def _run_tests_in(folder: Path, *options: str, **environment: str) -> subprocess
     tests = folder / "checkout" / "tests"
     tests.mkdir(parents=True)
     (tests / "golden").mkdir()
-    for name in ("__init__.py", "conftest.py", "workers.py", "cubins.py", "golden/__init__.py"):
+    for name in ("__init__.py", "fixtures.py", "workers.py", "cubins.py", "golden/__init__.py"):
         shutil.copy(Path(__file__).parent / name, tests / name)
+    shutil.copy(Path(__file__).parents[1] / "conftest.py", tests.parent)
     (tests / "test_nothing.py").write_text("def test_nothing(): pass\n")
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(tests)], capture_output=True, text=True,

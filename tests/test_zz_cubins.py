@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import COMPILED
 from tests.cubins import ARCHITECTURES, chosen, faults
+from tests.fixtures import COMPILED
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

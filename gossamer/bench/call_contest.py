@@ -3,22 +3,45 @@ the others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gossamer.accuracy import normalised_error
 from gossamer.bench.call_times import CallTimes, Load, in_turn
 from gossamer.bench.contender import OWN, AbsentError, CalledContender
-from gossamer.bench.contest import Result, scattered_notice
 from gossamer.bench.processors import far_notice, transfer_ns
 from gossamer.bench.rows import ResultRow, Stamp, machine, now
-from gossamer.bench.work import Case
 from gossamer.errors import DeviceLostError, GossamerError
 from gossamer.measure import Timing
+from gossamer_bench.work import Case
 
 _WARM_UP = 5
 """Calls before a contender's output is checked. A contender whose call is a loop over many batches
 is called once."""
+_SCATTERED = 1.1
+"""If the third quartile of a contender's times is more than this factor times the first quartile, a
+notice names the contender. The factor was chosen on a machine with two processors, where the time
+of a loop varies by 6% from one second to the next."""
+
+
+@dataclass
+class Result:
+    """The outcome of a case's run.
+
+    rows: one row for each contender and precision, measured with the contender's fastest
+    alternative; the fastest row comes first.
+    absent, failed: for the label of a contender or of an alternative, the reason why it has no row.
+    notice: text on a disturbance of the times; "" where no disturbance is known. The rows contain
+    this text, too.
+    seconds: time that the case took, preparation included; the caller sets this field.
+    """
+
+    case: Case
+    rows: list[ResultRow] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    notice: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -110,3 +133,15 @@ def _row(case: Case, contender: CalledContender, error: float, times: CallTimes,
                      timing.p25_us / runs, timing.p75_us / runs, error, None, case.density,
                      machine(contender.device), stamp.versions, stamp.command, stamp.commit,
                      stamp.run_id, now(), tail=times.tail if is_single else {})
+
+
+def scattered_notice(timed: Iterable[tuple[str, Timing]]) -> str:
+    """Returns a notice that names the contenders whose quartiles lie far apart; empty where there
+    are none. timed: names of contenders with their times."""
+    spreads = [f"{contender} by {spread - 1:.0%}" for contender, timing in timed
+               if (spread := timing.p75_us / max(timing.p25_us, 1e-3)) > _SCATTERED]
+    if not spreads:
+        return ""
+    return (f"times scatter from quartile to quartile, of {', of '.join(spreads)}: another run may "
+            "give another ratio, as where other programs work meanwhile; measure again on an idle "
+            "machine")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import typer
@@ -25,18 +26,23 @@ class Verb:
     help: the first sentence of the verb's help, so that verbs are listed without being imported.
     module: name of the module in gossamer.cli that has the functions.
     function: name of the verb's function; "" where the verb has sub-verbs.
+    extension: name of a module in another package. Where this package is installed, the function is
+    taken from this module.
     verbs: names of the sub-verbs' functions, by sub-verb.
     """
 
     help: str
     module: str
     function: str = ""
+    extension: str = ""
     verbs: Mapping[str, str] | None = None
 
     def command(self, name: str) -> Any:
         """Imports the verb and returns its command."""
         with interruptible_at_once():
-            module = import_module(f"gossamer.cli.{self.module}")
+            package = self.extension.partition(".")[0]
+            module = import_module(self.extension if package and find_spec(package)
+                                   else f"gossamer.cli.{self.module}")
         app = typer.Typer(no_args_is_help=bool(self.verbs), add_completion=False,
                           rich_markup_mode=None, help=self.help if self.verbs else None)
         for verb, function in (self.verbs or {name: self.function}).items():
@@ -57,7 +63,7 @@ VERBS = {
     "detect": Verb("Find objects on photos, and draw boxes round them.",
                    "detect", "detect"),
     "bench": Verb("Measure gossamer beside others, in one process on one machine.",
-                  "bench", "bench"),
+                  "bench", "bench", extension="gossamer_bench.verb"),
     "serve": Verb("Answer requests over HTTP: tensors by the Open Inference Protocol, or pictures.",
                   "serve", "serve"),
     "compile": Verb("Find the fastest algorithm for every layer of a network, and save the plan.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gossamer.bench import sparse_data
+from gossamer_bench import sparse_data
 
 HEADING = "net,layer,C,M,K,Hin,Hout,stride,pad,groups,sparsity_pct"
 LINES = ("tiny,3x3,8,12,3,7,7,1,1,2,80", "tiny,dense,8,12,1,7,7,1,0,1,0.5")

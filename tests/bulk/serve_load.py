@@ -16,7 +16,7 @@ import sys
 import numpy as np
 
 import gossamer
-from gossamer.bench.load_client import Request, run
+from gossamer_bench.load_client import Request, run
 from tests.bulk.server import served
 from tests.tolerances import normalised_error, tolerance
 

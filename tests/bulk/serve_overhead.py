@@ -29,7 +29,6 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 import gossamer
-from gossamer.bench.load_client import Request, run
 from gossamer.device.base import Buffer
 from gossamer.plan.run.host_transfers import HostTransfers
 from gossamer.plan.run.lanes import PlanParts
@@ -37,6 +36,7 @@ from gossamer.serve.address import bound
 from gossamer.serve.app import Server
 from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel
 from gossamer.serve.run import serve
+from gossamer_bench.load_client import Request, run
 from tests.bulk.stand_in_device import StandInDevice, wait_until
 
 _SHAPE = (224, 224, 3)
@@ -203,7 +203,7 @@ def main() -> None:
         {"name": "x", "datatype": "UINT8", "shape": [1, *_SHAPE],
          "parameters": {"binary_data_size": photos[0].nbytes}}]}).encode()
     load = (arguments.rate, arguments.seconds, arguments.clients)
-    with (_started("gossamer.bench.peers.http_servers", "empty", "mobilenet_v2", "host") as empty,
+    with (_started("gossamer_bench.peers.http_servers", "empty", "mobilenet_v2", "host") as empty,
           _started("tests.bulk.serve_overhead", "--batch-us", str(arguments.batch_us), "--image-us",
                    str(arguments.image_us), "--serve") as served):
         for _ in range(arguments.rounds):

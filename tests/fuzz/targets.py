@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 import gossamer
-from gossamer.bench import rows, sparse_data
-from gossamer.bench.sparse_files import read_archive, read_sparse
+from gossamer.bench import rows
 from gossamer.cli.prune import read_shares
 from gossamer.device import kernel_cache
 from gossamer.errors import GossamerError, ModelError
@@ -36,6 +35,8 @@ from gossamer.plan.report.summary import summarise
 from gossamer.plan.store import tuning_file
 from gossamer.plan.store.database import Database
 from gossamer.train.data import sources
+from gossamer_bench import sparse_data
+from gossamer_bench.sparse_files import read_archive, read_sparse
 from tests.fuzz import mutators, seeds
 from tests.fuzz.onnx_mutator import onnx_file
 

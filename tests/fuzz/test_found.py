@@ -19,14 +19,14 @@ import pytest
 from PIL import Image
 
 import gossamer
-from gossamer.bench.rows import read_rows
-from gossamer.bench.sparse_files import read_archive, read_sparse
 from gossamer.errors import InputError
 from gossamer.io.arrays import read_arrays
 from gossamer.io.images import load_image
 from gossamer.plan.plan import Plan
 from gossamer.plan.store import tuning_file
 from gossamer.train.data import sources
+from gossamer_bench.row_files import read_rows
+from gossamer_bench.sparse_files import read_archive, read_sparse
 from tests.bench.rows import row
 from tests.fuzz import seeds
 from tests.fuzz.refusal import MIB, refusal

@@ -12,7 +12,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from gossamer.cli.verbs import VERBS, Verb
-from tests.bench.rows import row
 from tests.cli.verb_uses import OPTIONS, type_of, usage, working_words, wrong_words
 from tests.golden import Golden
 
@@ -55,17 +54,10 @@ CASES = {
             "--device host,host", "--names a.json -o a.json",
             *[f"-o {name}" for name in ("''", "a.gif", "p.png", "none/a.json", "notes")])],
         "d.onnx ''", "d.onnx empty", "n.onnx p.png"],
-    "bench": [
-        "", "none", "--into doc.md", "--figures folder", "--table none.jsonl", "--table odd.jsonl",
-        *[f"gemm {more}" for more in (
-            "--json --markdown", "--batch 0", "--batch 1,,8", "--precision fp32,", "--threads 0",
-            "--seconds 0", "--seconds nan", "--rate 0", "--rate inf", "-o notes.txt/a.jsonl",
-            "--plan-budget 0", "--plan-budget inf", "n.onnx", "--sparsity 0.5")],
-        "sparse-layers", "sparse-layers --data empty", "sparse-layers --data empty --sparsity 1",
-        "networks none.onnx", "n.onnx --effort some", "n.onnx d.onnx", "n.onnx --against some",
-        *[f"serve n.onnx {more}" for more in ("", "d.onnx", "--rates 0", "--against some")],
-        "timm", "timm --models x -o a.txt", *[f"--table rows.jsonl {more}" for more in (
-            "other", "--case none", "gemm --into doc.md", "--into none.md", "--into notes.txt")]],
+    "bench": ["none.onnx", "mobilenet", "d.onnx --effort some", "n.onnx --against some",
+              *[f"n.onnx {more}" for more in (
+                  "--batch 0", "--batch 1,,8", "--precision fp32,", "--seconds 0",
+                  "--seconds nan")]],
     "serve": [
         "n.onnx n.onnx", "x=n.onnx x=d.onnx", "'a b'", "=n.onnx", ".a=n.onnx", "n.onnx --grace inf",
         "n.onnx --max-body 0",
@@ -141,15 +133,12 @@ command = functools.cache(lambda name, make=Verb.command: make(VERBS[name], name
 @pytest.fixture
 def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], list[object]]:
     """A folder with files, and words with which each verb would work."""
-    from gossamer.bench.rows import append_rows
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
     monkeypatch.setattr(Verb, "command", lambda self, name: command(name))
     # a command that is not refused ends here, before it measures for minutes
-    monkeypatch.setattr("gossamer.bench.peaks.measure_peaks", None)
+    monkeypatch.setattr("gossamer.bench.call_contest.run", None)
     save_files()
-    append_rows(Path("rows.jsonl"), [row("gossamer", 2.0, suite="gemm", case="a")])
     return working_words(Path())
 
 

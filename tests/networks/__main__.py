@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 import gossamer
-from gossamer.bench.modules import with_statistics
 from gossamer.errors import UnsupportedError
+from gossamer_bench.modules import with_statistics
 from tests.tolerances import WHOLE_NETWORK, WORSE_THAN_OTHERS, normalised_error
 
 MOST_PARAMETERS = 20_000_000

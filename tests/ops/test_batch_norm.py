@@ -10,7 +10,7 @@ from gossamer.ops.algorithm import Variant
 from gossamer.ops.batch_norm.problem import BatchNormProblem
 from gossamer.ops.batch_norm.reference import reference
 from gossamer.tensor import default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import check
 from tests.tolerances import normalised_error
 

@@ -34,7 +34,7 @@ from gossamer.ops.fused.reference import reference
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.conv2d.binary.signs import BATCH_NORM_SIGN, EPILOGUES, RESIDUAL, SCALED, weights_of
 from tests.ops.harness import run_variant
 from tests.ops.recording import RecordingDevice

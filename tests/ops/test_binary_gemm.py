@@ -15,7 +15,7 @@ from gossamer.ops.gemm.binary import BitTensorCoreGemm, HostPopcountGemm, Popcou
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.reference import reference
 from gossamer.ops.weights import Weights, WeightsInfo
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.conv2d.binary.signs import (
     BATCH_NORM_BITS,
     BATCH_NORM_SIGN,

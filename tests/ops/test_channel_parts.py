@@ -20,7 +20,7 @@ from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.plan.channel_parts import aligned_channels, first_channels, may_be_part
 from gossamer.tensor import Format, TensorSpec, default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import check_variants, op_of, quick, random_weights
 
 BIAS = Epilogue(apply("add").then(apply("relu")), ("channel",))

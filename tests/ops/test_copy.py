@@ -13,7 +13,7 @@ from gossamer.ops.copy.problem import CopyProblem, convert, expand, slice_, spli
 from gossamer.ops.copy.strided import StridedCopy
 from gossamer.ops.weights import Weights
 from gossamer.tensor import AXES, PACKED_DTYPES, Format, TensorSpec, default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import check, op_of, random_inputs, run_variant
 from tests.ops.recording import RecordingDevice
 

@@ -12,7 +12,7 @@ from gossamer.ops.elementwise.fused import FusedElementwise
 from gossamer.ops.elementwise.problem import DTYPES, ElementwiseProblem, cast
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import check, op_of, run_variant
 
 _CONSTANTS = {"clip": (-0.5, 0.75), "leaky_relu": (0.1,), "hard_sigmoid": (0.2, 0.5),

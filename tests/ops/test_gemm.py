@@ -14,7 +14,7 @@ from gossamer.ops.gemm import OP
 from gossamer.ops.gemm.dense import FewRows
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import Weights
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import check, quick, random_weights
 from tests.ops.recording import RecordingDevice
 

@@ -7,7 +7,7 @@ from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.gemm.large import LargeGemm
 from gossamer.ops.gemm.problem import GemmProblem
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import check_variants
 from tests.ops.recording import RecordingDevice
 

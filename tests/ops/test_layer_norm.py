@@ -9,7 +9,7 @@ from gossamer.device.base import Device
 from gossamer.ops.layer_norm.one_pass import OnePassLayerNorm
 from gossamer.ops.layer_norm.problem import LayerNormProblem
 from gossamer.tensor import default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import check
 from tests.simulated.device import H200, SimulatedDevice
 

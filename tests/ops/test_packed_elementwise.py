@@ -15,7 +15,7 @@ from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.elementwise.reference import reference
 from gossamer.ops.weights import Weights
 from gossamer.tensor import default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import run_variant
 from tests.ops.recording import RecordingDevice
 

@@ -10,7 +10,7 @@ from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
 from gossamer.ops.pool.packed import PackedPool
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.tensor import default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import check, op_of
 from tests.ops.recording import RecordingDevice
 

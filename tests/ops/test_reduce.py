@@ -11,7 +11,7 @@ from gossamer.ops.exactness import BYTES
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.reduce.tree import TreeReduce
 from gossamer.tensor import default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import check, op_of
 
 

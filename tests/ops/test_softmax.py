@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.tensor import default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import check
 
 

@@ -17,7 +17,7 @@ from gossamer.ops.gemm import OP
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.gemm.sparse import SparseGemm, SparseRows
 from gossamer.ops.weights import Weights, WeightsInfo
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import check_variants, random_inputs, random_weights, run_variant
 
 BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))

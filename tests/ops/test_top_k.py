@@ -9,7 +9,7 @@ from gossamer.device.base import Device
 from gossamer.ops.top_k.problem import TopKProblem
 from gossamer.ops.top_k.rounds import MOST_ELEMENTS, RoundsTopK
 from gossamer.tensor import default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import check
 
 

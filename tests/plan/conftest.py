@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gossamer.device.base import Device
-from tests.conftest import is_slow, working_devices
+from tests.fixtures import is_slow, working_devices
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

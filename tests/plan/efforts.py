@@ -21,10 +21,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import gossamer
-from gossamer.bench.suites.sparse_networks import dlmc_networks
 from gossamer.measure import interleave
 from gossamer.model.graph import Graph
 from gossamer.plan.plan import Plan
+from gossamer_bench.suites.sparse_networks import dlmc_networks
 from tests.plan.caches import empty_cache
 
 

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 import gossamer
 from gossamer.device.base import Device
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.model.onnx_models import runtime, save
 from tests.plan.choose.fusions.toy import make_plan
 from tests.plan.photos import mnist, photos

@@ -31,7 +31,7 @@ from gossamer.plan.in_place import (
 from gossamer.plan.measurement import Measurement
 from gossamer.plan.program import Layer, MeasuredLayer, Program
 from gossamer.tensor import TensorSpec, default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled
 

@@ -17,7 +17,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError
 from gossamer.plan.plan import Plan
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.model.onnx_models import model, runtime, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
 

@@ -23,7 +23,7 @@ from gossamer.errors import (
 )
 from gossamer.plan.plan import Plan
 from gossamer.plan.plan_group import PlanGroup
-from tests.conftest import working_devices
+from tests.fixtures import working_devices
 from tests.model.onnx_models import save
 from tests.plan.small import assert_close, compiled, expected, images, small
 

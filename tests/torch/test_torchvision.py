@@ -11,7 +11,7 @@ import torch
 from torchvision import models
 
 import gossamer
-from gossamer.bench.modules import with_statistics
+from gossamer_bench.modules import with_statistics
 from tests.tolerances import normalised_error
 
 

@@ -12,7 +12,7 @@ from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import Layers, forward, reference
 from gossamer.ops.registry import OPS
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 
 
 @pytest.fixture

@@ -3,16 +3,18 @@ result."""
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+import sys
 from collections.abc import Callable
 
 import numpy as np
 
 from gossamer.bench.contender import AbsentError, CalledContender, PeerNetwork
 from gossamer.bench.peers.call_inputs import ARRAYS, TENSORS, normalised
-from gossamer.bench.peers.inference import onnx_bytes
 from gossamer.device.base import Device
 from gossamer.device.registry import find
+from gossamer.model.onnx_writer import to_onnx
 
 CalledPeer = Callable[[PeerNetwork, np.ndarray, Device, str, str, int], CalledContender]
 """Function from a network, an input, a device, a precision, the input's kind and a number of
@@ -69,3 +71,22 @@ CALLED_PEERS: dict[str, CalledPeer] = {
     "torch-compile-graph": _torch("torch-compile-graph"),
     "onnxruntime": onnxruntime,
 }
+
+
+def onnx_bytes(network: PeerNetwork) -> bytes:
+    """Returns the content of the network's ONNX file."""
+    return (to_onnx(network.graph).SerializeToString() if network.onnx is None
+            else network.onnx())
+
+
+def release() -> None:
+    """Frees the memory of contenders that are no longer referenced: graphs and modules hold device
+    memory in reference cycles, torch caches the memory that it frees, and JAX caches the functions
+    that it compiled."""
+    if "gossamer.bench.peers.torch_runs" in sys.modules:
+        sys.modules["gossamer.bench.peers.torch_runs"].forget()
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+    gc.collect()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()

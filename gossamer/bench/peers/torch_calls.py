@@ -11,8 +11,7 @@ import torch
 from gossamer.bench.call_times import Call
 from gossamer.bench.contender import AbsentError, CalledContender, PeerNetwork
 from gossamer.bench.peers.call_inputs import BYTE_SCALE, BYTES, TENSORS, normalised
-from gossamer.bench.peers.torch_networks import folded
-from gossamer.bench.peers.torch_peers import FLAGS, CapturedRun
+from gossamer.bench.peers.torch_runs import FLAGS, CapturedRun, folded
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 

@@ -70,3 +70,24 @@ MOVES: dict[str, Callable[[GraphBuilder, str], str]] = {
                                                                   keepdims=False)),
 }
 """Functions that add nodes to a graph, most of which only move numbers."""
+
+
+def detector() -> Graph:
+    """Returns a network from 4x8x8 to two heads, with a route of half of the channels, pooling and
+    upsampling, as in YOLOv4-tiny."""
+    random = np.random.default_rng(12)
+    build = GraphBuilder("detector")
+
+    def conv(x: str, channels: int, into: int, size: int) -> str:
+        name = f"{channels}x{into}x{size}x{size}"
+        weight = random.uniform(-1, 1, (channels, into, size, size)).astype(np.float32)
+        return build.conv2d(x, build.constant(name, weight), pads=(size // 2,) * 4)
+
+    y = build.apply("leaky_relu", conv(build.input("x", (None, 4, 8, 8)), 8, 4, 3),
+                    constants=(0.1,))
+    half = build.add("slice", [y], starts=(4,), ends=(8,), axes=(1,), steps=(1,))
+    low = conv(build.pool(build.concat([y, half]), "max", (2, 2), strides=(2, 2)), 6, 12, 1)
+    high = conv(build.concat([build.resize(low, (1, 1, 2, 2)), y]), 5, 14, 1)
+    build.output(high, (None, 5, 8, 8))
+    build.output(low, (None, 6, 4, 4))
+    return build.finish()

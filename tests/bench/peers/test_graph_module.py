@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gossamer.bench.reference import reference
+from gossamer.bench.networks import reference
 from gossamer.errors import UnsupportedError
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
-from tests.bench.networks import detector
 from tests.bench.peers import graphs
+from tests.bench.peers.graphs import detector
 from tests.tolerances import normalised_error, tolerance
 
 pytest.importorskip("torch")

@@ -23,7 +23,7 @@ from gossamer.ops.backprop.persistent.persistent import Persistent
 from gossamer.ops.backprop.problem import OUTPUTS, BackpropProblem
 from gossamer.ops.backprop.reference import reference
 from gossamer.ops.weights import Weights
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.backprop.test_backprop import ADAM_AND_WEIGHTS, ODD
 from tests.ops.harness import check, run_variant
 from tests.tolerances import normalised_error, tolerance

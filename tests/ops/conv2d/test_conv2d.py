@@ -16,7 +16,7 @@ from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d import OP
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import (
     check,
     one_layout_a_config,

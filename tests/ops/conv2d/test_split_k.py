@@ -10,7 +10,7 @@ from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
 from gossamer.ops.conv2d.dense.im2col_gemm import Im2colGemm
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU
 from tests.ops.harness import check_variants, quick
 from tests.ops.recording import RecordingDevice

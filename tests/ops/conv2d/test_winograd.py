@@ -9,7 +9,7 @@ from gossamer.ops.conv2d.dense.winograd import Winograd
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.reference import reference
 from gossamer.ops.weights import Weights
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU
 from tests.ops.harness import check_variants, random_inputs, random_weights, run_variant
 from tests.tolerances import normalised_error, tolerance

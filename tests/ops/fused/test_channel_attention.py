@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gossamer.bench.suites.mobile_networks import MOBILE_NETWORKS
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.expression import Expression, ExpressionStep, apply
@@ -26,6 +25,7 @@ from gossamer.ops.weights import Weights
 from gossamer.plan.fusion import find_fusions
 from gossamer.plan.plan import Plan
 from gossamer.tensor import default_spec
+from gossamer_bench.suites.mobile_networks import MOBILE_NETWORKS
 from tests.cubins import check_builds
 from tests.ops.fused.blocks import (
     BIAS,

@@ -11,7 +11,7 @@ from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.matmul.reference import reference
 from gossamer.ops.matmul.tiled import TiledMatmul, WideMatmul
 from gossamer.tensor import default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.harness import check, random_inputs
 from tests.ops.recording import RecordingDevice
 

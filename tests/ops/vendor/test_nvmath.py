@@ -28,7 +28,7 @@ from gossamer.ops.vendor.cublas import Fused, fused
 from gossamer.ops.vendor.nvmath import CUBLAS, CUSPARSE, unavailable
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import pack, unpack
-from tests.conftest import working_devices
+from tests.fixtures import working_devices
 from tests.ops.harness import (
     check_variants,
     op_of,

@@ -29,7 +29,7 @@ from gossamer.ops.vendor import nvmath
 from gossamer.ops.vendor.cublas import Multiplication, Product
 from gossamer.ops.vendor.nvmath import CUBLAS, CUSPARSE
 from gossamer.ops.weights import Weights
-from tests.conftest import working_devices
+from tests.fixtures import working_devices
 from tests.ops.harness import random_weights
 from tests.ops.vendor.nvmath_double import (
     AddressedDevice,

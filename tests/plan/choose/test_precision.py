@@ -14,7 +14,7 @@ from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose import refine
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import EFFORTS
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.plan.small import assert_close, expected, images, save, small
 from tests.tolerances import normalised_error, tolerance
 

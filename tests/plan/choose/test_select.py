@@ -9,7 +9,7 @@ import pytest
 import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import InputError
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.plan.small import assert_close, expected, images, save, small
 
 

@@ -19,7 +19,7 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError
 from gossamer.ops.registry import OPS
 from gossamer.plan.plan import Plan
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.tolerances import normalised_error, tolerance
 

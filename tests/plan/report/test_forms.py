@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import gossamer
-from gossamer.bench.suites.binary_networks import vgg_cifar10
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
 from gossamer.model.builder import GraphBuilder
 from gossamer.ops.fused.problem import FusionProblem, entry
@@ -19,6 +18,7 @@ from gossamer.ops.weights import WeightsInfo
 from gossamer.plan.report.forms import LayerForm, form_of, forms_line, weights_line
 from gossamer.plan.report.summary import forms_of_layers
 from gossamer.tensor import default_spec
+from gossamer_bench.suites.binary_networks import vgg_cifar10
 from tests.ops.conv2d.binary.signs import SCALED
 
 PRODUCT = GemmProblem(1, 2, 3, weights_info=SCALED, facts=(PLUS_MINUS_ONE,))

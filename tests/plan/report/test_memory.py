@@ -11,13 +11,13 @@ import pytest
 from onnx import helper
 
 import gossamer
-from gossamer.bench.suites.binary_networks import resnet18, vgg_cifar10
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.model.graph import Graph
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.memory import MemoryUse, memory_use
-from tests.conftest import is_slow
+from gossamer_bench.suites.binary_networks import resnet18, vgg_cifar10
+from tests.fixtures import is_slow
 from tests.model.onnx_models import model, save, weights
 from tests.plan.photos import photos
 

@@ -16,7 +16,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError
 from gossamer.plan.plan import Plan
-from tests.conftest import working_devices
+from tests.fixtures import working_devices
 from tests.model.onnx_models import model
 from tests.plan.small import assert_close, compiled, expected, images, small
 

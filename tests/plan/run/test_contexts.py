@@ -15,7 +15,7 @@ from gossamer.device.base import Device
 from gossamer.errors import DeviceError, InputError, OutOfMemoryError
 from gossamer.plan.plan import Plan
 from gossamer.plan.run.context import Context
-from tests.conftest import working_devices
+from tests.fixtures import working_devices
 from tests.plan.small import assert_close, compiled, expected, images, small
 
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from gossamer.device.base import Device
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.model.onnx_models import model, runtime, weights
 from tests.plan.small import assert_close, compiled
 

@@ -24,7 +24,7 @@ from gossamer.device.opencl import OpenCLDevice
 from gossamer.device.registry import find
 from gossamer.errors import DeviceError, InputError, OutOfMemoryError
 from gossamer.plan.plan import Plan
-from tests.conftest import working_devices
+from tests.fixtures import working_devices
 from tests.model.onnx_models import model, save
 from tests.plan.later_device import LaterDevice
 from tests.plan.small import assert_close, compiled, expected, images, small

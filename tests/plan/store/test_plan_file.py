@@ -29,7 +29,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.store import plan_file
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.model.onnx_models import model, weights
 from tests.plan.small import assert_close, compiled, expected, images, save, small
 

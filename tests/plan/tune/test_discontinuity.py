@@ -32,7 +32,7 @@ from gossamer.plan.tune.bounds import bounds, uncheckable
 from gossamer.plan.tune.candidates import CandidateSet
 from gossamer.plan.tune.discontinuity import continuous_parts, has_jumps
 from gossamer.tensor import default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.plan.tune.alone import why_wrong
 from tests.plan.tune.jumping_layers import jumping_layer
 

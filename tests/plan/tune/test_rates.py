@@ -24,7 +24,7 @@ from gossamer.plan.tune.rates import (
     know_rates,
     multiply_adds,
 )
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 
 
 @pytest.mark.sanitize

@@ -31,7 +31,7 @@ from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.ranking import Ranking, Skip
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.plan.small import assert_close, expected, images, save, small
 from tests.plan.tune.paced import Paced, PacedDevice, layer
 

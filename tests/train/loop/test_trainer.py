@@ -23,7 +23,7 @@ from gossamer.ops.registry import OPS
 from gossamer.plan.store.database import read
 from gossamer.train import MLP, sweep, train_many
 from gossamer.train.loop.algorithm_choice import choose
-from tests.conftest import working_devices
+from tests.fixtures import working_devices
 from tests.plan.graph_device import GraphDevice
 
 Blobs = tuple[np.ndarray, np.ndarray]

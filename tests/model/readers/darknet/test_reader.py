@@ -19,7 +19,7 @@ from gossamer.model.detector_metadata import DetectionHead, DetectorMetadata
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.onnx_writer import to_onnx
 from gossamer.model.passes.optimise import optimise
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.model.executor import execute
 from tests.model.readers.darknet.interpreter import parse, random_weights
 from tests.model.readers.darknet.networks import NETWORKS, conv, head, net, section

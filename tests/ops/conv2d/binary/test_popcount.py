@@ -14,8 +14,8 @@ from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.binary.popcount import TILES, Popcount
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
-from tests.conftest import is_slow
 from tests.cubins import build_info
+from tests.fixtures import is_slow
 from tests.ops.conv2d.binary.signs import (
     BAND_SIGN,
     BATCH_NORM_BITS,

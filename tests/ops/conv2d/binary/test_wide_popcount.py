@@ -12,7 +12,7 @@ from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts, integers
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.binary.wide_popcount import CONFIGS, WidePopcount
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.ops.conv2d.binary.signs import (
     BAND_SIGN,
     BATCH_NORM_BITS,

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossamer.bench.sparse_files import read_sparse
 from gossamer.device.base import Device
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Algorithm, Epilogue, Variant
@@ -21,7 +20,8 @@ from gossamer.ops.conv2d.sparse.csr.direct_sparse import DirectSparse, dealt
 from gossamer.ops.conv2d.sparse.host import SparseIm2col
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import pack, unpack
-from tests.conftest import is_slow
+from gossamer_bench.sparse_files import read_sparse
+from tests.fixtures import is_slow
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES
 from tests.ops.harness import check_variants, random_inputs, random_weights, run_variant
 from tests.ops.recording import RecordingDevice

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossamer.bench.sparse_files import read_sparse
 from gossamer.device.base import Device
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue, Variant
@@ -20,8 +19,9 @@ from gossamer.ops.conv2d.sparse.common.row_blocks import cluster, table
 from gossamer.ops.conv2d.sparse.table.direct_sparse_table import DirectSparseTable
 from gossamer.ops.conv2d.sparse.table.tiling import FORMS, OutputPlanes, TableForm, TableTiling
 from gossamer.ops.weights import Weights, WeightsInfo
-from tests.conftest import is_slow
+from gossamer_bench.sparse_files import read_sparse
 from tests.cubins import build_info
+from tests.fixtures import is_slow
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
 from tests.ops.conv2d.sparse.test_direct_sparse import problems, sparse_weights
 from tests.ops.conv2d.test_conv2d import BIAS_CLIP, BIAS_RESIDUAL_RELU, EPILOGUES

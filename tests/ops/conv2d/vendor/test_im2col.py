@@ -10,7 +10,7 @@ from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.vendor import im2col
 from gossamer.ops.conv2d.vendor.im2col import MatrixPart
 from gossamer.tensor import Format, TensorSpec, pack
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 
 LAYOUTS = ("NCHW", "NHWC", "CHWN")
 PROBLEMS = (

@@ -21,7 +21,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
 from gossamer.tensor import Format, TensorSpec, default_spec
-from tests.conftest import is_slow
+from tests.fixtures import is_slow
 from tests.plan.choose.formats.toy import PLUS_OR_MINUS
 from tests.plan.choose.fusions.toy import make_plan
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import gossamer
-from gossamer.bench.suites.binary_networks import vgg_cifar10
 from gossamer.measure import Task, Timing
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose import plan_times
 from gossamer.plan.choose.outcomes import MEASURED
 from gossamer.plan.program import Program
 from gossamer.plan.report.memory import computes_on_bits
+from gossamer_bench.suites.binary_networks import vgg_cifar10
 
 FLOATS = "floats only"
 

@@ -19,7 +19,7 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.program import Program
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
-from tests.conftest import working_devices
+from tests.fixtures import working_devices
 from tests.model.onnx_models import model
 from tests.plan.choose.refine.separable import DENSE, DEPTHWISE, algorithm, reset
 from tests.plan.small import compiled, small

@@ -1,0 +1,160 @@
+"""Networks that are measured: their inputs, plans and references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.bench.contender import AbsentError, PeerNetwork
+from gossamer.bench.work import MOST_ERROR, Setting, least_work
+from gossamer.errors import InputError, UnsupportedError
+from gossamer.io.text import shape_text
+from gossamer.model import zoo
+from gossamer.model.batch_axis import along_batch
+from gossamer.model.graph import Graph
+from gossamer.model.load import load
+from gossamer.model.readers import registry
+from gossamer.ops.algorithm import PRECISIONS
+from gossamer.plan.eligibility import ANY
+from gossamer.plan.plan import Plan
+from gossamer.plan.policy import Policy
+from gossamer.plan.program import Layer, Program
+from gossamer.plan.tune import reference as network_reference
+from gossamer.tensor import Format, default_spec
+from gossamer_bench.work import Case
+
+CHECKED_IMAGES = 2
+"""Number of images that are compared with the reference, in networks that do not mix images."""
+FORCED_OPS = ("conv2d", "gemm", "matmul")
+"""Ops whose algorithms are forced. These ops take most of a network's time."""
+_BETWEEN_LAYERS = Format("NHWC", "float16")
+"""The format in which most peers and float16 plans keep images between their layers."""
+_OVER_LAYERS = 2e-2
+"""Largest normalised error of a network in TF32 or float16. A network may have a larger error than
+one layer, because the errors of the layers add up. Over the 53 layers of MobileNetV2 the error was
+3e-3 in TF32 and 4e-3 in float16."""
+_ANY_ERROR = 10.0
+"""The error limit of networks whose errors cannot be judged. It is higher than any error that these
+networks have."""
+_JUMPS = {"sign", "less", "less_equal", "greater", "greater_equal", "equal", "floor"}
+"""Functions that are not continuous. Such a function may turn the smallest difference into a large
+one, so that the errors of the layers behind the function have no bound."""
+
+
+@cache
+def file_network(path: Path) -> PeerNetwork:
+    """Returns the network of a model file. Raises InputError or ModelError where the file has no
+    network with one float32 input."""
+    graph = load(path)
+    (shape, dtype), *others = [(info.shape, info.dtype) for info in graph.inputs]
+    if others or dtype != "float32" or shape[:1] != (None,) or None in shape[1:]:
+        described = ", ".join(f"{info.name!r} {info.dtype} {shape_text(info.shape)}"
+                              for info in graph.inputs)
+        raise InputError(f"{path}: expected one float32 input whose batch alone is open, "
+                         f"it has {described}")
+
+    reader = registry.reader_of(path)
+    read_onnx = reader.read_onnx if reader else None
+    return PeerNetwork(registry.stem(path), graph, onnx=None if read_onnx is None else (
+        lambda: read_onnx(path).SerializeToString()))
+
+
+def in_torch(name: str, graph: Graph, batch: int) -> PeerNetwork:
+    """Returns a network whose PyTorch module is made from its graph, for this batch size."""
+    def torch_form(constants: Mapping[str, np.ndarray]) -> object:
+        from gossamer.bench.peers.graph_module import graph_module
+
+        return graph_module(graph, batch)
+
+    return PeerNetwork(name, graph, torch_form)
+
+
+def network_at(path: Path, batch: int) -> PeerNetwork:
+    """Returns a network of the zoo or of a file, with its PyTorch module for this batch size.
+    Raises InputError or ModelError where the file has no network with one float32 input."""
+    if str(path) in zoo.MODELS:
+        return in_torch(str(path), zoo.build(str(path)), batch)
+    network = file_network(path)
+    return replace(in_torch(network.name, network.graph, batch), onnx=network.onnx)
+
+
+def input_of(network: PeerNetwork, batch: int) -> np.ndarray:
+    """Returns an input of a network from a normal distribution, the same in every run. Raises
+    UnsupportedError where the network has several inputs."""
+    infos = network.graph.inputs
+    if len(infos) != 1:
+        raise UnsupportedError(f"{network.name}: has {len(infos)} inputs, a network is measured "
+                               "with one")
+    shape = (batch, *[size or 1 for size in infos[0].shape[1:]])
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
+
+
+def whole_network(suite: str, name: str, graph: Graph, x: np.ndarray,
+                  layers: Sequence[Layer]) -> Case:
+    """Returns the case of a whole network with its reference and the least work of its layers."""
+    mixing, _ = along_batch(graph, len(x))
+    expected = reference(graph, x[:CHECKED_IMAGES] if mixing is None else x)
+    weights = [layer.weights["weight"] for layer in layers if "weight" in layer.weights]
+    size = sum(weight.size for weight in weights)
+    nonzeros = sum(int(np.count_nonzero(weight)) for weight in weights)
+    ends = (default_spec(x.shape), default_spec((len(x), *expected.shape[1:])))
+    return Case(suite, name, len(x),
+                sum(least_work(layer)[0] for layer in layers if not layer.is_reshape),
+                sum(array.nbytes for layer in layers for array in layer.weights.values())
+                - 4 * (size - nonzeros) + sum(spec.nbytes for spec in ends),
+                nonzeros / size if size else 1.0, expected, most_error=_most_error(graph))
+
+
+def reference(graph: Graph, x: np.ndarray) -> np.ndarray:
+    """Returns the network's first output for its one input `x`, in float64."""
+    outputs = network_reference.reference(graph, {graph.inputs[0].name: x})
+    return outputs[graph.outputs[0].name]
+
+
+def _most_error(graph: Graph) -> dict[str, float]:
+    """Returns, for each precision, the normalised error above which a result counts as wrong."""
+    functions = {step.function for node in graph.nodes for key in ("expression", "epilogue")
+                 if key in node.attributes for step in node.attributes[key].steps}
+    most = _ANY_ERROR if functions & _JUMPS else _OVER_LAYERS
+    return {"fp32": MOST_ERROR["fp32"], "tf32": most, "fp16": most}
+
+
+def plans_of(graph: Graph, batch: int, setting: Setting, policy: Policy = ANY,
+           between_layers: bool = False) -> list[Plan]:
+    """Plans the network once for each allowed precision, and returns the plans, the most precise
+    plan first. The precision of a plan is the precision of its least precise layer. If several
+    plans have the same precision, only one of them is returned.
+
+    policy: restrictions of gossamer's choice.
+    Raises AbsentError where the algorithm that the policy forces computes no layer.
+    """
+    only = policy.only
+    plans: dict[str, Plan] = {}
+    reason = ""
+    # the least precise precision is measured first: it allows all candidates, so that the tuning
+    # cache then has the times of all candidates of the other precisions
+    for allowed in reversed(setting.precisions):
+        boundary = _BETWEEN_LAYERS if between_layers and allowed == "fp16" else None
+        plan = Plan(graph, setting.device, replace(policy, boundary=boundary),
+                    tuner=setting.tuner(allowed))
+        steps = plan.program(batch).steps
+        # an algorithm of another op may have the same name, but does not count
+        if only is None or any(step.algorithm.name == only and step.layer.op in FORCED_OPS
+                               for step in steps):
+            plans[precision_of(plan.program(batch))] = plan
+        else:
+            reason = next((step.rejected[only] for step in steps if only in step.rejected
+                           and step.layer.op in FORCED_OPS), "none is of its kind")
+    if not plans:
+        raise AbsentError(f"computes no layer: {reason}")
+    return [plans[precision] for precision in PRECISIONS if precision in plans]
+
+
+def precision_of(program: Program) -> str:
+    """Returns the precision of the least precise layer."""
+    return max((step.variant.precision for step in program.steps), key=PRECISIONS.index,
+               default="fp32")
