@@ -88,7 +88,7 @@ def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
         shape = (*batch, *sizes)
         fits = len(shape) == len(info.shape) and all(
             file_size in (None, size) for file_size, size in zip(info.shape, shape, strict=True))
-        if not fits or any(size is not None and size < 1 for size in shape):
+        if not fits or any(size is not None and size < 0 for size in shape):
             raise InputError(f"{graph.file}: input {quoted(name)} cannot have shape {list(sizes)}; "
                              f"the file says {_text(info, info.shape[len(batch):])}")
         inputs[name] = replace(info, shape=shape)
