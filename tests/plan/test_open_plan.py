@@ -16,7 +16,7 @@ from onnx import helper
 import gossamer
 from gossamer import InputFormat
 from gossamer.device.base import Device
-from gossamer.errors import InputError
+from gossamer.errors import InputError, ModelError
 from gossamer.plan.open_plan import OpenPlan
 from gossamer.plan.plan import Plan
 from tests.model.onnx_models import model, runtime, weights
@@ -189,3 +189,11 @@ def test_an_input_that_only_the_end_of_the_network_reads() -> None:
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(gossamer.compile(proto, "host")(x, np.array([3, 2])),
                                   -x.reshape(3, 2))
+
+
+def test_a_node_that_is_wrong_at_every_size_is_refused_by_compile() -> None:
+    for shape in (["N"], ["N", "L"], [5]):
+        proto = model([helper.make_node("CumSum", ["x", "two"], ["y"], "n")], {"x": shape},
+                      {"y": None}, {"two": np.array(2)})
+        with pytest.raises(ModelError, match="CumSum 'n': has no axis 2"):
+            gossamer.compile(proto, "host")
