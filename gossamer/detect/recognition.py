@@ -33,7 +33,7 @@ def recognise(graph: Graph) -> tuple[DetectorMetadata, Preprocessing]:
                                "that the shapes of its outputs are not known; export it without "
                                "its own choice of boxes, or load a float64 one with "
                                "precision='fp32'")
-    static = resolve(graph, graph.fixed_batch or 1)
+    static = resolve(graph, graph.batch_or(1))
     shapes = [static.shapes[info.name] for info in graph.outputs]
     size = _input_size(graph)
     detector = graph.metadata.detector

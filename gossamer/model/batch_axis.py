@@ -48,7 +48,7 @@ def along_batch(graph: Graph, batch: int) -> tuple[str | None, set[str]]:
         return "the end of the network, which ONNX Runtime computes, may mix a batch", set()
     statics: list[StaticGraph] = []
     refusal = ""
-    for size in dict.fromkeys((*_PROBES, batch, graph.fixed_batch or 1)):
+    for size in dict.fromkeys((*_PROBES, batch, graph.batch_or(1))):
         try:
             statics.append(resolve(graph, size))
         except GossamerError as error:  # a plan of this batch size raises this error again

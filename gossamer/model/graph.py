@@ -126,6 +126,11 @@ class Graph:
         """All outputs of the network, also where ONNX Runtime computes its tail."""
         return self.outputs if self.tail is None else self.tail.outputs
 
+    def batch_or(self, batch: int) -> int:
+        """Returns the batch size for which the file was written, which may be 0; `batch` where it
+        was written for any."""
+        return batch if self.fixed_batch is None else self.fixed_batch
+
     def __repr__(self) -> str:
         """Returns one line with the name, the sizes, the inputs and the outputs."""
         ends = [", ".join(f"{info.name} {shape_text(info.shape)} {info.dtype}" for info in infos)

@@ -8,7 +8,7 @@ from typing import Any
 from gossamer.device.base import Device
 from gossamer.device.registry import find, find_several, names_several
 from gossamer.model.formats import with_formats
-from gossamer.model.infer.resolve import check_open_dimensions, is_open, with_shapes
+from gossamer.model.infer.resolve import check_nodes, check_open_dimensions, is_open, with_shapes
 from gossamer.model.input_format import InputFormat
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
@@ -115,6 +115,7 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     from gossamer.model.load import load
 
     graph = with_shapes(load(model, outputs=outputs, precision=precision), shapes or {})
+    check_nodes(graph)
     graph = with_formats(graph, inputs, output_dtype)
     examples = calibration
     if calibration is not None and not isinstance(calibration, (tuple, list)):

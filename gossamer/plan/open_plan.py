@@ -12,9 +12,11 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError, ModelError
 from gossamer.io.text import shape_text
 from gossamer.model.graph import Graph, ValueInfo, as_called
-from gossamer.model.infer.resolve import resolve, with_shapes
+from gossamer.model.infer.resolve import TRIAL_SIZE, at_size, resolve, with_shapes
 from gossamer.plan.choose.saved_options import StoredChoices
+from gossamer.plan.lower.rules import lower
 from gossamer.plan.optimised import optimised_for
+from gossamer.plan.part import check_library_layers
 from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.run.binding import as_called_for, batch_of, in_order
@@ -63,6 +65,8 @@ class OpenPlan:
         self.device = device
         self._policy = policy
         self._called = as_called(graph)
+        trial = at_size(graph, TRIAL_SIZE)
+        check_library_layers(trial, lambda batch: lower(resolve(trial, batch))[0])
         self._plans: OrderedDict[Sizes, Plan] = OrderedDict()
         self._measured: tuple[Sizes, Plan] | None = None
         self._lock = threading.Lock()
@@ -239,8 +243,11 @@ class OpenPlan:
     def _plan_of(self, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Plan:
         """Returns the plan for the inputs of a call."""
         named = {name: value for name, value in options.items() if name not in ("out", "stream")}
-        ordered = as_called_for(self.graph, in_order(self._called, inputs, named))
-        batch = batch_of(self._called, ordered)
+        names = [info.name for info in self._called.network_inputs]
+        given = dict(zip(names, in_order(self._called, inputs, named), strict=True))
+        # some inputs may be read by the end of the network only, which takes any sizes
+        ordered = as_called_for(self.graph, tuple(given[info.name] for info in self.graph.inputs))
+        batch = batch_of(replace(self._called, tail=None), ordered)
         sizes = tuple(_sizes(info, tuple(array.shape))
                       for info, array in zip(self.graph.inputs, ordered, strict=True))
         with self._lock:

@@ -111,7 +111,7 @@ def check_library_layers(graph: Graph, layers: Callable[[int], Sequence[Layer]])
             node.op != OnnxPartProblem.op for node in graph.nodes):
         return
     try:
-        tried = layers(graph.fixed_batch or 1)
+        tried = layers(graph.batch_or(1))
     except GossamerError:
         return
     for layer in tried:

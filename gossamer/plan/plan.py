@@ -155,8 +155,8 @@ class Plan(CallablePlan):
             The choices by batch size as JSON values; of `report`'s size where none was planned.
         """
         with self._lock:
-            if self._choices is not None:
-                return self._choices.plain
+            if self._own_choices is not None:
+                return self._own_choices.plain
             if not self._planned:
                 self.program(self._batch_or_last(None))
             return stored({batch: planned.program
@@ -224,7 +224,8 @@ class Plan(CallablePlan):
             Numbers of images, in increasing order.
         """
         with self._lock:
-            return sorted(self._planned if self._choices is None else self._choices.batches)
+            return sorted(self._planned if self._own_choices is None
+                          else self._own_choices.batches)
 
     @property
     def inputs(self) -> list[ValueInfo]:
@@ -495,6 +496,11 @@ class Plan(CallablePlan):
             "activations": sum(context.activation_bytes for context in contexts),
             "workspace": sum(context.workspace_bytes for context in contexts),
         }
+
+    @property
+    def _own_choices(self) -> StoredChoices | None:
+        """The stored choices; None where there are none, or they were made for other sizes."""
+        return None if self._choices is None or self._choices.made_for else self._choices
 
     def _batch_or_last(self, batch: int | None) -> int:
         return self._calls.last_batch or default_batch(self.graph) if batch is None else batch

@@ -24,7 +24,7 @@ SHARES = {".csv": ["", "a, 0.5", "first, 1", "first, nan", "first, x", "first, 0
 CASES = {
     "inspect": ["''", "none.onnx", "photos", "notes.txt", "none.cfg", "n.onnx --outputs y,z",
                 "open.onnx", *[f"open.onnx --shape {shape}" for shape in (
-                    "3,4", "4,4,5", "3,0,5", "3,-1,5", "z=3,4,5", "3,4,5 --shape 3,4,5")]],
+                    "3,4", "4,4,5", "3,-1,5", "z=3,4,5", "3,4,5 --shape 3,4,5")]],
     "run": [
         "n.onnx", "n.onnx p.png --input three.npy", "n.onnx --image ''", "n.onnx none.png",
         "n.onnx p.png --labels two.txt", "n.onnx photos -o a.txt", "two.onnx photos -o a.npy",

@@ -86,7 +86,8 @@ def _array_difference(case: Case, output: np.ndarray, wanted: np.ndarray) -> str
     if wanted.dtype.kind in "OUS" or output.dtype.kind in "OUS":
         return "" if np.array_equal(output.astype(str), wanted.astype(str)) else "other texts"
     numbers, right = output.astype(np.float64), wanted.astype(np.float64)
-    # what is expected is rounded to its dtype, in networks of short floats after every operator
+    # what is expected is rounded to its dtype; in networks of short floats after every operator,
+    # between which gossamer computes in float32
     rounding = 0.0 if wanted.dtype.kind in "biu" else float(ml_dtypes.finfo(wanted.dtype).eps)
     rounding *= 2 if wanted.dtype.itemsize == 2 else 1
     if np.allclose(numbers, right, rtol=max(case.rtol, rounding), atol=case.atol, equal_nan=True):

@@ -114,4 +114,4 @@ def test_no_window_starts_in_the_padding_at_the_end() -> None:
 
 def test_a_window_larger_than_the_input_is_refused() -> None:
     with pytest.raises(ValueError, match="smaller than the window"):
-        PoolProblem(default_spec((1, 1, 2, 2)), "max", (3, 3))
+        PoolProblem(default_spec((1, 1, 2, 2)), "max", (4, 4))

@@ -16,7 +16,7 @@ from onnx import helper
 import gossamer
 from gossamer import InputFormat
 from gossamer.device.base import Device
-from gossamer.errors import InputError
+from gossamer.errors import InputError, ModelError
 from gossamer.plan.open_plan import OpenPlan
 from gossamer.plan.plan import Plan
 from tests.model.onnx_models import model, runtime, weights
@@ -81,13 +81,15 @@ def test_pictures_of_many_sizes_with_onnxruntime(effort: str | None) -> None:
         "onnxruntime"}
 
 
-def test_one_size_is_measured_and_the_others_take_its_choices() -> None:
+def test_one_size_is_measured_and_the_others_take_its_choices(tmp_path: Path) -> None:
     plan = gossamer.compile(segmentation(), "host", effort="quick", budget=3.0)
     plan(picture(6, 5))
     assert plan.at(picture(6, 5)).tuner is not None
     x = picture(8, 6)
     assert_close(plan(x), expected(x))
     assert plan.at(x).tuner is None
+    plan.at(x).save(tmp_path / "other.plan")
+    assert_close(Plan.load(tmp_path / "other.plan")(x), expected(x))
     assert any("not measured: the choices are those of batch 1 of x of 3x6x5" in note
                for note in plan.report().notes)
 
@@ -178,3 +180,20 @@ def test_a_size_that_the_network_cannot_take_names_the_node() -> None:
     assert plan(picture(6, 6)).shape == (1, 4)
     with pytest.raises(InputError, match=r"cannot take x of 3x8x6: .*Gemm 'classes'"):
         plan(picture(8, 6))
+
+
+def test_an_input_that_only_the_end_of_the_network_reads() -> None:
+    proto = model([helper.make_node("Neg", ["x"], ["a"]),
+                   helper.make_node("Reshape", ["a", "s"], ["y"])],
+                  {"x": ["N", "L"], "s": [2]}, {"y": 2}, types={"s": onnx.TensorProto.INT64})
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(gossamer.compile(proto, "host")(x, np.array([3, 2])),
+                                  -x.reshape(3, 2))
+
+
+def test_a_node_that_is_wrong_at_every_size_is_refused_by_compile() -> None:
+    for shape in (["N"], ["N", "L"], [5]):
+        proto = model([helper.make_node("CumSum", ["x", "two"], ["y"], "n")], {"x": shape},
+                      {"y": None}, {"two": np.array(2)})
+        with pytest.raises(ModelError, match="CumSum 'n': has no axis 2"):
+            gossamer.compile(proto, "host")

@@ -15,6 +15,11 @@ from gossamer.model.infer.visit import visit
 from gossamer.model.opset.elementwise import COMPUTED
 from gossamer.model.opset.state import InferenceState
 
+TRIAL_SIZE = 256
+"""The size of open dimensions at which nodes are tried before the sizes of inputs are known."""
+_TRIALS = ((1, TRIAL_SIZE), (2, 192), (7, 90))
+"""Batch sizes, each with a size of the other open dimensions, at which nodes are tried."""
+
 
 def resolve(graph: Graph, batch: int,
             overrides: Mapping[str, Sequence[int]] | None = None) -> StaticGraph:
@@ -88,11 +93,34 @@ def with_shapes(graph: Graph, overrides: Mapping[str, Sequence[int]]) -> Graph:
         shape = (*batch, *sizes)
         fits = len(shape) == len(info.shape) and all(
             file_size in (None, size) for file_size, size in zip(info.shape, shape, strict=True))
-        if not fits or any(size is not None and size < 1 for size in shape):
+        if not fits or any(size is not None and size < 0 for size in shape):
             raise InputError(f"{graph.file}: input {quoted(name)} cannot have shape {list(sizes)}; "
                              f"the file says {_text(info, info.shape[len(batch):])}")
         inputs[name] = replace(info, shape=shape)
     return replace(graph, inputs=list(inputs.values()))
+
+
+def check_nodes(graph: Graph) -> None:
+    """Raises ModelError where a node is wrong at every size of the inputs, such as a node with an
+    axis that its input does not have: the error is the same at several sizes."""
+    sizes = _TRIALS if graph.fixed_batch is None or is_open(graph) else _TRIALS[:1]
+    errors: dict[str, ModelError] = {}
+    for batch, size in sizes:
+        try:
+            _run(InferenceState(at_size(graph, size), graph.batch_or(batch)))
+            return
+        except ModelError as error:
+            errors[str(error)] = error
+    if len(errors) == 1:
+        raise next(iter(errors.values()))
+
+
+def at_size(graph: Graph, size: int) -> Graph:
+    """Returns the graph with one size for all dimensions but the batch that the file leaves
+    open."""
+    return replace(graph, inputs=[replace(info, shape=tuple(
+        size if length is None and axis else length for axis, length in enumerate(info.shape)))
+        for info in graph.inputs])
 
 
 def is_open(graph: Graph) -> bool:

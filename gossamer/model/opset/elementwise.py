@@ -42,13 +42,14 @@ def _elementwise_shape(state: InferenceState, node: Node) -> None:
     """Casts operands of several dtypes to one dtype: float32 where an operand is float32 or all are
     truth values, and else the integers that hold the numbers of all operands. So an int64 beside a
     float32 is rounded. Truth values and conditions of `where` are cast to this dtype too."""
+    # before the shapes, which may fit at other sizes
+    _check_dtypes(state, node, (state.dtypes[name] for name in node.inputs))
     shapes = [state.shapes[name] for name in node.inputs]
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
         text = " and ".join(str(list(s)) for s in shapes)
         raise state.error(node, f"shapes {text} do not broadcast") from None
-    _check_dtypes(state, node, (state.dtypes[name] for name in node.inputs))
     steps = node.attributes["expression"].steps
     conditions = {step.arguments[0] for step in steps if step.function == "where"}
     conditions -= {value for step in steps

@@ -79,6 +79,8 @@ def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
         if is_same or (axis == 0 and factor == state.graph.fixed_batch):
             continue
         length = int(factor) if sizes else math.floor(size * factor)
+        if not size and not length:
+            continue
         if not size or not length:
             raise state.unsupported(node, f"resizes dimension {axis} of {size} to {length}")
         scale = float(scales[index]) if scales else length / size

@@ -3,6 +3,8 @@ element-wise arithmetic in resolve(); batch norm by the statistics of the batch 
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import numpy as np
 
 from gossamer.expression import Expression, ExpressionStep
@@ -22,6 +24,8 @@ AFFINE = Expression(4, (ExpressionStep("sub", (0, 1)), ExpressionStep("mul", (4,
                         ExpressionStep("add", (5, 3))))
 """The expression (x - mean) * scale + shift, with these inputs in the order x, mean, scale,
 shift."""
+_SCALED = Expression(3, (ExpressionStep("mul", (0, 1)), ExpressionStep("add", (3, 2))))
+"""The expression x * scale + bias, with these inputs in the order x, scale, bias."""
 
 
 def batch_norm_constants(
@@ -77,21 +81,39 @@ def _layer_norm_shape(state: InferenceState, node: Node) -> None:
     if not axes:
         raise state.error(node, f"normalises no axis of its input, which has shape {list(shape)}")
     sizes = tuple(shape[axis] for axis in axes)
+    arrays = [state.known[name] for name in node.inputs[1:]]
+    of_axes = all(_broadcasts(array.shape, sizes) for array in arrays)
+    are_last = axes == tuple(range(len(shape)))[-len(axes):]
+    for role, array in zip(("scale", "bias"), arrays, strict=True):
+        if not (_broadcasts(array.shape, sizes) or (
+                are_last and array.ndim <= len(shape) and _broadcasts(array.shape, shape))):
+            raise state.error(node, f"{role} has shape {list(array.shape)}, expected "
+                                    f"{list(sizes)}, the sizes of the normalised axes")
     operands = [node.inputs[0]]
-    for role, name in zip(("scale", "bias"), node.inputs[1:], strict=True):
-        array = state.known[name]
-        if array.shape != sizes:
+    for role, name, array, plain in zip(("scale", "bias"), node.inputs[1:], arrays, (1, 0),
+                                        strict=True):
+        if not of_axes:
+            array = np.full(sizes, plain, np.float32)
+        elif array.shape != sizes:
             extra = max(array.ndim - len(sizes), 0)  # leading axes, each of size 1
-            try:
-                array = np.broadcast_to(array.reshape(array.shape[extra:]), sizes)
-            except ValueError:
-                raise state.error(node, f"{role} has shape {list(array.shape)}, expected "
-                                        f"{list(sizes)}, the sizes of the normalised axes"
-                                  ) from None
+            array = np.broadcast_to(array.reshape(array.shape[extra:]), sizes)
+        if array is not state.known[name]:
             name = state.know(state.new_name(node, role), np.ascontiguousarray(array))
         operands.append(name)
-    state.emit(node, shape, inputs=operands, axes=axes, epsilon=node.attributes["epsilon"],
-               centred=node.attributes["centred"])
+    outputs = node.outputs if of_axes else [state.new_name(node, "normalised")]
+    result = state.emit(node, shape, inputs=operands, outputs=outputs, axes=axes,
+                        epsilon=node.attributes["epsilon"], centred=node.attributes["centred"])
+    if not of_axes:
+        # scale and bias differ along other axes
+        state.emit(node, shape, op="elementwise", inputs=[result, *node.inputs[1:]],
+                   expression=_SCALED)
+
+
+def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Returns whether a shape broadcasts to a target without a change of the target, but for
+    leading dimensions of 1."""
+    return all(size in (1, wanted) for size, wanted in zip_longest(
+        shape[::-1], target[::-1][:len(shape)], fillvalue=1))
 
 
 def _layer_norm_mixes(images: Images, node: Node) -> str | None:

@@ -69,11 +69,21 @@ def _part_shape(state: InferenceState, node: Node) -> None:
         tensor = info.type.tensor_type
         sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
         if not tensor.HasField("shape") or min(sizes, default=0) < 0:
+            _check_fit(state, node, model)
             raise state.unsupported(node, f"makes {name!r}, whose shape the data decides")
         shapes.append(tuple(sizes))
         dtypes.append(_dtype_of(tensor))
     state.emit(node, (), several=shapes, dtype=dtypes[0], model=node.attributes["model"])
     state.dtypes.update(zip(node.outputs, dtypes, strict=True))
+
+
+def _check_fit(state: InferenceState, node: Node, model: onnx.ModelProto) -> None:
+    """Raises ModelError where shapes do not fit each other. ONNX's inference leaves out shapes then
+    unless it is strict."""
+    try:
+        onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except Exception as error:
+        raise state.error(node, f"has no shapes: {first_line(error)}") from None
 
 
 def _dtype_of(tensor: onnx.TypeProto.Tensor) -> str:

@@ -65,8 +65,12 @@ def extent(node: Node, kernel: tuple[int, int]) -> tuple[int, int]:
 
 
 def window(state: InferenceState, node: Node, kernel: tuple[int, int],
-            ceil: bool = False) -> tuple[tuple[int, ...], list[int]]:
-    """Returns the pads and the output size of a convolution or pool."""
+            ceil: bool = False, least: int = 1) -> tuple[tuple[int, ...], list[int]]:
+    """Returns the pads and the output size of a convolution or pool. Where the input has no rows or
+    columns, the output may have none.
+
+    least: the least number of windows along each dimension of an input with elements.
+    """
     n, c, *sides = image_shape(state, node)
     size = (sides[0], sides[1])
     pads = _pads(node, size, kernel)
@@ -77,7 +81,9 @@ def window(state: InferenceState, node: Node, kernel: tuple[int, int],
     for axis in range(2):
         stride, covered = node.attributes["strides"][axis], extent(node, kernel)[axis]
         count = window_count(size[axis], pads[axis], pads[axis + 2], covered, stride, ceil)
-        if count < 1:
+        if not size[axis]:
+            count = max(count, 0)
+        if count < least and size[axis]:
             raise state.error(node, f"kernel {list(kernel)} (dilations "
                                     f"{list(node.attributes['dilations'])}, pads {list(pads)}) "
                                     f"does not fit an input of {size[0]}x{size[1]}; give larger "
@@ -93,7 +99,8 @@ def _pool_shape(state: InferenceState, node: Node) -> None:
     if math.prod(attributes["kernel"]) > MOST_TAPS:
         raise state.error(node, f"kernel {list(attributes['kernel'])} has more than "
                                       f"{MOST_TAPS} elements; gossamer pools up to that")
-    attributes["pads"], size = window(state, node, attributes["kernel"], attributes["ceil_mode"])
+    attributes["pads"], size = window(state, node, attributes["kernel"], attributes["ceil_mode"],
+                                      least=0)
     state.emit(node, (n, c, *size), **attributes)
 
 

@@ -64,13 +64,13 @@ class Conv2dProblem(Problem):
     def out_height(self) -> int:
         """Rows of the output."""
         span = (self.kernel[0] - 1) * self.dilation[0] + 1
-        return (self.height + self.pads[0] + self.pads[2] - span) // self.stride[0] + 1
+        return max((self.height + self.pads[0] + self.pads[2] - span) // self.stride[0] + 1, 0)
 
     @cached_property
     def out_width(self) -> int:
         """Columns of the output."""
         span = (self.kernel[1] - 1) * self.dilation[1] + 1
-        return (self.width + self.pads[1] + self.pads[3] - span) // self.stride[1] + 1
+        return max((self.width + self.pads[1] + self.pads[3] - span) // self.stride[1] + 1, 0)
 
     @property
     def pixels(self) -> int:

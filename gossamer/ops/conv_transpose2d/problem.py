@@ -58,8 +58,6 @@ class ConvTranspose2dProblem(Problem):
 
     def _out_size(self, axis: int) -> int:
         size = self.input.shape[2 + axis]
-        if size == 0:
-            return 0
         reach = (self.kernel[axis] - 1) * self.dilation[axis] + 1
         return ((size - 1) * self.stride[axis] + reach + self.output_padding[axis]
                 - self.pads[axis] - self.pads[2 + axis])

@@ -23,7 +23,7 @@ def conv_transpose2d(problem: ConvTranspose2dProblem, x: np.ndarray,
     groups, m = problem.groups, problem.out_channels
     x = x.reshape(n, groups, channels // groups, height * width)
     weight = weights["weight"].reshape(groups, channels // groups, m // groups, *problem.kernel)
-    sizes = [max(size - 1, 0) * stride + (taps - 1) * dilation + 1 + extra
+    sizes = [(size - 1) * stride + (taps - 1) * dilation + 1 + extra
              for size, stride, taps, dilation, extra
              in zip((height, width), problem.stride, problem.kernel, problem.dilation,
                     problem.output_padding, strict=True)]

@@ -9,11 +9,12 @@ import numpy as np
 
 from gossamer import host_library
 from gossamer.device.base import Device
-from gossamer.errors import InputError
+from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.host_threads import THREADS, number_of, thread_configs
+from gossamer.ops.onnx_part.empty import EmptyPart, constants_of, fatal_node, is_result_empty
 from gossamer.ops.onnx_part.problem import MODEL, OnnxPartProblem
-from gossamer.ops.onnx_part.session import Session, version_on
+from gossamer.ops.onnx_part.session import Session, parsed, version_on
 from gossamer.ops.strided import HostAlgorithm
 from gossamer.ops.weights import Weights
 
@@ -40,21 +41,30 @@ class OnnxRuntimePart(HostAlgorithm):
 
     def prepare(self, weights: Weights, problem: OnnxPartProblem, variant: Variant,
                 device: Device) -> State:
-        return State(problem, variant, device, data={"session": None if is_empty(problem) else (
-            session_of(problem, weights.arrays, threads=number_of(variant[THREADS])))})
+        return State(problem, variant, device, data={"runner": runner_of(
+            problem, weights.arrays, threads=number_of(variant[THREADS]))})
 
     def compute(self, problem: OnnxPartProblem, inputs: Sequence[np.ndarray],
                 weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        session = cast(Session | None, weights["session"])
-        if session is None:
-            return [np.empty(spec.shape, spec.dtype) for spec in problem.outputs]
-        return checked(problem, session.run([np.asarray(array, order="C") for array in inputs]))
+        runner = cast(Session | EmptyPart, weights["runner"])
+        return checked(problem, runner.run([np.asarray(array, order="C") for array in inputs]))
 
 
-def is_empty(problem: OnnxPartProblem) -> bool:
-    """Returns whether no output has elements, as at a batch of 0, for which ONNX Runtime refuses
-    some operators."""
-    return not any(spec.size for spec in problem.outputs)
+def runner_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,
+              optimised: bool = True) -> Session | EmptyPart:
+    """Returns what runs a part: a session, as session_of() returns it, or an EmptyPart where
+    tensors have no elements."""
+    fatal = fatal_node(parsed(weights[MODEL].tobytes()),
+                       [spec.shape for spec in problem.operands], constants_of(problem, weights))
+    is_empty = not all(spec.size for spec in (*problem.operands, *problem.results))
+    session = None
+    if not fatal and not is_result_empty(problem):
+        try:
+            session = session_of(problem, weights, threads=threads, optimised=optimised)
+        except UnsupportedError:
+            if not is_empty:
+                raise
+    return EmptyPart(problem, weights, session, fatal) if session is None or is_empty else session
 
 
 def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,
@@ -66,16 +76,14 @@ def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, t
     optimised: whether ONNX Runtime may rewrite the model.
     shaped: whether the session takes inputs of the problem's shapes only, else of any shapes.
     """
-    constants = {index: weights[f"operand{index}"] for index in problem.constants}
-    return Session(weights[MODEL].tobytes(), constants,
+    return Session(weights[MODEL].tobytes(), constants_of(problem, weights),
                    shapes=[spec.shape for spec in problem.operands] if shaped else (),
-                   threads=threads,
-                   optimised=optimised)
+                   threads=threads, optimised=optimised)
 
 
 def checked(problem: OnnxPartProblem, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Returns the outputs of a session as a list. Raises InputError where an output does not have
-    the shape that the problem states."""
+    """Returns the outputs of a part as a list. Raises InputError where an output does not have the
+    shape that the problem states."""
     for spec, output in zip(problem.outputs, outputs, strict=True):
         if output.shape != spec.shape:
             raise InputError(f"ONNX Runtime makes a result of shape {list(output.shape)}, expected "

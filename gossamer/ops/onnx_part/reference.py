@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gossamer.ops.onnx_part.host import checked, is_empty, session_of
+from gossamer.ops.onnx_part.host import checked, runner_of
 from gossamer.ops.onnx_part.problem import OnnxPartProblem
 
 
 def reference(problem: OnnxPartProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    if is_empty(problem):
-        return [np.empty(spec.shape, spec.dtype) for spec in problem.outputs]
-    session = session_of(problem, weights, optimised=False)
+    runner = runner_of(problem, weights, optimised=False)
     arrays = [np.asarray(array, spec.dtype, order="C")
               for array, spec in zip(inputs, problem.inputs, strict=True)]
     return [array.astype(np.float64) if array.dtype.kind == "f" else array
-            for array in checked(problem, session.run(arrays))]
+            for array in checked(problem, runner.run(arrays))]

@@ -71,16 +71,11 @@ class Session:
                  shapes: Sequence[Sequence[int]] = (), threads: int = 1,
                  optimised: bool = True, spinning: bool = False, profiled: bool = False) -> None:
         onnxruntime = host_library.onnxruntime()
-        proto = _checked(model)
-        inputs = list(proto.graph.input)
         # ONNX Runtime needs the shapes to expand operators that ONNX defines as functions
-        for info, shape in zip(inputs, shapes, strict=False):
-            info.type.tensor_type.ClearField("shape")
-            info.type.tensor_type.shape.SetInParent()
-            for size in shape:
-                info.type.tensor_type.shape.dim.add(dim_value=size)
+        proto = with_shapes(parsed(model), shapes)
+        inputs = list(proto.graph.input)
         if any(attribute.name == "ceil_mode" and attribute.i
-               for node in _nodes(proto) for attribute in node.attribute):
+               for node in nodes_of(proto) for attribute in node.attribute):
             # ONNX Runtime folds the shapes that ONNX's inference finds, which are wrong for these
             # pools; for inputs of open sizes it finds none
             for info in inputs:
@@ -126,7 +121,7 @@ class Session:
         self._names = [info.name for info in kept]
         self.inputs = len(kept)
         self.outputs = len(proto.graph.output)
-        self._may_last = any(node.op_type in _LOOPS for node in _nodes(proto))
+        self._may_last = any(node.op_type in _LOOPS for node in nodes_of(proto))
         self._options = _run_options()
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
@@ -204,7 +199,7 @@ def _run_options() -> Any:
     return options
 
 
-def _checked(model: bytes) -> onnx.ModelProto:
+def parsed(model: bytes) -> onnx.ModelProto:
     """Returns the model that the bytes hold. Raises UnsupportedError for a model that names another
     file: a saved plan may come from anybody, and must not make ONNX Runtime read files."""
     try:
@@ -217,7 +212,21 @@ def _checked(model: bytes) -> onnx.ModelProto:
     return proto
 
 
-def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+def with_shapes(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None]
+                ) -> onnx.ModelProto:
+    """Returns the model itself, after it has set the shapes of the first inputs; None stands for a
+    shape that is not set."""
+    for info, shape in zip(proto.graph.input, shapes, strict=False):
+        if shape is None:
+            continue
+        info.type.tensor_type.ClearField("shape")
+        info.type.tensor_type.shape.SetInParent()
+        for size in shape:
+            info.type.tensor_type.shape.dim.add(dim_value=size)
+    return proto
+
+
+def nodes_of(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """Yields the nodes of a model, including nodes of its functions and of subgraphs."""
     waiting = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
     while waiting:
@@ -230,7 +239,7 @@ def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yields the tensors of a model, including tensors of its functions and of subgraphs."""
     graphs = [proto.graph]
-    for node in _nodes(proto):
+    for node in nodes_of(proto):
         for attribute in node.attribute:
             yield from (attribute.t, *attribute.tensors)
             for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):

@@ -106,6 +106,9 @@ def _refusal(problem: PartProblem) -> str | None:
     nbytes = sum(4 * int(np.prod(shape)) for shape in problem.weight_shapes.values())
     if nbytes > _MOST_BYTES:
         return "takes more than 2 GiB, which no ONNX model in memory may"
+    if not all(spec.size for part in problem.parts for spec in (*part.inputs, *part.outputs)):
+        # ONNX Runtime may end the process or never return
+        return "a tensor is empty"
     try:
         Session(model_of(problem), {}, optimised=False)
     except UnsupportedError as error:

@@ -46,7 +46,7 @@ class PoolProblem(Problem):
             raise ValueError(f"pooling needs (N, C, H, W), got {self.input}")
         if min(*self.kernel, *self.stride, *self.dilation) < 1 or min(self.pads) < 0:
             raise ValueError(f"impossible kernel, stride, dilation or pads in {self}")
-        if min(self.out_height, self.out_width) < 1:
+        if min(self.out_height, self.out_width) < 0:
             raise ValueError(f"{self.input} is smaller than the window of {self.kernel}")
 
     @property
@@ -61,10 +61,12 @@ class PoolProblem(Problem):
         size, before, after = self.input.shape[2 + axis], self.pads[axis], self.pads[2 + axis]
         stride = self.stride[axis]
         room = size + before + after - (self.kernel[axis] - 1) * self.dilation[axis] - 1
-        if not self.ceil_mode:
-            return room // stride + 1
-        count = -(-room // stride) + 1
-        return count - 1 if (count - 1) * stride >= size + before else count
+        if self.ceil_mode:
+            count = -(-room // stride) + 1
+            count -= (count - 1) * stride >= size + before
+        else:
+            count = room // stride + 1
+        return count if size else max(count, 0)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

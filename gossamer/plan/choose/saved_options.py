@@ -79,7 +79,7 @@ class StoredChoices:
         self.path = path or Path()
         self.plain = plain
         self.notices = notices
-        self._made_for = made_for
+        self.made_for = made_for
         self._choices = {int(batch): {(step["layer"], step["inserted"]): step
                                       for step in program["steps"]}
                          for batch, program in plain.items()}
@@ -110,7 +110,7 @@ class StoredChoices:
         planned batch size cannot be used.
         """
         batch, layers, outputs = network.batch, network.layers, network.outputs
-        planned = batch in self._choices and not self._made_for
+        planned = batch in self._choices and not self.made_for
         nearest = batch if batch in self._choices else min(sorted(self._choices),
                                             key=lambda other: _ratio(other, batch))
         choices = self._choices[nearest]
@@ -139,9 +139,9 @@ class StoredChoices:
         if planned:
             return program, []
         note = f"batch {batch} was not planned: the choices are those of batch {nearest}"
-        if self._made_for:
+        if self.made_for:
             note = ("inputs of these sizes were not measured: the choices are those of batch "
-                    f"{nearest} of {self._made_for}")
+                    f"{nearest} of {self.made_for}")
         if unfit:
             note += f", but for {', '.join(unfit)}, which they do not fit"
         return program, [note]

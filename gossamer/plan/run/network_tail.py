@@ -14,7 +14,8 @@ from gossamer.errors import InputError, UnsupportedError, quoted
 from gossamer.model.graph import Graph, Tail, ValueInfo
 from gossamer.model.opset.onnx_part import nodes_of
 from gossamer.ops.host_threads import Threads, number_of
-from gossamer.ops.onnx_part.session import Session
+from gossamer.ops.onnx_part.empty import fatal_node, merged, run_empty
+from gossamer.ops.onnx_part.session import Session, parsed
 from gossamer.plan.program import Program
 from gossamer.plan.run.binding import fill, in_order, single
 from gossamer.plan.run.calls import Calls
@@ -76,7 +77,7 @@ class TailCalls(Calls):
             # callers may give and get arrays of other dtypes than the network computes with
             there[info.name] = np.asarray(there[info.name], info.dtype)
         try:
-            made = self._session.run([there[name] for name in self._tail.reads])
+            made = self._run([there[name] for name in self._tail.reads])
         except InputError as error:
             raise InputError(f"{self._source} and what follows it: {error}") from None
         computed.update(zip(self._makes, made, strict=True))
@@ -84,6 +85,15 @@ class TailCalls(Calls):
         if out is not None:
             outputs = fill(out, outputs)
         return single(outputs)
+
+    def _run(self, given: list[Any]) -> list[Any]:
+        """Returns what the tail makes of the values that it reads."""
+        if all(np.size(value) for value in given if isinstance(value, np.ndarray)):
+            return self._session.run(given)
+        model, constants = parsed(self._tail.model.tobytes()), self._tail.constants
+        values = merged(constants, given)
+        fatal = fatal_node(model, [getattr(value, "shape", None) for value in values], constants)
+        return run_empty(model, values, given, self._session, fatal)
 
     def bound(self, inputs: tuple[Any, ...], named: Mapping[str, Any], out: Any,
               stream: Any) -> NoReturn:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from gossamer.model.readers.onnx.reader import NEWEST_OPSET
 from tests.model.onnx_models import OPSETS, Input, compare, model, single, weights
@@ -173,17 +174,9 @@ def test_clip(opset: int, bounds: tuple[float | None, ...], tmp_path: Path) -> N
     else:
         arrays = [None if bound is None else np.float32(bound) for bound in bounds]
         proto, feeds = single("Clip", (IMAGE, *arrays), opset)
-    compare(proto, feeds, tmp_path)
-
-
-def test_clip_at_bounds_of_the_data(tmp_path: Path) -> None:
-    scalar = Input(())
-    compare(*single("Clip", (IMAGE, scalar), 17), tmp_path)
-
-
-@pytest.mark.parametrize("mode", ["DCR", "CRD"])
-def test_channels_become_pixels_in_either_order(mode: str, tmp_path: Path) -> None:
-    compare(*single("DepthToSpace", (Input((2, 18, 3, 5)),), 13, blocksize=3, mode=mode), tmp_path)
+    feeds["x0"].flat[:2] = np.inf, -np.inf
+    # without bounds ONNX Runtime clips at the greatest numbers, as only opsets before 11 say
+    compare(proto, feeds, tmp_path, expected=ReferenceEvaluator(proto).run(None, feeds))
 
 
 @pytest.mark.parametrize("opset", OPSETS)
@@ -207,24 +200,6 @@ def test_logic(op: str, tmp_path: Path) -> None:
     flags = Input((2, 30), 0, 2, "int32")
     arguments = [Input(flags.shape, 0, 2, "bool") for _ in range(1 if op == "Not" else 2)]
     compare(*single(op, arguments, 17, types={"y0": TensorProto.BOOL}), tmp_path)
-
-
-def test_where(tmp_path: Path) -> None:
-    condition = np.array([[True], [False], [True]])
-    compare(*single("Where", (condition, MATRIX, weights(5)), 17), tmp_path)
-    compare(*single("Where", (Input((3, 5), 0, 2, "bool"), MATRIX, floats(1)), 17), tmp_path)
-
-
-@pytest.mark.parametrize("opset", [9, 13, 17, 21])
-def test_split(opset: int, tmp_path: Path) -> None:
-    if opset < 13:
-        compare(*single("Split", (IMAGE,), opset, 2, axis=1, split=[1, 3]), tmp_path)
-    else:
-        compare(*single("Split", (IMAGE, ints(1, 3)), opset, 2, axis=1), tmp_path)
-    if opset < 18:
-        compare(*single("Split", (IMAGE,), opset, 2, axis=-1), tmp_path)
-    else:
-        compare(*single("Split", (IMAGE,), opset, 4, axis=2, num_outputs=4), tmp_path)
 
 
 SLICES = [([1, 0], [3, -1], [1, 2], [1, 1]), ([-3], [1 << 62], [3], [1]),

@@ -46,6 +46,9 @@ def test_kinds_by_content(help_: str, tmp_path: Path) -> None:
 def test_kinds_by_name(tmp_path: Path) -> None:
     for help_, names in NAMES.items():
         for name in names.split():
+            with pytest.raises(InputError, match=f"{name}: no such file"):
+                gossamer.load(tmp_path / name)
+            (tmp_path / name).touch()
             with pytest.raises(InputError, match=f"{name}: is a.*{help_}"):
                 gossamer.load(tmp_path / name)
             assert help_ in fails(2, "inspect", tmp_path / name)

@@ -172,16 +172,16 @@ def _hard_sigmoid(node: OnnxNode) -> None:
 
 def _clip(node: OnnxNode) -> None:
     """Converts Clip, whose bounds are attributes before opset 11, and optional inputs since. The
-    defaults of the attributes, the greatest finite numbers, count as no bounds."""
+    defaults of the attributes are the greatest finite numbers."""
     composer = Composer()
     value = composer.operand(node.required(0))
     bounds: list[tuple[str, float | str]] = []
     for index, (function, name) in enumerate((("max", "min"), ("min", "max")), start=1):
         known = node.optional_constant(index)
         if node.opset < 11:
-            bound = node.attribute(name)
             most = float(np.finfo(np.float32).max)
-            if bound is not None and (bound > -most if name == "min" else bound < most):
+            bound = node.attribute(name, -most if name == "min" else most)
+            if bound != (-math.inf if name == "min" else math.inf):
                 bounds.append((function, bound))
         elif known is not None:
             bounds.append((function, known.item()))

@@ -3,12 +3,11 @@ gossamer computes a node."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from gossamer.errors import GossamerError, UnsupportedError
 from gossamer.model.graph import Graph, Node
+from gossamer.model.infer.resolve import at_size
 from gossamer.model.infer.visit import visit
 from gossamer.model.opset.state import InferenceState, Shape
 
@@ -30,13 +29,10 @@ class Probe:
     """
 
     def __init__(self, graph: Graph, batch: int = 1, open_size: int = _OPEN_SIZE) -> None:
-        inputs = [replace(info, shape=tuple(
-            open_size if size is None and axis else size for axis, size in enumerate(info.shape)))
-            for info in graph.inputs]
         self._graph = graph
         self.is_only_size = not any(None in info.shape[1:] or (
             None in info.shape[:1] and graph.fixed_batch is None) for info in graph.inputs)
-        self._state = InferenceState(replace(graph, inputs=inputs), graph.fixed_batch or batch)
+        self._state = InferenceState(at_size(graph, open_size), graph.batch_or(batch))
 
     def add(self, nodes: list[Node]) -> None:
         """Adds nodes of the graph. Raises UnsupportedError for a node that gossamer computes at no
