@@ -216,7 +216,7 @@ def _top_k(state: LowerState, node: Node) -> None:
     a = node.attributes
     (count,) = a["count"]
     problem = TopKProblem(state.spec(node.inputs[0]), a["axis"], count, a["largest"],
-                          places_only=node.outputs[0] not in state.read)
+                          a["nan_first"], a["last"], places_only=node.outputs[0] not in state.read)
     state.add(node, problem, node.inputs[:1],
               outputs=node.outputs[1:] if problem.places_only else node.outputs)
 
