@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.errors import UnsupportedError
-from gossamer.model.facts import derive
+from gossamer.model.facts import derive, stating_nan
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import OpDef
 from gossamer.model.opset.onnx_part import nodes_of
@@ -47,7 +47,8 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
     store: facts and packed forms of the graph's weights, which all batch sizes share.
     Raises UnsupportedError that names the node for which there is no problem.
     """
-    state = LowerState(static, WeightsStore() if store is None else store, derive(static))
+    state = LowerState(static, WeightsStore() if store is None else store,
+                       stating_nan(static, derive(static)))
     for node in static.nodes:
         _lower_node(state, node)
     for info in static.graph.outputs:
