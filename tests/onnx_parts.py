@@ -56,8 +56,7 @@ def counting(count: int) -> onnx.ModelProto:
                              => (bool go_on, float[2] next) {{
                 go_on = Identity(go)
                 next = Add(sum, one)
-            }}> (count, go, x)
-        }}""")
+            }}> (count, go, x) }}""")
 
 
 def texts() -> onnx.ModelProto:
@@ -65,5 +64,4 @@ def texts() -> onnx.ModelProto:
     return parse_model("""<ir_version: 9, opset_import: ["" : 20]>
         texts (string[2] a, float[N, 3] x) => (string[2] c, float[N, 3] y) <string b = {"!"}> {
             [join] c = StringConcat(a, b)
-            [relu] y = Relu(x)
-        }""")
+            [relu] y = Relu(x) }""")
