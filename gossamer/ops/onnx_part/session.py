@@ -75,7 +75,14 @@ class Session:
                  shapes: Sequence[Sequence[int]] = (), threads: int = 1,
                  optimised: bool = True, spinning: bool = False, profiled: bool = False) -> None:
         onnxruntime = host_library.onnxruntime()
-        proto, self._constants = _filled(model, constants, shapes)
+        proto = _checked(model)
+        outputs = len(proto.graph.output)
+        try:
+            is_watched = nan.losing_nan(proto) and nan.watch(proto)
+        except Exception as error:
+            # ONNX's inference raises exceptions of any class
+            raise UnsupportedError(f"has values of unknown types: {first_line(error)}") from None
+        self._constants = _fill(proto, constants, shapes)
         self._profiles = tempfile.TemporaryDirectory() if profiled else None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -90,9 +97,8 @@ class Session:
             options.profile_file_prefix = f"{self._profiles.name}/nodes"
         self._names = [info.name for info in proto.graph.input]
         self.inputs = len(proto.graph.input)
-        self.outputs = len(proto.graph.output)
+        self.outputs = outputs
         try:
-            is_watched = nan.losing_nan(proto) and nan.watch(proto)
             self._session = _begun(proto.SerializeToString(), options, optimised)
         except (EncodeError, ValueError):
             raise UnsupportedError("takes more than 2 GiB, which no ONNX model in memory may"
@@ -104,8 +110,9 @@ class Session:
 
         @functools.cache
         def letting_nan() -> Any:
-            form, _ = _filled(model, constants, shapes)
+            form = _checked(model)
             nan.let_through(form)
+            _fill(form, constants, shapes)
             return _begun(form.SerializeToString(), options, optimised)
 
         self._letting_nan = letting_nan if is_watched else None
@@ -163,12 +170,11 @@ class Session:
             raise
 
 
-def _filled(model: bytes, constants: Mapping[int, np.ndarray], shapes: Sequence[Sequence[int]]
-            ) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """Returns a model with its constants and shapes, and the large constants by name, which the
-    model does not hold: its session reads them where they lie."""
+def _fill(proto: onnx.ModelProto, constants: Mapping[int, np.ndarray],
+          shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Gives a model its constants and shapes. Returns the large constants by name, which the model
+    does not hold: its session reads them where they lie."""
     onnxruntime = host_library.onnxruntime()
-    proto = _checked(model)
     inputs = list(proto.graph.input)
     # ONNX Runtime needs the shapes to expand operators that ONNX defines as functions
     for info, shape in zip(inputs, shapes, strict=False):
@@ -197,7 +203,7 @@ def _filled(model: bytes, constants: Mapping[int, np.ndarray], shapes: Sequence[
     kept = [info for index, info in enumerate(inputs) if index not in constants]
     del proto.graph.input[:]
     proto.graph.input.extend(kept)
-    return proto, large
+    return large
 
 
 def _begun(model: bytes, options: Any, optimised: bool) -> Any:
