@@ -30,13 +30,15 @@ then no further values are tested."""
 
 @dataclass(frozen=True)
 class ValueFacts:
-    """A statement about all values of a tensor that are not NaN. Nothing is said of NaN, nor of
-    results that are computed from NaN. -0.0 counts as 0.
+    """A statement about all values of a tensor that are not NaN, and that are not computed from
+    NaN. -0.0 counts as 0.
 
     low, high: the bounds, which are included; each may be infinite.
     step: 0.0 where any real number from low to high may occur. Otherwise every value, and also a
     finite high, is exactly low + k * step for some k = 0, 1, 2, ...
     A single value has low = high and step 0.0.
+    nan: whether NaN may occur, too, as far as it was asked; the methods below do not say it of
+    their results. gossamer.model.facts.stating_nan() finds it out.
 
     Raises ValueError where the values on the grid are not all exact in float32.
     """
@@ -44,6 +46,7 @@ class ValueFacts:
     low: float = -math.inf
     high: float = math.inf
     step: float = 0.0
+    nan: bool = False
 
     def __post_init__(self) -> None:
         for name in ("low", "high", "step"):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from onnx.parser import parse_model
 
 from tests.model.onnx_models import model, weights
 
@@ -48,27 +49,19 @@ def choosing() -> onnx.ModelProto:
 
 def counting(count: int) -> onnx.ModelProto:
     """Returns a network that adds 1 so many times, in a loop."""
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["go_on"]),
-         helper.make_node("Add", ["sum", "one"], ["next"])], "body",
-        [helper.make_tensor_value_info("i", TensorProto.INT64, []),
-         helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-         helper.make_tensor_value_info("sum", TensorProto.FLOAT, [2])],
-        [helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
-         helper.make_tensor_value_info("next", TensorProto.FLOAT, [2])])
-    return model([helper.make_node("Loop", ["count", "go", "x"], ["y"], "loop", body=body)],
-                 {"x": (2,)}, {"y": 1}, {"count": np.array(count), "go": np.array(True),
-                                         "one": np.float32(1)})
+    return parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        test (float[2] x) => (float[N] y)
+        <int64 count = {{{count}}}, bool go = {{1}}, float one = {{1}}> {{
+            [loop] y = Loop <body = body (int64 i, bool go, float[2] sum)
+                             => (bool go_on, float[2] next) {{
+                go_on = Identity(go)
+                next = Add(sum, one)
+            }}> (count, go, x) }}""")
 
 
 def texts() -> onnx.ModelProto:
     """Returns a network of texts."""
-    graph = helper.make_graph(
-        [helper.make_node("StringConcat", ["a", "b"], ["c"], "join"),
-         helper.make_node("Relu", ["x"], ["y"], "relu")], "texts",
-        [helper.make_tensor_value_info("a", TensorProto.STRING, [2]),
-         helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])],
-        [helper.make_tensor_value_info("c", TensorProto.STRING, [2]),
-         helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])],
-        [numpy_helper.from_array(np.array(["!"], object), "b")])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return parse_model("""<ir_version: 9, opset_import: ["" : 20]>
+        texts (string[2] a, float[N, 3] x) => (string[2] c, float[N, 3] y) <string b = {"!"}> {
+            [join] c = StringConcat(a, b)
+            [relu] y = Relu(x) }""")

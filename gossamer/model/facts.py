@@ -1,11 +1,22 @@
-"""derive: derives the facts of all values of a static graph."""
+"""derive: derives the facts of all values of a static graph; stating_nan: says which may be NaN."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
 from gossamer.facts import REAL, ValueFacts, of_array
-from gossamer.model.graph import StaticGraph
+from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.elementwise import dtype_facts
+from gossamer.model.opset.expression_facts import may_be_nan
 from gossamer.model.opset.registry import OPSET
+from gossamer.model.opset.signs import are_scaled_signs
+
+_LARGEST_SUM = 2.0**127
+"""A bound on sums of float32 numbers which no partial sum exceeds by rounding."""
 
 
 def derive(static: StaticGraph) -> dict[str, ValueFacts]:
@@ -18,3 +29,54 @@ def derive(static: StaticGraph) -> dict[str, ValueFacts]:
         known = [facts.get(name, REAL) for name in node.inputs]
         facts.update(zip(node.outputs, rule(static, node, known), strict=True))
     return facts
+
+
+def stating_nan(static: StaticGraph, facts: Mapping[str, ValueFacts]) -> dict[str, ValueFacts]:
+    """Returns the facts of all values; those of inputs and results also say whether NaN may occur.
+    A network's inputs may be NaN where they are floats. Integers may not, nor comparisons and what
+    they choose, nor what is computed of finite numbers without a quotient, a root or the like."""
+    found: dict[str, bool] = {info.name: _is_float(info.dtype) for info in static.graph.inputs}
+
+    def nan(name: str) -> bool:
+        if name not in found:
+            # constants that no result depends on are not searched, because weights may be large
+            array = static.constants.get(name)
+            found[name] = array is None or (
+                array.dtype.kind == "f" and bool(np.isnan(array.min(initial=0))))
+        return found[name]
+
+    for node in static.nodes:
+        found.update(zip(node.outputs, _nodes_nan(static, node, facts, nan), strict=True))
+    return {name: known if name in static.constants else replace(known, nan=found[name])
+            for name, known in facts.items()}
+
+
+def _is_of_signs(known: ValueFacts, weight: np.ndarray | None) -> bool:
+    """Returns whether a product may be computed on bits, for which the sign of NaN is a number."""
+    return weight is not None and (known.is_binary or known.is_ternary) and are_scaled_signs(weight)
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype_facts(dtype) == REAL
+
+
+def _nodes_nan(static: StaticGraph, node: Node, facts: Mapping[str, ValueFacts],
+               nan: Callable[[str], bool]) -> Sequence[bool]:
+    """Returns for each output of a node whether it may be NaN. nan: the same for each input."""
+    known = [facts.get(name, REAL) for name in node.inputs]
+    if not any(_is_float(static.dtypes[name]) for name in node.outputs):
+        return [False] * len(node.outputs)
+    if node.op == "elementwise":
+        return may_be_nan(node.attributes["expression"], known, list(map(nan, node.inputs)))
+    if "epilogue" in node.attributes:
+        weight = static.constants.get(node.inputs[1])
+        bound = math.inf if weight is None else (
+            known[0].largest * known[1].largest * weight.size)
+        is_bounded = bound < _LARGEST_SUM and not nan(node.inputs[1]) and (
+            not nan(node.inputs[0]) or _is_of_signs(known[0], weight))
+        sums = ValueFacts(-bound, bound) if is_bounded else REAL
+        return may_be_nan(node.attributes["epilogue"], [sums, *known[2:]],
+                          [not is_bounded, *map(nan, node.inputs[2:])])
+    values = [*known, *(facts[name] for name in node.outputs)]
+    is_finite = all(math.isfinite(value.largest) for value in values)
+    return [not is_finite or any(map(nan, node.inputs))] * len(node.outputs)

@@ -96,7 +96,7 @@ def _takes_channels(problem: CopyProblem) -> bool:
 
 def _is_plain(spec: TensorSpec) -> bool:
     """Whether a tensor is NHWC without paddings, and not empty."""
-    return len(spec.shape) == 4 and spec.size > 0 and spec.format == Format("NHWC", spec.dtype)
+    return spec.layout == "NHWC" and spec.size > 0 and spec.format == Format("NHWC", spec.dtype)
 
 
 def may_be_part(algorithm: Algorithm, problem: Problem, variant: Variant, index: int, *,

@@ -23,10 +23,10 @@ from gossamer.facts import (
     point,
 )
 from gossamer.model.builder import GraphBuilder
-from gossamer.model.facts import derive
+from gossamer.model.facts import derive, stating_nan
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.model.infer.resolve import resolve
-from gossamer.model.opset.expression_facts import expression_facts
+from gossamer.model.opset.expression_facts import expression_facts, may_be_nan
 from gossamer.model.opset.sums import weighted_sums
 from tests.model.graph_builder import Builder
 from tests.test_facts import facts, grids, ranges, values
@@ -66,6 +66,10 @@ def test_every_step_of_an_expression(expression: Expression,
                                      for r in results])
     for known, result in zip(expression_facts(expression, operands), results, strict=True):
         assert known.holds(np.broadcast_to(result, arrays[0].shape)[numbers])
+    arrays[0] = np.where(rng.random(arrays[0].shape) < 0.5, np.float32(np.nan), arrays[0])
+    for may_be, result in zip(may_be_nan(expression, operands, [True, False]),
+                              expression.evaluate(*arrays), strict=True):
+        assert may_be or not np.isnan(result).any()
 
 
 @settings(max_examples=100)
@@ -138,15 +142,19 @@ LAYERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
 
 def outputs_hold(build: Builder, x: np.ndarray, known: ValueFacts) -> dict[str, ValueFacts]:
     """Asserts that all values of the graph, computed on the host in float32, are as is derived from
-    the facts of x, and returns what is derived."""
+    the facts of x, and that only those are NaN which may be. Returns what is derived."""
     graph = build.graph
     static = resolve(graph, len(x))
     graph.outputs = [ValueInfo(name, ()) for node in static.nodes for name in node.outputs]
-    results = gossamer.compile(graph, "host")(x)
+    plan = gossamer.compile(graph, "host")
     derived = derive(static)
-    for info, result in zip(graph.outputs, results if isinstance(results, tuple) else [results],
-                            strict=True):
-        assert derived[info.name].holds(result), (info.name, derived[info.name], known)
+    stated = stating_nan(static, derived)
+    spoilt = np.where(np.arange(x.size).reshape(x.shape) % 7, x, np.float32(np.nan))
+    names = [info.name for info in graph.outputs]
+    for name, result, of_nan in zip(names, *(results if isinstance(results, tuple) else [results]
+                                             for results in map(plan, (x, spoilt))), strict=True):
+        assert derived[name].holds(result), (name, derived[name], known)
+        assert stated[name].nan or not np.isnan(np.float64(of_nan)).any(), name
     return derived
 
 
@@ -280,6 +288,18 @@ def test_facts_of_casts(dtype: str, expected: ValueFacts) -> None:
     y = build.add("cast", [half], dtype=dtype)
     build.output(y, (None, 3), dtype)
     assert derive(resolve(build.finish(), 1))[y] == expected
+
+
+def test_values_that_may_be_nan() -> None:
+    build = Builder()
+    bits, whole = build.binarise("x"), build.add("cast", ["x"], dtype="int8")
+    unsure = [build.apply("sign", "x"), build.conv("x"), build.apply("sqrt", bits)]
+    sure = [bits, build.apply("sign", build.conv(bits)),
+            build.add("cast", [whole], dtype="float32")]
+    build.graph.outputs = [ValueInfo(name, ()) for name in (*unsure, *sure)]
+    static = resolve(build.graph, 1)
+    stated = stating_nan(static, derive(static))
+    assert [stated[name].nan for name in (*unsure, *sure)] == [True] * 3 + [False] * 3
 
 
 def test_sums_of_zeros_are_known() -> None:

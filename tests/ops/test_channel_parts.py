@@ -125,10 +125,12 @@ def test_tensor_operands_lie_as_the_output_does(compiled_device: Device) -> None
 @pytest.mark.parametrize(("channels", "dtype", "firsts"), [
     ((8, 8), "float16", [0, 8]), ((12, 12), "float16", [0, 12]), ((58, 58), "float16", [0, 58]),
     ((4, 12), "float16", [0, 4]), ((8, 12), "float16", None), ((8, 12), "float32", [0, 8]),
-    ((12, 8), "float16", None), ((3, 5, 1), "float16", [0, 3, 8]), ((5, 6), "float32", None)])
+    ((12, 8), "float16", None), ((3, 5, 1), "float16", [0, 3, 8]), ((5, 6), "float32", None),
+    ((64, 64), "trits", None)])
 def test_a_part_is_as_aligned_as_a_tensor_of_its_own(
         channels: tuple[int, ...], dtype: str, firsts: list[int] | None) -> None:
     problem = ConcatProblem(tuple(default_spec((2, count, 3, 3)) for count in channels), 1)
-    inputs, outputs = (tuple(spec.with_format(layout="NHWC", dtype=dtype) for spec in specs)
+    layout = "packed32" if dtype == "trits" else "NHWC"
+    inputs, outputs = (tuple(spec.with_format(layout=layout, dtype=dtype) for spec in specs)
                        for specs in (problem.inputs, problem.outputs))
     assert first_channels(problem, Variant((), inputs, outputs)) == firsts

@@ -16,6 +16,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from onnx.parser import parse_model
 from onnx.reference import ReferenceEvaluator
 
 import gossamer
@@ -218,11 +219,8 @@ def test_texts_and_sequences() -> None:
     np.testing.assert_array_equal(y, np.maximum(x, 0))
     with pytest.raises(InputError, match="input 'a' is an array of float32, expected texts"):
         plan(x, x)
-    graph = helper.make_graph(
-        [helper.make_node("SplitToSequence", ["x"], ["s"], "split", axis=0)], "split",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])],
-        [helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto = parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        split (float[N, 2] x) => (seq(float[]) s) { [split] s = SplitToSequence<axis = 0>(x) }""")
     parts = gossamer.compile(proto, "host")(ROWS[:, :2])
     np.testing.assert_array_equal(np.concatenate(parts), ROWS[:, :2])
 
@@ -264,27 +262,11 @@ def test_a_dtype_that_onnxruntime_refuses_too_is_refused_by_compile(
     assert capsys.readouterr() == ("", "")
 
 
-def test_an_unknown_domain_is_refused_with_its_name() -> None:
-    graph = helper.make_graph(
-        [helper.make_node("Fold", ["x"], ["y"], "fold", domain="acme.ops")], "custom",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])])
-    proto = helper.make_model(graph, opset_imports=[
-        helper.make_opsetid("", 17), helper.make_opsetid("acme.ops", 1)], ir_version=8)
-    with pytest.raises(UnsupportedError, match=r"Fold 'fold' of domain 'acme\.ops'; export the "
-                                               "model without them"):
-        gossamer.compile(proto, "host")
-
-
 def test_a_file_without_onnx_own_domain_is_for_each_onnxruntime(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx.defs, "onnx_opset_version", lambda: 10**4)
-    graph = helper.make_graph(
-        [helper.make_node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml", threshold=0.5)], "signs",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 1)],
-                              ir_version=8)
+    proto = parse_model("""<ir_version: 8, opset_import: ["ai.onnx.ml" : 1]>
+        s (float[N, 3] x) => (float[N, 3] y) { y = ai.onnx.ml.Binarizer<threshold = 0.5>(x) }""")
     result = gossamer.compile(proto, "host")(np.float32([[-1, 0.25, 1]]))
     np.testing.assert_array_equal(result, [[0, 0, 1]])
 
@@ -303,11 +285,9 @@ def test_values_that_a_whole_network_cannot_take_name_the_node() -> None:
 
 
 def test_the_end_of_a_network_of_float16_gets_float16() -> None:
-    proto = model([helper.make_node("Exp", ["x"], ["a"]),
-                   helper.make_node("NonZero", ["x"], ["places"]),
-                   helper.make_node("Add", ["a", "x"], ["y"])], {"x": ("N", 4)},
-                  {"places": 2, "y": 2}, types={"x": TensorProto.FLOAT16, "y": TensorProto.FLOAT16,
-                                                "places": TensorProto.INT64})
+    proto = parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        test (float16[N, 4] x) => (int64[2, M] places, float16[N, 4] y) {
+            a = Exp(x)    places = NonZero(x)    y = Add(a, x) }""")
     x = np.array([[0, 1, -2, 0.5]], np.float16)
     places, y = gossamer.compile(proto, "host")(x)
     np.testing.assert_array_equal(places, np.nonzero(x))
@@ -379,15 +359,10 @@ def test_networks_without_parts_do_not_load_onnxruntime(tmp_path: Path) -> None:
 
 def test_a_part_is_measured_with_the_shape_that_it_takes() -> None:
     """A node of ONNX Runtime takes a shape that the network's batch size decides."""
-    proto = model(
-        [helper.make_node("Shape", ["x"], ["batch"], end=1),
-         helper.make_node("Concat", ["batch", "sizes"], ["shape"], axis=0),
-         helper.make_node("Relu", ["x"], ["a"]),
-         helper.make_node("CenterCropPad", ["a", "shape"], ["b"]),
-         helper.make_node("Neg", ["b"], ["y"])],
-        {"x": ("N", 4, 6)}, {"y": 3}, {"sizes": np.array([2, 4])}, opset=18)
-    proto.graph.value_info.append(
-        helper.make_tensor_value_info("b", TensorProto.FLOAT, ["N", 2, 4]))
+    proto = parse_model("""<ir_version: 8, opset_import: ["" : 18]>
+        test (float[N, 4, 6] x) => (float[N, 2, 4] y) <int64[2] sizes = {2, 4}, float[N, 2, 4] b> {
+            batch = Shape<end = 1>(x)    shape = Concat<axis = 0>(batch, sizes)
+            a = Relu(x)    b = CenterCropPad(a, shape)    y = Neg(b) }""")
     plan = gossamer.compile(proto, "host", effort="quick")
     for batch in (1, 3):
         x = RNG.standard_normal((batch, 4, 6)).astype(np.float32)

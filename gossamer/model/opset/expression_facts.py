@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -14,6 +15,14 @@ from gossamer.facts import NONNEGATIVE, REAL, ValueFacts, integers, point
 _TRUTH = integers(0, 1)
 _ZERO, _ONE, _MINUS_ONE = point(0.0), point(1.0), point(-1.0)
 _COMPARISONS = frozenset({"less", "less_equal", "greater", "greater_equal", "equal"})
+_TRUTHS = _COMPARISONS | {"and", "or", "not"}
+_KEEPING = frozenset({
+    "where", "constant", "neg", "abs", "relu", "clip", "min", "max", "sign", "floor", "round",
+    "to_float16", "to_bfloat16", "exp", "sigmoid", "tanh", "atan", "erf"})
+"""Functions that make NaN of NaN alone."""
+_OF_FINITE = frozenset({"add", "sub", "mul", "fma", "leaky_relu", "prelu", "hard_sigmoid", "sin",
+                        "cos", "tan"})
+"""Functions that make NaN of NaN and infinities alone."""
 _MOST_LIMITS, _MOST_COMPARED = 8, 4
 """Limits on the time that the derivation of facts takes. The facts of results are derived case by
 case for at most _MOST_COMPARED values of an expression, and only for values that are compared with
@@ -38,6 +47,22 @@ def expression_facts(expression: Expression, operands: Sequence[ValueFacts], *,
                   for output in expression.outputs]
         results = [_narrower(one, other) for one, other in zip(results, joined, strict=True)]
     return results
+
+
+def may_be_nan(expression: Expression, operands: Sequence[ValueFacts],
+               nan: Sequence[bool]) -> list[bool]:
+    """Returns for each output of an expression of floats whether it may be NaN. nan: the same for
+    each operand."""
+    known = list(nan)
+    values = _values(expression, operands, integer=False)
+    for step in expression.steps:
+        given = step.arguments[1:] if step.function == "where" else step.arguments
+        known.append(step.function not in _TRUTHS and (
+            any(known[value] for value in given) or any(np.isnan(step.constants))
+            or (step.function not in _KEEPING and not (
+                step.function in _OF_FINITE
+                and all(math.isfinite(values[value].largest) for value in given)))))
+    return [known[output] for output in expression.outputs]
 
 
 def _values(expression: Expression, operands: Sequence[ValueFacts], *, integer: bool,

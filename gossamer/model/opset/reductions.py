@@ -14,6 +14,7 @@ from gossamer.model.opset.definition import define, never_jumps, not_evaluated
 from gossamer.model.opset.images import Images
 from gossamer.model.opset.mixing import BATCH_AXIS, works_across_images
 from gossamer.model.opset.state import InferenceState
+from gossamer.ordering import first_places
 
 _OF_NOTHING = {"max": -math.inf, "mean": math.nan, "sum": 0.0}
 """The result of each kind of reduction where there are no elements, such as over a batch of 0."""
@@ -91,18 +92,18 @@ def _top_k_shape(state: InferenceState, node: Node) -> None:
     if state.dtypes[x] not in _ORDERED and x not in state.known:
         raise state.unsupported(node, f"orders {state.dtypes[x]}; gossamer orders "
                                       f"{', '.join(_ORDERED)}")
+    a = node.attributes
     state.emit(node, (*shape[:axis], count, *shape[axis + 1:]), axis=axis, count=(count,),
-               largest=node.attributes["largest"])
+               largest=a["largest"], nan_first=a.get("nan_first", a["largest"]),
+               last=a.get("last", False))
     state.dtypes[node.outputs[1]] = "int64"
 
 
 def _top_k(attributes: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    (x,), axis = arrays, attributes["axis"]
-    # the complement reverses the order of integers
-    key = (np.negative(x) if x.dtype.kind == "f" else np.invert(x)) if (
-        attributes["largest"]) else x
-    places = np.take(np.argsort(key, axis, kind="stable"), range(*attributes["count"]), axis)
-    return [np.take_along_axis(x, places, axis), places.astype(np.int64)]
+    (x,), axis, (count,) = arrays, attributes["axis"], attributes["count"]
+    places = first_places(x, axis, count, **{
+        key: attributes[key] for key in ("largest", "nan_first", "last")})
+    return [np.take_along_axis(x, places, axis), places]
 
 
 def _top_k_facts(static: StaticGraph, node: Node,
@@ -128,8 +129,9 @@ DEFINITIONS = (
            attribute_inputs=()),
     define("top_k",
            text="x; count: how many elements are taken, in a tuple, axis, largest: whether in "
-                "descending order; outputs: the elements and their places, of which the lower come "
-                "first among equal elements",
+                "descending order, nan_first: whether NaN precedes all numbers, by default as "
+                "`largest`, last: whether of equal elements the one with the highest place comes "
+                "first, by default False; outputs: the elements and their places",
            shape=_top_k_shape, evaluate=_top_k, mixes=works_across_images, passes_values=True,
            jumps=lambda node: True, facts=_top_k_facts, float_only=False,
            attribute_inputs=("count",)),

@@ -51,6 +51,8 @@ class PackedCopy(Algorithm):
                 return f"knows {' and '.join(_DTYPES)}, not {spec.dtype}"
         if source.shape != target.shape or problem != convert(source, target, problem.facts):
             return "changes the format of packed values, and nothing else"
+        if not target.format.is_packed and any(facts.nan for facts in problem.facts):
+            return f"NaN would become -1, for which {source.dtype} hold it"
         if not _may_pack(problem):
             known = problem.facts[0] if problem.facts else REAL
             return f"{target.dtype} cannot hold values of {known}"

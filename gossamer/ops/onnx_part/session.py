@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import re
 import tempfile
 import threading
@@ -19,6 +21,7 @@ from onnx import TensorProto, numpy_helper
 from gossamer import host_library
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError, first_line, one_line
+from gossamer.ops.onnx_part import nan
 
 _LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
 """Operators that may run for ever, or for very long."""
@@ -54,7 +57,8 @@ class ComputingError(InputError):
 
 
 class Session:
-    """A model that is ready to run with ONNX Runtime on the host.
+    """A model that is ready to run with ONNX Runtime on the host. Its maxima and minima let NaN
+    through, which ONNX Runtime's leave out.
 
     model: the model's bytes.
     constants: values of the model's inputs that are the same in each run, by the inputs' indices.
@@ -71,32 +75,14 @@ class Session:
                  shapes: Sequence[Sequence[int]] = (), threads: int = 1,
                  optimised: bool = True, spinning: bool = False, profiled: bool = False) -> None:
         onnxruntime = host_library.onnxruntime()
-        # ONNX Runtime needs the shapes to expand operators that ONNX defines as functions
-        proto = with_shapes(parsed(model), shapes)
-        inputs = list(proto.graph.input)
-        if any(attribute.name == "ceil_mode" and attribute.i
-               for node in nodes_of(proto) for attribute in node.attribute):
-            # ONNX Runtime folds the shapes that ONNX's inference finds, which are wrong for these
-            # pools; for inputs of open sizes it finds none
-            for info in inputs:
-                for dim in info.type.tensor_type.shape.dim:
-                    dim.Clear()
-        # large constants are not copied: the session reads them where they lie
-        self._constants = {}
-        for index, array in constants.items():
-            name = inputs[index].name
-            if array.dtype == np.float32 and array.nbytes >= _LARGE:
-                tensor = proto.graph.initializer.add(
-                    name=name, dims=array.shape, data_type=TensorProto.FLOAT,
-                    data_location=TensorProto.EXTERNAL)
-                tensor.external_data.add(key="location", value="memory")
-                self._constants[name] = onnxruntime.OrtValue.ortvalue_from_numpy(
-                    np.ascontiguousarray(array))
-            else:
-                proto.graph.initializer.append(numpy_helper.from_array(array, name))
-        kept = [info for index, info in enumerate(inputs) if index not in constants]
-        del proto.graph.input[:]
-        proto.graph.input.extend(kept)
+        proto = parsed(model)
+        outputs = len(proto.graph.output)
+        try:
+            is_watched = nan.losing_nan(proto) and nan.watch(proto)
+        except Exception as error:
+            # ONNX's inference raises exceptions of any class
+            raise UnsupportedError(f"has values of unknown types: {first_line(error)}") from None
+        self._constants = _fill(proto, constants, shapes)
         self._profiles = tempfile.TemporaryDirectory() if profiled else None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -109,6 +95,9 @@ class Session:
         if self._profiles is not None:
             options.enable_profiling = True
             options.profile_file_prefix = f"{self._profiles.name}/nodes"
+        self._names = [info.name for info in proto.graph.input]
+        self.inputs = len(proto.graph.input)
+        self.outputs = outputs
         try:
             self._session = _begun(proto.SerializeToString(), options, optimised)
         except (EncodeError, ValueError):
@@ -118,9 +107,15 @@ class Session:
             # the exceptions of ONNX Runtime have no common class but Exception
             raise UnsupportedError(f"ONNX Runtime does not compute it either: {_why(error)}"
                                    ) from None
-        self._names = [info.name for info in kept]
-        self.inputs = len(kept)
-        self.outputs = len(proto.graph.output)
+
+        @functools.cache
+        def letting_nan() -> Any:
+            form = parsed(model)
+            nan.let_through(form)
+            _fill(form, constants, shapes)
+            return _begun(form.SerializeToString(), options, optimised)
+
+        self._letting_nan = letting_nan if is_watched else None
         self._may_last = any(node.op_type in _LOOPS for node in nodes_of(proto))
         self._options = _run_options()
 
@@ -132,11 +127,12 @@ class Session:
         """
         feeds = dict(zip(self._names, inputs, strict=True))
         try:
-            if not self._may_last or threading.current_thread() is not threading.main_thread():
-                return self._session.run(None, feeds, self._options)
-            return self._run_beside(feeds, _run_options())
+            results = self._results(self._session, feeds)
+            if self._letting_nan is not None and math.isnan(results.pop()):
+                results = self._results(self._letting_nan(), feeds)
         except Exception as error:
             raise ComputingError(error) from None
+        return results
 
     def node_times(self) -> list[tuple[str, float]]:
         """Returns the name and the microseconds of each execution of a node, in the order of all
@@ -147,14 +143,19 @@ class Session:
         return [(event["name"].removesuffix(ending), float(event["dur"])) for event in events
                 if event.get("cat") == "Node" and event["name"].endswith(ending)]
 
-    def _run_beside(self, feeds: Mapping[str, Any], options: Any) -> list[Any]:
-        """Runs the model in another thread, so that the main thread receives Ctrl-C and can end the
+    def _results(self, session: Any, feeds: Mapping[str, Any]) -> list[Any]:
+        if not self._may_last or threading.current_thread() is not threading.main_thread():
+            return list(session.run(None, feeds, self._options))
+        return self._run_beside(session, feeds, _run_options())
+
+    def _run_beside(self, session: Any, feeds: Mapping[str, Any], options: Any) -> list[Any]:
+        """Runs a session in another thread, so that the main thread receives Ctrl-C and can end the
         run."""
         future: Future[list[Any]] = Future()
 
         def run() -> None:
             try:
-                future.set_result(self._session.run(None, feeds, options))
+                future.set_result(session.run(None, feeds, options))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -167,6 +168,38 @@ class Session:
             options.terminate = True
             thread.join()
             raise
+
+
+def _fill(proto: onnx.ModelProto, constants: Mapping[int, np.ndarray],
+          shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Gives a model its constants and shapes. Returns the large constants by name, which the model
+    does not hold: its session reads them where they lie."""
+    onnxruntime = host_library.onnxruntime()
+    inputs = list(proto.graph.input)
+    # ONNX Runtime needs the shapes to expand operators that ONNX defines as functions
+    with_shapes(proto, shapes)
+    if any(attribute.name == "ceil_mode" and attribute.i
+           for node in nodes_of(proto) for attribute in node.attribute):
+        # ONNX Runtime folds the shapes that ONNX's inference finds, which are wrong for these
+        # pools; for inputs of open sizes it finds none
+        for info in inputs:
+            for dim in info.type.tensor_type.shape.dim:
+                dim.Clear()
+    large = {}
+    for index, array in constants.items():
+        name = inputs[index].name
+        if array.dtype == np.float32 and array.nbytes >= _LARGE:
+            tensor = proto.graph.initializer.add(
+                name=name, dims=array.shape, data_type=TensorProto.FLOAT,
+                data_location=TensorProto.EXTERNAL)
+            tensor.external_data.add(key="location", value="memory")
+            large[name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+        else:
+            proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    kept = [info for index, info in enumerate(inputs) if index not in constants]
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
+    return large
 
 
 def _begun(model: bytes, options: Any, optimised: bool) -> Any:

@@ -15,13 +15,15 @@ DTYPES = ("float32", "int32", "int64")
 @dataclass(frozen=True)
 class TopKProblem(Problem):
     """The `count` greatest elements along one dimension in descending order, or the smallest in
-    ascending order, and their indices along this dimension as int64. Of equal elements the one with
-    the lowest index comes first; NaN comes last.
+    ascending order, and their indices along this dimension as int64.
 
     axis: index of the dimension, from 0.
     count: number of elements that are taken.
     largest: whether the greatest elements are taken, in descending order; else the smallest, in
     ascending order.
+    nan_first: whether NaN comes before all numbers, else after them.
+    last: whether of equal elements, and of NaNs, the one with the highest index comes first, else
+    the one with the lowest index.
     places_only: whether the indices are the only output; else they are the second output.
 
     Raises ValueError for an unknown dtype, an axis that the input does not have, and a count that
@@ -33,6 +35,8 @@ class TopKProblem(Problem):
     axis: int
     count: int
     largest: bool = True
+    nan_first: bool = True
+    last: bool = False
     places_only: bool = False
 
     def __post_init__(self) -> None:

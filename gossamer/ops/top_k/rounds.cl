@@ -6,6 +6,8 @@
  * ACROSS: where it is defined, neighbouring work-items take neighbours along `inner`, else along
  *     `length`.
  * SMALLEST: defined for the smallest elements in ascending order.
+ * NAN_FIRST: defined where NaN precedes all numbers, else NaN follows them.
+ * LAST: defined where of equal elements the one with the highest place comes first.
  * PLACES_ONLY: defined where the elements themselves are not written. */
 
 #ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
@@ -22,10 +24,18 @@
 #else
 #define IN_ORDER(a, b) ((a) > (b))
 #endif
-/* NaN follows all numbers */
+#ifdef NAN_FIRST
+#define ABOVE(a, b) (IN_ORDER(a, b) || ((a) != (a) && (b) == (b)))
+#else
 #define ABOVE(a, b) (IN_ORDER(a, b) || ((a) == (a) && (b) != (b)))
+#endif
+#ifdef LAST
+#define NEARER(place_a, place_b) ((place_a) > (place_b))
+#else
+#define NEARER(place_a, place_b) ((place_a) < (place_b))
+#endif
 #define BEFORE(a, place_a, b, place_b) \
-    (ABOVE(a, b) || (!ABOVE(b, a) && (place_a) < (place_b)))
+    (ABOVE(a, b) || (!ABOVE(b, a) && NEARER(place_a, place_b)))
 
 KERNEL LAUNCH_BOUNDS(256, 1)
 void top_k(const GLOBAL VALUE *source,

@@ -47,6 +47,7 @@ class RoundsTopK(KernelAlgorithm):
         defines: dict[str, object] = {"VALUE": _TYPES[problem.input.dtype], "LANES": lanes,
                                       "COLUMNS": _GROUP // lanes}
         for name, is_set in (("ACROSS", across), ("SMALLEST", not problem.largest),
+                             ("NAN_FIRST", problem.nan_first), ("LAST", problem.last),
                              ("PLACES_ONLY", problem.places_only)):
             if is_set:
                 defines[name] = 1

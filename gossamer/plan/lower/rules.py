@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.errors import UnsupportedError
-from gossamer.model.facts import derive
+from gossamer.model.facts import derive, stating_nan
 from gossamer.model.graph import Node, StaticGraph
 from gossamer.model.opset.definition import OpDef
 from gossamer.model.opset.onnx_part import nodes_of
@@ -47,7 +47,8 @@ def lower(static: StaticGraph, store: WeightsStore | None = None
     store: facts and packed forms of the graph's weights, which all batch sizes share.
     Raises UnsupportedError that names the node for which there is no problem.
     """
-    state = LowerState(static, WeightsStore() if store is None else store, derive(static))
+    state = LowerState(static, WeightsStore() if store is None else store,
+                       stating_nan(static, derive(static)))
     for node in static.nodes:
         _lower_node(state, node)
     for info in static.graph.outputs:
@@ -216,7 +217,7 @@ def _top_k(state: LowerState, node: Node) -> None:
     a = node.attributes
     (count,) = a["count"]
     problem = TopKProblem(state.spec(node.inputs[0]), a["axis"], count, a["largest"],
-                          places_only=node.outputs[0] not in state.read)
+                          a["nan_first"], a["last"], places_only=node.outputs[0] not in state.read)
     state.add(node, problem, node.inputs[:1],
               outputs=node.outputs[1:] if problem.places_only else node.outputs)
 

@@ -96,12 +96,14 @@ class LowerState:
         return facts if any(fact != REAL for fact in facts) else ()
 
     def _few_valued(self, names: Sequence[str]) -> dict[str, ValueFacts]:
-        """Returns, by name, the facts of the values that have few different values."""
-        return {name: facts for name in names if (facts := self.stated(name)) != REAL}
+        """Returns, by name, the facts of the values that have few different values. Unlike those of
+        problems they say whether a value may be NaN, on which its conversions depend."""
+        return {name: replace(facts, nan=self._facts[name].nan) for name in names
+                if (facts := self.stated(name)) != REAL}
 
     def stated(self, name: str) -> ValueFacts:
         """Returns the facts of a value or constant as problems state them (shared_facts)."""
-        return shared_facts(self._facts.get(name, REAL))
+        return shared_facts(replace(self._facts.get(name, REAL), nan=False))
 
     def transposed(self, node: Node, name: str) -> str:
         """Adds a copy that transposes a matrix, and returns the copy's name."""

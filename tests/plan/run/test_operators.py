@@ -51,20 +51,6 @@ def test_it_agrees_with_onnx_runtime_and_stays_on_the_device(case: str, device: 
     assert {row["device"] for row in report.rows} <= {device.name}, report
 
 
-def test_the_elements_and_places_of_top_k(device: Device) -> None:
-    node = helper.make_node("TopK", ["x", "k"], ["values", "places"], axis=1)
-    graph = helper.make_graph(
-        [node], "top", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 9, 3])],
-        [helper.make_tensor_value_info("values", TensorProto.FLOAT, None),
-         helper.make_tensor_value_info("places", TensorProto.INT64, None)],
-        [helper.make_tensor("k", TensorProto.INT64, [1], [4])])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    x = np.random.default_rng(0).standard_normal((2, 9, 3), np.float32)
-    for result, expected in zip(gossamer.compile(proto, device)(x), runtime(proto, {"x": x}),
-                                strict=True):
-        np.testing.assert_array_equal(result, expected)
-
-
 @pytest.mark.parametrize(("before", "after"), [
     ((1, 1, 28, 49), (1, 1, 4, 7)), ((2, 28, 10, 3), (2, 4, 15, 3)), ((2, 3, 28), (2, 3, 4)),
     ((2, 2, 6, 14, 10), (2, 2, 4, 4, 15)), ((3, 10), (3, 4)), ((2, 28, 5), (2, 4, 5))])

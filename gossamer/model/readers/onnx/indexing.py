@@ -41,14 +41,15 @@ def _scatter_elements(node: OnnxNode) -> None:
 
 
 def _arg_first(node: OnnxNode) -> None:
-    """Converts ArgMax and ArgMin, which give the index of the greatest or least element."""
-    node.only("select_last_index", 0)
+    """Converts ArgMax and ArgMin, which give the index of the greatest or least element, or of the
+    first NaN."""
     axis = node.attribute("axis", 0)
     keeps = bool(node.attribute("keepdims", 1))
     output = node.outputs[0]
     places = output if keeps else f"{output}.place"
     node.emit("top_k", [node.required(0)], [f"{output}.first", places], axis=axis, count=(1,),
-              largest=node.op == "ArgMax")
+              largest=node.op == "ArgMax", nan_first=True,
+              last=bool(node.attribute("select_last_index", 0)))
     if not keeps:
         node.emit("squeeze", [places], axes=(axis,))
 

@@ -10,6 +10,7 @@ import pytest
 import gossamer
 from gossamer.device.base import Device
 from gossamer.device.registry import find
+from gossamer.expression import Expression, ExpressionStep
 from gossamer.facts import PLUS_MINUS_ONE
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
@@ -26,14 +27,16 @@ from tests.plan.choose.formats.toy import PLUS_OR_MINUS
 from tests.plan.choose.fusions.toy import make_plan
 
 SHAPE = (35, 9, 7)
+SIGN_OR_0 = Expression(1, (
+    ExpressionStep("constant", (), (0.0,)), ExpressionStep("greater", (0, 1)),
+    ExpressionStep("less", (0, 1)), ExpressionStep("sub", (2, 3))))
 
 
 def signs_and_pools(kind: str) -> Graph:
-    """Returns two pools of signs, which may be 0 where kind is "trits"."""
+    """Returns two pools of signs, which may be 0 where kind is "trits", but never NaN."""
     build = GraphBuilder(f"pools of {kind}")
     x = build.input("x", (None, *SHAPE))
-    signs = (build.apply("sign", x, name="signs") if kind == "trits"
-             else build.elementwise(PLUS_OR_MINUS, x, name="signs"))
+    signs = build.elementwise(SIGN_OR_0 if kind == "trits" else PLUS_OR_MINUS, x, name="signs")
     first = build.pool(signs, "max", (3, 3), strides=(2, 2), pads=(1, 1, 1, 1), name="first")
     second = build.pool(first, "max", (2, 2), name="second")
     build.output(second, (None, 35, 4, 3))

@@ -1,0 +1,31 @@
+"""Which elements along an axis come first in order: the one rule for NaN and for equal elements."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def first_places(x: np.ndarray, axis: int, count: int, *, largest: bool, nan_first: bool,
+                 last: bool = False) -> np.ndarray:
+    """Returns the indices along an axis of the `count` greatest elements in descending order, or of
+    the smallest in ascending order, as int64.
+
+    nan_first: whether NaN comes before all numbers, else after them.
+    last: whether of equal elements, and of NaNs, the one with the highest index comes first, else
+    the one with the lowest index.
+    """
+    length = x.shape[axis]
+    if last:
+        x = np.flip(x, axis)
+    # the bitwise complement reverses the order of integers; negation would overflow at the smallest
+    # integer
+    key = (np.negative(x) if x.dtype.kind == "f" else np.invert(x)) if largest else x
+    is_nan = np.isnan(x) if x.dtype.kind == "f" else np.zeros((), bool)
+    if count == 1 and (nan_first or not is_nan.any()):
+        places = np.expand_dims(np.argmin(key, axis), axis)
+    elif nan_first and is_nan.any():
+        places = np.lexsort((key, ~is_nan), axis)
+    else:
+        places = np.argsort(key, axis, kind="stable")
+    places = np.take(places, np.arange(count), axis).astype(np.int64)
+    return length - 1 - places if last else places
