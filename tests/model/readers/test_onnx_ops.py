@@ -312,7 +312,7 @@ def test_operators_that_opset_7_has_not_changed_are_read_from_older_ones(tmp_pat
                                                 ("float32", "int32"), ("float32", "float32")])
 def test_a_power_has_the_dtype_of_its_base(base: str, exponent: str, tmp_path: Path) -> None:
     kinds = {"y0": TensorProto.INT64 if base == "int64" else TensorProto.INT32}
-    proto, feeds = single("Pow", (Input((2, 5), 0, 4, base), Input((2, 5), 0, 3, exponent)), 17,
+    proto, feeds = single("Pow", (Input((4, 5), 1, 4, base), Input((4, 5), -3, 4, exponent)), 17,
                           types={} if base == "float32" else kinds)
     compare(proto, feeds, tmp_path)
 
