@@ -35,7 +35,7 @@ def _concat_shape(state: InferenceState, node: Node) -> None:
     if len(shapes) == 1:
         state.alias(node)
     else:
-        state.emit(node, result, axis=axis)
+        state.emit(node, result, inputs=state.in_one_dtype(node, node.inputs), axis=axis)
 
 
 def _split_shape(state: InferenceState, node: Node) -> None:

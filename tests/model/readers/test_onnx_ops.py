@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+import gossamer
 from gossamer.model.readers.onnx.reader import NEWEST_OPSET
-from tests.model.onnx_models import OPSETS, Input, compare, model, single, weights
+from tests.model.onnx_models import OPSETS, Input, compare, model, runtime, single, weights
 
 IMAGE = Input((2, 4, 7, 6))
 MATRIX = Input((3, 5))
@@ -215,6 +218,19 @@ def test_where(tmp_path: Path) -> None:
     compare(*single("Where", (Input((3, 5), 0, 2, "bool"), MATRIX, floats(1)), 17), tmp_path)
 
 
+@pytest.mark.parametrize("order", [*itertools.permutations(("made", "given", "fixed"))])
+def test_truth_values_are_joined_wherever_they_come_from(order: Sequence[str],
+                                                         tmp_path: Path) -> None:
+    for op, inputs in (("Concat", order), ("ScatterElements", [order[0], "places", order[1]])):
+        proto = model([helper.make_node("Greater", ["x", "fixed_x"], ["made"], "compare"),
+                       helper.make_node(op, inputs, ["y"], "join", axis=1)],
+                      {"x": ("N", 3), "given": ("N", 3)}, {"y": 2},
+                      {"fixed": np.eye(3) > 0, "fixed_x": weights(3, 3),
+                       "places": np.array([[0, 2, 1]] * 2 + [[1, 2, 0]])},
+                      types={"given": TensorProto.BOOL, "y": TensorProto.BOOL})
+        compare(proto, {"x": weights(3, 3, seed=1), "given": weights(3, 3, seed=2) > 0}, tmp_path)
+
+
 @pytest.mark.parametrize("opset", [9, 13, 17, 21])
 def test_split(opset: int, tmp_path: Path) -> None:
     if opset < 13:
@@ -320,6 +336,16 @@ def test_a_power_has_the_dtype_of_its_base(base: str, exponent: str, tmp_path: P
 def test_an_exponent_of_one_half_keeps_integers(tmp_path: Path) -> None:
     compare(*single("Pow", (Input((2, 5), 0, 99, "int64"), np.float32(0.5)), 17,
                     types={"y0": TensorProto.INT64}), tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_places_of_a_pool_of_integers(dtype: str) -> None:
+    proto, feeds = single("MaxPool", (Input((2, 4, 7, 6), 0, 99, dtype),), 12, 2,
+                          {"y0": int(getattr(TensorProto, dtype.upper())), "y1": TensorProto.INT64},
+                          kernel_shape=[2, 2])
+    for got, right in zip(gossamer.compile(proto, "host")(feeds["x0"]), runtime(proto, feeds),
+                          strict=True):
+        np.testing.assert_array_equal(got, right)
 
 
 def test_cast_like(tmp_path: Path) -> None:

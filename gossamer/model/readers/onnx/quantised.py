@@ -153,6 +153,7 @@ def _selecting(node: OnnxNode, integers: Integers, converter: Callable[[OnnxNode
 
 def _max_pool(node: OnnxNode, integers: Integers) -> None:
     """Converts MaxPool; integers are computed as floats."""
+    node.only_first_output()
     x = node.input(0)
     if x not in integers.centred and integers.dtype(node, x) in ("int8", "uint8"):
         integers.centred[x] = centre(node, integers, 0, NO_ZERO, "x")
