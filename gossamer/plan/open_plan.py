@@ -239,8 +239,11 @@ class OpenPlan:
     def _plan_of(self, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Plan:
         """Returns the plan for the inputs of a call."""
         named = {name: value for name, value in options.items() if name not in ("out", "stream")}
-        ordered = as_called_for(self.graph, in_order(self._called, inputs, named))
-        batch = batch_of(self._called, ordered)
+        given = dict(zip((info.name for info in self.inputs),
+                         in_order(self._called, inputs, named), strict=True))
+        # what only the end of the network reads needs no plan
+        ordered = as_called_for(self.graph, tuple(given[info.name] for info in self.graph.inputs))
+        batch = batch_of(replace(self._called, tail=None), ordered)
         sizes = tuple(_sizes(info, tuple(array.shape))
                       for info, array in zip(self.graph.inputs, ordered, strict=True))
         with self._lock:
