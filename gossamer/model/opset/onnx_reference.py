@@ -73,14 +73,28 @@ def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
                for result in ReferenceEvaluator(function).run(None, given, attributes={})]
     if node.op_type in _FLATTENING and opset < 13:
         results = [results[0].reshape(arrays[node.input[0]].shape)]
-    return results
+    return _of_declared_types(node, results, arrays, opset)
+
+
+def _of_declared_types(node: onnx.NodeProto, results: list[np.ndarray],
+                       arrays: Mapping[str, np.ndarray], opset: int) -> list[np.ndarray]:
+    """Returns the results in the dtypes of the inputs whose types they have by the op's schema: the
+    reference sums int32 to int64, for instance."""
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    dtypes = {formal.type_str: arrays[name].dtype
+              for formal, name in zip(schema.inputs, node.input, strict=False) if name}
+    # the last output of a schema may stand for several
+    types = [formal.type_str for formal in schema.outputs]
+    return [result.astype(dtypes.get(types[min(index, len(types) - 1)], result.dtype), copy=False)
+            for index, result in enumerate(results)]
 
 
 def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
                    ) -> tuple[onnx.NodeProto, dict[str, np.ndarray]]:
     """Returns the node and its inputs in a form that the reference computes as ONNX Runtime does:
     without empty lists of axes, with a matrix where the op treats all dimensions from its axis on
-    as one, and with starts that lie within the dimensions that a Slice goes through backwards."""
+    as one, with starts that lie within the dimensions that a Slice goes through backwards, and with
+    floats that 32-bit integers hold after their division by a scale."""
     plain, given = onnx.NodeProto(), dict(arrays)
     plain.CopyFrom(node)
     plain.domain = ""
@@ -99,6 +113,14 @@ def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset
         # a second input of this name may be the first one, too
         plain.input[1] = f"{node.input[1]}.within"
         given[plain.input[1]] = np.where(steps < 0, np.maximum(starts, -sizes), starts)
+    elif node.op_type == "QuantizeLinear" and given[node.input[0]].dtype.kind == "f":
+        x, scale = given[node.input[0]], np.abs(given[node.input[1]])
+        axis = next((attribute.i for attribute in kept if attribute.name == "axis"), 1)
+        if scale.ndim == 1 and scale.size > 1:
+            scale = scale.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+        most = scale * scale.dtype.type(2**24)
+        plain.input[0] = f"{node.input[0]}.within"
+        given[plain.input[0]] = np.clip(x, -most, most)
     del plain.attribute[:]
     plain.attribute.extend(kept)
     return plain, given
