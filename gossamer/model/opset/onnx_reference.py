@@ -25,7 +25,7 @@ FOLDED = frozenset((
     "DequantizeLinear", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Expand", "EyeLike",
     "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "Greater",
     "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN",
-    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul",
+    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "MatMul",
     "MatMulInteger", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "NonZero", "Not",
     "OneHot", "Or", "PRelu", "Pad", "Pow", "QuantizeLinear", "Range", "Reciprocal",
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
@@ -36,9 +36,7 @@ FOLDED = frozenset((
 """Ops whose results are computed where all their inputs are constants. Other ops of ONNX's
 reference are left out on purpose, so that no file makes gossamer run loops, decode pictures or
 match patterns. ConvTranspose is left out because the reference is wrong for groups and for given
-shapes of the output."""
-_FLATTENING = frozenset(("LogSoftmax", "Softmax"))
-"""Folded ops that treat all dimensions from their axis on as one before opset 13."""
+shapes of the output, LogSoftmax because it is infinite where Softmax is 0 in float32."""
 _COMPUTED_SINCE = {"BatchNormalization": 15, "DequantizeLinear": 21}
 """The opset since which the reference computes an op, and rightly, for ops that mean the same in
 older opsets."""
@@ -71,7 +69,7 @@ def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
         [onnx.helper.make_opsetid("", max(opset, _COMPUTED_SINCE.get(node.op_type, 0)))])
     results = [np.asarray(result)
                for result in ReferenceEvaluator(function).run(None, given, attributes={})]
-    if node.op_type in _FLATTENING and opset < 13:
+    if node.op_type == "Softmax" and opset < 13:
         results = [results[0].reshape(arrays[node.input[0]].shape)]
     return _of_declared_types(node, results, arrays, opset)
 
@@ -100,7 +98,7 @@ def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset
     plain.domain = ""
     kept = [attribute for attribute in node.attribute if node.op_type == "Unsqueeze"
             or attribute.name != "axes" or attribute.ints]
-    if node.op_type in _FLATTENING and opset < 13:
+    if node.op_type == "Softmax" and opset < 13:
         shape = given[node.input[0]].shape
         axis = next((attribute.i for attribute in kept if attribute.name == "axis"), 1)
         given[node.input[0]] = given[node.input[0]].reshape(

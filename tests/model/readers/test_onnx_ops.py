@@ -338,6 +338,39 @@ def test_an_exponent_of_one_half_keeps_integers(tmp_path: Path) -> None:
                     types={"y0": TensorProto.INT64}), tmp_path)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("factors", [{"sizes": ints(2, 5)}, {"scales": floats(2, 2)}])
+def test_first_dimensions_that_are_resized_to_the_batch_of_the_file(
+        mode: str, factors: dict[str, np.ndarray], tmp_path: Path) -> None:
+    ((name, numbers),) = factors.items()
+    proto = model([helper.make_node("Resize", ["w", "", *["", "n"][name == "scales":]], ["y"],
+                                    "resize", mode=mode),
+                   helper.make_node("Relu", ["x"], ["r"], "relu")], {"x": (2, 3)},
+                  {"y": 2, "r": 2}, {"w": weights(4, 3), "n": numbers}, 13)
+    compare(proto, {"x": weights(2, 3)}, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_least_of_integers_that_have_no_negative(dtype: str) -> None:
+    numbers = np.arange(256).reshape(1, 4, 8, 8).astype(dtype)
+    node = helper.make_node
+    proto = model([node("DepthToSpace", ["c"], ["d"], "depth", blocksize=2),
+                   node("ReduceMin", ["d"], ["m"], "least", keepdims=0),
+                   node("Cast", ["m"], ["n"], "cast", to=TensorProto.FLOAT),
+                   node("Add", ["x", "n"], ["y"], "sum")],
+                  {"x": ("N",)}, {"y": 1}, {"c": numbers}, 13)
+    y = gossamer.compile(proto, "host")(np.ones(2, np.float32))
+    np.testing.assert_array_equal(y, [float(numbers.min()) + 1] * 2)
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+def test_logarithms_of_constant_softmaxes_are_finite(opset: int, tmp_path: Path) -> None:
+    proto = model([helper.make_node("LogSoftmax", ["c"], ["l"], "log", axis=1),
+                   helper.make_node("Add", ["x", "l"], ["y"], "sum")], {"x": ("N", 3)}, {"y": 2},
+                  {"c": floats(3e4, -3e4, 7)[None]}, opset)
+    compare(proto, {"x": weights(2, 3)}, tmp_path)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_places_of_a_pool_of_integers(dtype: str) -> None:
     proto, feeds = single("MaxPool", (Input((2, 4, 7, 6), 0, 99, dtype),), 12, 2,

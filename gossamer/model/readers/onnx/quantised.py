@@ -160,6 +160,15 @@ def _max_pool(node: OnnxNode, integers: Integers) -> None:
     _selecting(node, integers, LAYERS["MaxPool"])
 
 
+def _reduce_min(node: OnnxNode, integers: Integers) -> None:
+    """Converts ReduceMin of floats: the maximum of the negated numbers is negated. Some integers
+    have no negative."""
+    dtype = integers.dtype(node, node.required(0))
+    if dtype not in (None, "float32", "bool"):
+        raise node.unsupported(f"computes with {dtype}; gossamer computes it in float32")
+    LAYERS["ReduceMin"](node)
+
+
 def _concat(node: OnnxNode, integers: Integers) -> None:
     """Converts Concat. Integers are concatenated where all inputs are integers times the same
     scale, or integers with the same zero point."""
@@ -249,7 +258,7 @@ QUANTISED: dict[str, IntegerConverter] = {
     **{op: partial(_selecting, converter=LAYOUT[op]) for op in (
         "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Identity",
         "DepthToSpace", "SpaceToDepth", "Expand")},
-    "MaxPool": _max_pool, "Add": _add,
+    "MaxPool": _max_pool, "ReduceMin": _reduce_min, "Add": _add,
     **{op: partial(_averaging, converter=LAYERS[op]) for op in (
         "AveragePool", "GlobalAveragePool")},
 }
