@@ -22,6 +22,7 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.onnx_part import session
 from tests.model.onnx_models import model, runtime
+from tests.networks.compared import session_of
 from tests.onnx_parts import bytes_of, choosing, counting, sampled, texts
 
 RNG = np.random.default_rng(2)
@@ -309,6 +310,27 @@ def test_a_part_whose_shapes_fit_at_some_sizes_only(shape: tuple[int | str, ...]
         x = np.full([size if isinstance(each, str) else each for each in shape], 8, np.int8)
         if not (shape == ("N", 5) and size == 5):
             np.testing.assert_array_equal(plan(x), np.arange(5)[None] | x)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+def test_quantised_layers_behind_the_plan_are_computed_as_the_file_says(kind: type) -> None:
+    node = helper.make_node
+    proto = model([node("Compress", ["x", "chosen"], ["c"], "choose", axis=0),
+                   node("QuantizeLinear", ["c", "s", "z"], ["q"]),
+                   node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+                   node("DequantizeLinear", ["w", "sw"], ["wd"]),
+                   node("Conv", ["d", "wd"], ["y"], "conv"),
+                   node("QuantizeLinear", ["y", "s", "z"], ["p"])],
+                  {"x": ("N", 2, 5, 5), "chosen": ("N",)}, {"y": 4, "p": 4},
+                  {"w": RNG.integers(-100, 100, (4, 2, 3, 3)).astype(np.int8),
+                   "s": np.float32(0.03), "sw": np.float32(0.01), "z": np.asarray(3, kind)},
+                  types={"chosen": TensorProto.BOOL,
+                         "p": helper.np_dtype_to_tensor_dtype(np.dtype(kind))})
+    x, chosen = X[:, :2, :5, :5], np.array([False, True])
+    y, p = gossamer.compile(proto, "host")(x, chosen)
+    right = session_of(proto, is_optimised=False).run(None, {"x": x, "chosen": chosen})
+    np.testing.assert_allclose(y, right[0], atol=1e-5)
+    np.testing.assert_array_equal(p, right[1])
 
 
 def test_a_part_names_no_file() -> None:
