@@ -131,16 +131,19 @@ def test_pools_that_round_up(op: str, rank: int, device: Device) -> None:
         nodes += [helper.make_node("Shape", [value], ["shape"]),
                   helper.make_node("Size", [value], ["size"])]
         x = rng.standard_normal((2, 3, *rng.integers(1, 9, rank))).astype(np.float32)
-        fixed, opened = (model(nodes, {"x": shape}, dict.fromkeys([value, *names]), opset=19,
-                               types=dict.fromkeys(names, TensorProto.INT64))
-                         for shape in (("N", *x.shape[1:]), [f"d{i}" for i in range(rank + 2)]))
+        fixed, opened, constant = (
+            model(nodes, inputs, dict.fromkeys([value, *names]), constants, 19,
+                  dict.fromkeys(names, TensorProto.INT64))
+            for inputs, constants in (({"x": ("N", *x.shape[1:])}, {}), ({"x": [
+                f"d{i}" for i in range(rank + 2)]}, {}), ({}, {"x": x})))
         try:
             right = runtime(opened, {"x": x})
         except Exception:  # pads as large as a kernel
             continue
         if right[0].size:
-            for y, r in zip(gossamer.compile(fixed, device)(x), right, strict=True):
-                np.testing.assert_allclose(y, r, rtol=1e-5, atol=1e-5, strict=True)
+            for proto, inputs in ((fixed, [x]), (constant, [])):
+                for y, r in zip(gossamer.compile(proto, device)(*inputs), right, strict=True):
+                    np.testing.assert_allclose(y, r, rtol=1e-5, atol=1e-5, strict=True)
 
 
 def test_a_part_in_the_middle(device: Device) -> None:

@@ -64,7 +64,8 @@ def _sizes(graph: onnx.GraphProto, name: str) -> list[int | None] | None:
         if info.name == name and info.type.tensor_type.HasField("shape"):
             return [dim.dim_value if dim.HasField("dim_value") else None
                     for dim in info.type.tensor_type.shape.dim[2:]]
-    return None
+    return next((list(tensor.dims[2:]) for tensor in graph.initializer if tensor.name == name),
+                None)
 
 
 def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
