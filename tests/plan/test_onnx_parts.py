@@ -115,18 +115,20 @@ def test_layers_of_onnxruntime_at_a_batch_of_0(device: Device) -> None:
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_pools_that_round_up(op: str, rank: int, device: Device) -> None:
-    """ONNX's inference counts windows that begin beyond the input; ONNX Runtime computes none, but
-    uses the inference where it knows the sizes."""
+    """ONNX's inference counts windows that begin beyond the input, and takes pads in place of
+    auto_pad; ONNX Runtime does neither, but uses the inference where it knows the sizes."""
     for seed in range(12):
         rng = np.random.default_rng([rank, seed])
         nodes, value, names = [], "x", ["shape", "size"]
         for name in "ab"[seed % 2:]:
             window = {"kernel_shape": rng.integers(1, 4, rank), "strides": rng.integers(1, 4, rank),
-                      **({"auto_pad": ["SAME_UPPER", "VALID"][seed // 3 % 2]} if seed % 3 == 0 else
+                      **({"auto_pad": ["SAME_UPPER", "VALID"][seed // 3 % 2],
+                          **({"pads": [0] * 2 * rank} if seed < 4 else {})} if seed % 3 == 0 else
                          {"pads": rng.integers(0, 2, 2 * rank),
                           "dilations": rng.integers(1, 3, rank)})}
             places = [f"{name}.places"] * (op == "MaxPool" and seed % 4 > 1)
-            nodes.append(helper.make_node(op, [value], [name, *places], ceil_mode=1, **window))
+            nodes.append(helper.make_node(op, [value], [name, *places],
+                                          ceil_mode=int(seed > 0), **window))
             value, names = name, [*names, *places]
         nodes += [helper.make_node("Shape", [value], ["shape"]),
                   helper.make_node("Size", [value], ["size"])]
