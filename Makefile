@@ -10,6 +10,7 @@
 # make bench  measure this machine
 # make fuzz   random layers by the thousand, and mutated files by the ten thousand for every reader
 # make fuzz-plans  plans of random networks on simulated GPUs, by the thousand
+# make differential  random ONNX networks by the thousand, beside ONNX Runtime and ONNX's reference
 # make backend-tests  ONNX's own tests of its operators, beside ONNX Runtime
 # make classes  the classes of the real binary networks in ../shared/models, beside ONNX Runtime's
 # make soak   compiles that are killed 200 times, and run twice at once, on one cache folder
@@ -28,7 +29,7 @@ FAULTS_ARGS ?= --count 30 --seed 0
 SOAK_ARGS ?= --count 200 --seed 0
 # mutations of each reader, seed and readers of `make fuzz`; failures are kept in tests/fuzz/kept
 FUZZ_ARGS ?= --count 20000 --seed 0 --keep
-# plans and first seed of `make fuzz-plans`
+# plans and first seed of `make fuzz-plans`, networks and first seed of `make differential`
 COUNT ?= 2000
 SEED ?= 0
 # count and seed of `make serve-fuzz`; clients and seconds of `make serve-load`
@@ -72,7 +73,7 @@ QUICK := $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && \
 	$(BIN)/python -m pytest @tests/quick.txt -m "not slow" --host-only --maxfail 5 \
 	--numprocesses 2 --dist worksteal
 
-.PHONY: demo test bench-tests torch-tests quick plant-faults torch-suite lint bench fuzz fuzz-plans backend-tests classes soak serve-fuzz serve-load serve-overhead ray-cluster stand-ins pocl
+.PHONY: demo test bench-tests torch-tests quick plant-faults torch-suite lint bench fuzz fuzz-plans differential backend-tests classes soak serve-fuzz serve-load serve-overhead ray-cluster stand-ins pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -119,6 +120,10 @@ fuzz: .venv/dev.stamp
 # many more plans of random networks on simulated GPUs than `make test` tries
 fuzz-plans: .venv/dev.stamp
 	$(BIN)/python -m tests.simulated --count $(COUNT) --seed $(SEED) --jobs $(shell nproc)
+
+# random networks on the host and through OpenCL; networks that differ are kept in build/differential
+differential: .venv/dev.stamp pocl
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.differential --count $(COUNT) --seed $(SEED)
 
 # all tests that the installed onnx brings for its operators, how many pass here and why others do not
 backend-tests: .venv/dev.stamp

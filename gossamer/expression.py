@@ -68,6 +68,16 @@ def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return quotient + (is_inexact & ((a < 0) != (divisor < 0)))
 
 
+def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Returns x to the power y. Of integers, a power below 0 is rounded towards 0; that of 0 is
+    0."""
+    if np.result_type(x, y).kind == "f":
+        return np.power(x, y)
+    odd_or_even = np.power(x, y % 2)
+    return np.where(y < 0, np.where(np.abs(x) == 1, odd_or_even, 0),
+                    np.power(x, np.maximum(y, 0)))
+
+
 def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     # in float64 the product of two float32 numbers is exact
     return (x.astype(np.float64) * y + z).astype(x.dtype)
@@ -90,7 +100,7 @@ FUNCTIONS: dict[str, Function] = {
     "sub": Function(2, np.subtract, "({0} - {1})"),
     "mul": Function(2, np.multiply, "({0} * {1})"),
     "div": Function(2, _quotient, "({0} / {1})"),
-    "pow": Function(2, np.power, "pow({0}, {1})"),
+    "pow": Function(2, _power, "pow({0}, {1})"),
     "fma": Function(3, _fma, "FMA({0}, {1}, {2})", 2),
     "fmod": Function(2, np.fmod, "fmod({0}, {1})", 4),
     "min": Function(2, np.minimum, "MINIMUM({0}, {1})"),

@@ -26,6 +26,7 @@ from gossamer.errors import InputError, UnsupportedError
 from gossamer.ops.onnx_part import session
 from tests.model.onnx_models import model, runtime
 from tests.model.readers.operator_cases import made
+from tests.networks.compared import session_of
 from tests.onnx_parts import bytes_of, choosing, counting, sampled, texts
 
 RNG = np.random.default_rng(2)
@@ -139,32 +140,37 @@ def test_layers_of_onnxruntime_at_a_batch_of_0(device: Device) -> None:
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_pools_that_round_up(op: str, rank: int, device: Device) -> None:
-    """ONNX's inference counts windows that begin beyond the input; ONNX Runtime computes none, but
-    uses the inference where it knows the sizes."""
+    """ONNX's inference counts windows that begin beyond the input, and takes pads in place of
+    auto_pad; ONNX Runtime does neither, but uses the inference where it knows the sizes."""
     for seed in range(12):
         rng = np.random.default_rng([rank, seed])
         nodes, value, names = [], "x", ["shape", "size"]
         for name in "ab"[seed % 2:]:
             window = {"kernel_shape": rng.integers(1, 4, rank), "strides": rng.integers(1, 4, rank),
-                      **({"auto_pad": ["SAME_UPPER", "VALID"][seed // 3 % 2]} if seed % 3 == 0 else
+                      **({"auto_pad": ["SAME_UPPER", "VALID"][seed // 3 % 2],
+                          **({"pads": [0] * 2 * rank} if seed < 4 else {})} if seed % 3 == 0 else
                          {"pads": rng.integers(0, 2, 2 * rank),
                           "dilations": rng.integers(1, 3, rank)})}
             places = [f"{name}.places"] * (op == "MaxPool" and seed % 4 > 1)
-            nodes.append(helper.make_node(op, [value], [name, *places], ceil_mode=1, **window))
+            nodes.append(helper.make_node(op, [value], [name, *places],
+                                          ceil_mode=int(seed > 0), **window))
             value, names = name, [*names, *places]
         nodes += [helper.make_node("Shape", [value], ["shape"]),
                   helper.make_node("Size", [value], ["size"])]
         x = rng.standard_normal((2, 3, *rng.integers(1, 9, rank))).astype(np.float32)
-        fixed, opened = (model(nodes, {"x": shape}, dict.fromkeys([value, *names]), opset=19,
-                               types=dict.fromkeys(names, TensorProto.INT64))
-                         for shape in (("N", *x.shape[1:]), [f"d{i}" for i in range(rank + 2)]))
+        fixed, opened, constant = (
+            model(nodes, inputs, dict.fromkeys([value, *names]), constants, 19,
+                  dict.fromkeys(names, TensorProto.INT64))
+            for inputs, constants in (({"x": ("N", *x.shape[1:])}, {}), ({"x": [
+                f"d{i}" for i in range(rank + 2)]}, {}), ({}, {"x": x})))
         try:
             right = runtime(opened, {"x": x})
         except Exception:  # pads as large as a kernel
             continue
         if right[0].size:
-            for y, r in zip(gossamer.compile(fixed, device)(x), right, strict=True):
-                np.testing.assert_allclose(y, r, rtol=1e-5, atol=1e-5, strict=True)
+            for proto, inputs in ((fixed, [x]), (constant, [])):
+                for y, r in zip(gossamer.compile(proto, device)(*inputs), right, strict=True):
+                    np.testing.assert_allclose(y, r, rtol=1e-5, atol=1e-5, strict=True)
 
 
 def test_a_part_in_the_middle(device: Device) -> None:
@@ -301,6 +307,39 @@ def test_values_that_it_cannot_take_name_the_node() -> None:
     with pytest.raises(InputError, match=r"GatherElements 'pick': ONNX Runtime: [^/]*"
                                          r"Out of range value in index tensor"):
         plan(np.zeros((2, 2), np.float32), np.full((2, 2), 7))
+
+
+@pytest.mark.parametrize("shape", [("N",), ("N", 5), (1, "W")])
+def test_a_part_whose_shapes_fit_at_some_sizes_only(shape: tuple[int | str, ...]) -> None:
+    proto = model([helper.make_node("BitwiseOr", ["c", "x"], ["y"], "bits")], {"x": shape},
+                  {"y": None}, {"c": np.arange(5, dtype=np.int8)[None]}, 18,
+                  {"x": TensorProto.INT8, "y": TensorProto.INT8})
+    plan = gossamer.compile(proto, "host")
+    for size in (1, 5):
+        x = np.full([size if isinstance(each, str) else each for each in shape], 8, np.int8)
+        if not (shape == ("N", 5) and size == 5):
+            np.testing.assert_array_equal(plan(x), np.arange(5)[None] | x)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+def test_quantised_layers_behind_the_plan_are_computed_as_the_file_says(kind: type) -> None:
+    node = helper.make_node
+    proto = model([node("Compress", ["x", "chosen"], ["c"], "choose", axis=0),
+                   node("QuantizeLinear", ["c", "s", "z"], ["q"]),
+                   node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+                   node("DequantizeLinear", ["w", "sw"], ["wd"]),
+                   node("Conv", ["d", "wd"], ["y"], "conv"),
+                   node("QuantizeLinear", ["y", "s", "z"], ["p"])],
+                  {"x": ("N", 2, 5, 5), "chosen": ("N",)}, {"y": 4, "p": 4},
+                  {"w": RNG.integers(-100, 100, (4, 2, 3, 3)).astype(np.int8),
+                   "s": np.float32(0.03), "sw": np.float32(0.01), "z": np.asarray(3, kind)},
+                  types={"chosen": TensorProto.BOOL,
+                         "p": helper.np_dtype_to_tensor_dtype(np.dtype(kind))})
+    x, chosen = X[:, :2, :5, :5], np.array([False, True])
+    y, p = gossamer.compile(proto, "host")(x, chosen)
+    right = session_of(proto, is_optimised=False).run(None, {"x": x, "chosen": chosen})
+    np.testing.assert_allclose(y, right[0], atol=1e-5)
+    np.testing.assert_array_equal(p, right[1])
 
 
 def test_a_part_names_no_file() -> None:

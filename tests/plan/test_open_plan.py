@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import gossamer
 from gossamer import InputFormat
@@ -92,6 +92,18 @@ def test_one_size_is_measured_and_the_others_take_its_choices(tmp_path: Path) ->
     assert_close(Plan.load(tmp_path / "other.plan")(x), expected(x))
     assert any("not measured: the choices are those of batch 1 of x of 3x6x5" in note
                for note in plan.report().notes)
+
+
+def test_inputs_that_only_the_end_of_the_network_reads() -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["r"], "relu"),
+                   helper.make_node("NonZero", ["z"], ["y"], "places")],
+                  {"z": ("M", "K"), "x": ("N", "W")}, {"y": 2, "r": 2},
+                  types={"y": TensorProto.INT64})
+    plan = gossamer.compile(proto, "host")
+    for width in (3, 5):
+        z, x = np.eye(4, width, dtype=np.float32), picture(width, width)[0, 0]
+        for got, right in zip(plan(z, x), runtime(proto, {"x": x, "z": z}), strict=True):
+            np.testing.assert_array_equal(got, right)
 
 
 def test_plans_are_kept_by_size_and_no_more_than_some() -> None:

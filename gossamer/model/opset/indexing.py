@@ -199,7 +199,8 @@ def _replace(state: InferenceState, node: Node, places: np.ndarray, leading: Seq
         return
     parts = [state.reshape(node, (size, *rest), name, [state.new_name(node, f"flat{index}")])
              for index, (name, size) in enumerate(((x, count), (updates, places.size)))]
-    both = state.emit(node, (count + places.size, *rest), op="concat", inputs=parts,
+    both = state.emit(node, (count + places.size, *rest), op="concat",
+                      inputs=state.in_one_dtype(node, parts),
                       outputs=[state.new_name(node, "both")], axis=0)
     _gather_flat(state, node, both, taken.reshape(tuple(leading)), rest)
 

@@ -76,7 +76,8 @@ def _resize_linearly_shape(state: InferenceState, node: Node) -> None:
     for index, (axis, factor) in enumerate(zip(axes, factors, strict=True)):
         size = shape[axis]
         is_same = (not sizes or factor == size) and (not scales or scales[index] == 1)
-        if is_same or (axis == 0 and factor == state.graph.fixed_batch):
+        if is_same or (axis == 0 and sizes and factor == state.graph.fixed_batch
+                       and state.follows_batch(node.inputs[0])):
             continue
         length = int(factor) if sizes else math.floor(size * factor)
         if not size and not length:

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
+from onnx.shape_inference import infer_shapes
 
 from gossamer.errors import first_line
 from gossamer.model.graph import Node
@@ -62,28 +63,26 @@ def _part_shape(state: InferenceState, node: Node) -> None:
             info.type.tensor_type.shape.dim.add(dim_value=size)
     try:
         result = inferred(model)
+        if not all(map(_has_shape, result.graph.output)):
+            # only a strict inference says which shapes do not fit each other
+            infer_shapes(model, strict_mode=True, data_prop=True)
     except Exception as error:
         raise state.error(node, f"has no shapes: {first_line(error)}") from None
     shapes, dtypes = [], []
     for info, name in zip(result.graph.output, node.outputs, strict=True):
         tensor = info.type.tensor_type
-        sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
-        if not tensor.HasField("shape") or min(sizes, default=0) < 0:
-            _check_fit(state, node, model)
+        if not _has_shape(info):
             raise state.unsupported(node, f"makes {name!r}, whose shape the data decides")
-        shapes.append(tuple(sizes))
+        shapes.append(tuple(dim.dim_value for dim in tensor.shape.dim))
         dtypes.append(_dtype_of(tensor))
     state.emit(node, (), several=shapes, dtype=dtypes[0], model=node.attributes["model"])
     state.dtypes.update(zip(node.outputs, dtypes, strict=True))
 
 
-def _check_fit(state: InferenceState, node: Node, model: onnx.ModelProto) -> None:
-    """Raises ModelError where shapes do not fit each other. ONNX's inference leaves out shapes then
-    unless it is strict."""
-    try:
-        onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-    except Exception as error:
-        raise state.error(node, f"has no shapes: {first_line(error)}") from None
+def _has_shape(info: onnx.ValueInfoProto) -> bool:
+    tensor = info.type.tensor_type
+    return tensor.HasField("shape") and all(dim.HasField("dim_value") and dim.dim_value >= 0
+                                            for dim in tensor.shape.dim)
 
 
 def _dtype_of(tensor: onnx.TypeProto.Tensor) -> str:

@@ -25,7 +25,7 @@ FOLDED = frozenset((
     "DequantizeLinear", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Expand", "EyeLike",
     "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm", "Greater",
     "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN",
-    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul",
+    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "MatMul",
     "MatMulInteger", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "NonZero", "Not",
     "OneHot", "Or", "PRelu", "Pad", "Pow", "QuantizeLinear", "Range", "Reciprocal",
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
@@ -36,9 +36,7 @@ FOLDED = frozenset((
 """Ops whose results are computed where all their inputs are constants. Other ops of ONNX's
 reference are left out on purpose, so that no file makes gossamer run loops, decode pictures or
 match patterns. ConvTranspose is left out because the reference is wrong for groups and for given
-shapes of the output."""
-_FLATTENING = frozenset(("LogSoftmax", "Softmax"))
-"""Folded ops that treat all dimensions from their axis on as one before opset 13."""
+shapes of the output, LogSoftmax because it is infinite where Softmax is 0 in float32."""
 _COMPUTED_SINCE = {"BatchNormalization": 15, "DequantizeLinear": 21}
 """The opset since which the reference computes an op, and rightly, for ops that mean the same in
 older opsets."""
@@ -71,22 +69,36 @@ def computed(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
         [onnx.helper.make_opsetid("", max(opset, _COMPUTED_SINCE.get(node.op_type, 0)))])
     results = [np.asarray(result)
                for result in ReferenceEvaluator(function).run(None, given, attributes={})]
-    if node.op_type in _FLATTENING and opset < 13:
+    if node.op_type == "Softmax" and opset < 13:
         results = [results[0].reshape(arrays[node.input[0]].shape)]
-    return results
+    return _of_declared_types(node, results, arrays, opset)
+
+
+def _of_declared_types(node: onnx.NodeProto, results: list[np.ndarray],
+                       arrays: Mapping[str, np.ndarray], opset: int) -> list[np.ndarray]:
+    """Returns the results in the dtypes of the inputs whose types they have by the op's schema: the
+    reference sums int32 to int64, for instance."""
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    dtypes = {formal.type_str: arrays[name].dtype
+              for formal, name in zip(schema.inputs, node.input, strict=False) if name}
+    # the last output of a schema may stand for several
+    types = [formal.type_str for formal in schema.outputs]
+    return [result.astype(dtypes.get(types[min(index, len(types) - 1)], result.dtype), copy=False)
+            for index, result in enumerate(results)]
 
 
 def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset: int
                    ) -> tuple[onnx.NodeProto, dict[str, np.ndarray]]:
     """Returns the node and its inputs in a form that the reference computes as ONNX Runtime does:
     without empty lists of axes, with a matrix where the op treats all dimensions from its axis on
-    as one, and with starts that lie within the dimensions that a Slice goes through backwards."""
+    as one, with starts that lie within the dimensions that a Slice goes through backwards, and with
+    floats that 32-bit integers hold after their division by a scale."""
     plain, given = onnx.NodeProto(), dict(arrays)
     plain.CopyFrom(node)
     plain.domain = ""
     kept = [attribute for attribute in node.attribute if node.op_type == "Unsqueeze"
             or attribute.name != "axes" or attribute.ints]
-    if node.op_type in _FLATTENING and opset < 13:
+    if node.op_type == "Softmax" and opset < 13:
         shape = given[node.input[0]].shape
         axis = next((attribute.i for attribute in kept if attribute.name == "axis"), 1)
         given[node.input[0]] = given[node.input[0]].reshape(
@@ -99,6 +111,14 @@ def _for_reference(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opset
         # a second input of this name may be the first one, too
         plain.input[1] = f"{node.input[1]}.within"
         given[plain.input[1]] = np.where(steps < 0, np.maximum(starts, -sizes), starts)
+    elif node.op_type == "QuantizeLinear" and given[node.input[0]].dtype.kind == "f":
+        x, scale = given[node.input[0]], np.abs(given[node.input[1]])
+        axis = next((attribute.i for attribute in kept if attribute.name == "axis"), 1)
+        if scale.ndim == 1 and scale.size > 1:
+            scale = scale.reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+        most = scale * scale.dtype.type(2**24)
+        plain.input[0] = f"{node.input[0]}.within"
+        given[plain.input[0]] = np.clip(x, -most, most)
     del plain.attribute[:]
     plain.attribute.extend(kept)
     return plain, given

@@ -17,10 +17,11 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     """Returns a model with the types and shapes that ONNX's inference finds.
 
     With ceil_mode the inference counts a last window that begins beyond the input, which no library
-    computes. Here the inference sees such a pool with pads that give the right size instead. For a
-    Resize to a size of 0, as at a batch of 0, it finds no shape; here it sees a constant instead.
+    computes, and of a pool with both it takes pads in place of auto_pad. Here the inference sees
+    such a pool with pads that give the right size instead. For a Resize to a size of 0, as at a
+    batch of 0, it finds no shape; here it sees a constant instead.
     """
-    pools = [index for index, node in enumerate(model.graph.node) if _rounds_up(node)]
+    pools = [index for index, node in enumerate(model.graph.node) if _is_miscounted(node)]
     empty = [index for index, node in enumerate(model.graph.node) if _resizes_to_nothing(
         node, model.graph)]
     if pools or empty:
@@ -53,9 +54,11 @@ def _elem_type(graph: onnx.GraphProto, name: str) -> int:
                  if info.name == name), onnx.TensorProto.FLOAT)
 
 
-def _rounds_up(node: onnx.NodeProto) -> bool:
-    return node.op_type in _POOLS and any(
-        attribute.name == "ceil_mode" and attribute.i for attribute in node.attribute)
+def _is_miscounted(node: onnx.NodeProto) -> bool:
+    """Returns whether the inference may give a pool another size than libraries do."""
+    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return node.op_type in _POOLS and bool(given.get("ceil_mode") or (
+        given.get("pads") and given.get("auto_pad", b"NOTSET") != b"NOTSET"))
 
 
 def _sizes(graph: onnx.GraphProto, name: str) -> list[int | None] | None:
@@ -64,12 +67,12 @@ def _sizes(graph: onnx.GraphProto, name: str) -> list[int | None] | None:
         if info.name == name and info.type.tensor_type.HasField("shape"):
             return [dim.dim_value if dim.HasField("dim_value") else None
                     for dim in info.type.tensor_type.shape.dim[2:]]
-    return None
+    return next((list(tensor.dims[2:]) for tensor in graph.initializer if tensor.name == name),
+                None)
 
 
 def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
-    """Gives a pool that rounds its output's size up the pads with which the size is the same where
-    it is rounded down."""
+    """Gives a pool the pads with which its output's size is right where it is rounded down."""
     given: dict[str, Any] = {entry.name: helper.get_attribute_value(entry)
                              for entry in node.attribute}
     rank, auto_pad = len(sizes), given.pop("auto_pad", b"NOTSET").decode()
@@ -82,7 +85,8 @@ def _round_down(node: onnx.NodeProto, sizes: list[int | None]) -> None:
         if auto_pad.startswith("SAME"):
             pads[axis], pads[axis + rank] = same_pads(auto_pad, size, covered, strides[axis])
         before, after = pads[axis], pads[axis + rank]
-        count = window_count(size, before, after, covered, strides[axis], ceil=True)
+        count = window_count(size, before, after, covered, strides[axis],
+                             ceil=bool(given.get("ceil_mode")))
         pads[axis + rank] = max((count - 1) * strides[axis] + covered - size - before, 0)
     del node.attribute[:]
     node.attribute.extend(helper.make_attribute(name, value) for name, value in {

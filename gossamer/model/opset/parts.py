@@ -35,7 +35,7 @@ def _concat_shape(state: InferenceState, node: Node) -> None:
     if len(shapes) == 1:
         state.alias(node)
     else:
-        state.emit(node, result, axis=axis)
+        state.emit(node, result, inputs=state.in_one_dtype(node, node.inputs), axis=axis)
 
 
 def _split_shape(state: InferenceState, node: Node) -> None:
@@ -171,7 +171,7 @@ def _resize_shape(state: InferenceState, node: Node) -> None:
     factor, result = [1.0] * rank, list(shape)
     for index, axis in enumerate(axes):
         value = factors[index]
-        if axis == 0 and sizes and value == state.graph.fixed_batch:
+        if axis == 0 and sizes and value == state.graph.fixed_batch and state.follows_batch(x):
             continue
         result[axis] = int(value) if sizes else math.floor(shape[axis] * value)
         if scales:

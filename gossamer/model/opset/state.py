@@ -104,6 +104,16 @@ class InferenceState:
         self.nodes.append(Node(op, node.name + suffix, inputs, outputs, attributes, node.source))
         return outputs[0]
 
+    def in_one_dtype(self, node: Node, names: Sequence[str]) -> list[str]:
+        """Returns values that a node joins, in one dtype: truth values that nodes compute are
+        float32, those of inputs and constants bool."""
+        dtypes = {self.dtypes[name] for name in names}
+        if dtypes != {"bool", "float32"}:
+            return list(names)
+        return [name if self.dtypes[name] == "float32" else self.cast(
+            node, name, [self.new_name(node, f"number{index}")], "float32")
+            for index, name in enumerate(names)]
+
     def new_name(self, node: Node, role: str) -> str:
         """Returns an unused name for a new value. The name begins with the name of the node's first
         output."""

@@ -92,6 +92,8 @@ class Session:
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
         # between runs, threads that spin would take the time of other sessions
         options.add_session_config_entry("session.force_spinning_stop", "1")
+        # layers that are fused to 8-bit ones differ by more than rounding from what the file says
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
         if self._profiles is not None:
             options.enable_profiling = True
             options.profile_file_prefix = f"{self._profiles.name}/nodes"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+import gossamer
 from gossamer.model.readers.onnx.reader import NEWEST_OPSET
-from tests.model.onnx_models import OPSETS, Input, compare, model, single, weights
+from tests.model.onnx_models import OPSETS, Input, compare, model, runtime, single, weights
 
 IMAGE = Input((2, 4, 7, 6))
 MATRIX = Input((3, 5))
@@ -202,6 +205,19 @@ def test_logic(op: str, tmp_path: Path) -> None:
     compare(*single(op, arguments, 17, types={"y0": TensorProto.BOOL}), tmp_path)
 
 
+@pytest.mark.parametrize("order", [*itertools.permutations(("made", "given", "fixed"))])
+def test_truth_values_are_joined_wherever_they_come_from(order: Sequence[str],
+                                                         tmp_path: Path) -> None:
+    for op, inputs in (("Concat", order), ("ScatterElements", [order[0], "places", order[1]])):
+        proto = model([helper.make_node("Greater", ["x", "fixed_x"], ["made"], "compare"),
+                       helper.make_node(op, inputs, ["y"], "join", axis=1)],
+                      {"x": ("N", 3), "given": ("N", 3)}, {"y": 2},
+                      {"fixed": np.eye(3) > 0, "fixed_x": weights(3, 3),
+                       "places": np.array([[0, 2, 1]] * 2 + [[1, 2, 0]])},
+                      types={"given": TensorProto.BOOL, "y": TensorProto.BOOL})
+        compare(proto, {"x": weights(3, 3, seed=1), "given": weights(3, 3, seed=2) > 0}, tmp_path)
+
+
 SLICES = [([1, 0], [3, -1], [1, 2], [1, 1]), ([-3], [1 << 62], [3], [1]),
           ([0], [100], [0], [1])]
 STRIDED_SLICES = [([5, -1], [0, -100], [2, 3], [-2, -1]), ([0, 1], [7, 6], [2, 3], [3, 2])]
@@ -287,7 +303,7 @@ def test_operators_that_opset_7_has_not_changed_are_read_from_older_ones(tmp_pat
                                                 ("float32", "int32"), ("float32", "float32")])
 def test_a_power_has_the_dtype_of_its_base(base: str, exponent: str, tmp_path: Path) -> None:
     kinds = {"y0": TensorProto.INT64 if base == "int64" else TensorProto.INT32}
-    proto, feeds = single("Pow", (Input((2, 5), 0, 4, base), Input((2, 5), 0, 3, exponent)), 17,
+    proto, feeds = single("Pow", (Input((4, 5), 1, 4, base), Input((4, 5), -3, 4, exponent)), 17,
                           types={} if base == "float32" else kinds)
     compare(proto, feeds, tmp_path)
 
@@ -295,6 +311,49 @@ def test_a_power_has_the_dtype_of_its_base(base: str, exponent: str, tmp_path: P
 def test_an_exponent_of_one_half_keeps_integers(tmp_path: Path) -> None:
     compare(*single("Pow", (Input((2, 5), 0, 99, "int64"), np.float32(0.5)), 17,
                     types={"y0": TensorProto.INT64}), tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("factors", [{"sizes": ints(2, 5)}, {"scales": floats(2, 2)}])
+def test_first_dimensions_that_are_resized_to_the_batch_of_the_file(
+        mode: str, factors: dict[str, np.ndarray], tmp_path: Path) -> None:
+    ((name, numbers),) = factors.items()
+    proto = model([helper.make_node("Resize", ["w", "", *["", "n"][name == "scales":]], ["y"],
+                                    "resize", mode=mode),
+                   helper.make_node("Relu", ["x"], ["r"], "relu")], {"x": (2, 3)},
+                  {"y": 2, "r": 2}, {"w": weights(4, 3), "n": numbers}, 13)
+    compare(proto, {"x": weights(2, 3)}, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_least_of_integers_that_have_no_negative(dtype: str) -> None:
+    numbers = np.arange(256).reshape(1, 4, 8, 8).astype(dtype)
+    node = helper.make_node
+    proto = model([node("DepthToSpace", ["c"], ["d"], "depth", blocksize=2),
+                   node("ReduceMin", ["d"], ["m"], "least", keepdims=0),
+                   node("Cast", ["m"], ["n"], "cast", to=TensorProto.FLOAT),
+                   node("Add", ["x", "n"], ["y"], "sum")],
+                  {"x": ("N",)}, {"y": 1}, {"c": numbers}, 13)
+    y = gossamer.compile(proto, "host")(np.ones(2, np.float32))
+    np.testing.assert_array_equal(y, [float(numbers.min()) + 1] * 2)
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+def test_logarithms_of_constant_softmaxes_are_finite(opset: int, tmp_path: Path) -> None:
+    proto = model([helper.make_node("LogSoftmax", ["c"], ["l"], "log", axis=1),
+                   helper.make_node("Add", ["x", "l"], ["y"], "sum")], {"x": ("N", 3)}, {"y": 2},
+                  {"c": floats(3e4, -3e4, 7)[None]}, opset)
+    compare(proto, {"x": weights(2, 3)}, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_places_of_a_pool_of_integers(dtype: str) -> None:
+    proto, feeds = single("MaxPool", (Input((2, 4, 7, 6), 0, 99, dtype),), 12, 2,
+                          {"y0": int(getattr(TensorProto, dtype.upper())), "y1": TensorProto.INT64},
+                          kernel_shape=[2, 2])
+    for got, right in zip(gossamer.compile(proto, "host")(feeds["x0"]), runtime(proto, feeds),
+                          strict=True):
+        np.testing.assert_array_equal(got, right)
 
 
 def test_cast_like(tmp_path: Path) -> None:

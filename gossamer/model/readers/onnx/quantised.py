@@ -153,10 +153,20 @@ def _selecting(node: OnnxNode, integers: Integers, converter: Callable[[OnnxNode
 
 def _max_pool(node: OnnxNode, integers: Integers) -> None:
     """Converts MaxPool; integers are computed as floats."""
+    node.only_first_output()
     x = node.input(0)
     if x not in integers.centred and integers.dtype(node, x) in ("int8", "uint8"):
         integers.centred[x] = centre(node, integers, 0, NO_ZERO, "x")
     _selecting(node, integers, LAYERS["MaxPool"])
+
+
+def _reduce_min(node: OnnxNode, integers: Integers) -> None:
+    """Converts ReduceMin of floats: the maximum of the negated numbers is negated. Some integers
+    have no negative."""
+    dtype = integers.dtype(node, node.required(0))
+    if dtype not in (None, "float32", "bool"):
+        raise node.unsupported(f"computes with {dtype}; gossamer computes it in float32")
+    LAYERS["ReduceMin"](node)
 
 
 def _concat(node: OnnxNode, integers: Integers) -> None:
@@ -248,7 +258,7 @@ QUANTISED: dict[str, IntegerConverter] = {
     **{op: partial(_selecting, converter=LAYOUT[op]) for op in (
         "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Identity",
         "DepthToSpace", "SpaceToDepth", "Expand")},
-    "MaxPool": _max_pool, "Add": _add,
+    "MaxPool": _max_pool, "ReduceMin": _reduce_min, "Add": _add,
     **{op: partial(_averaging, converter=LAYERS[op]) for op in (
         "AveragePool", "GlobalAveragePool")},
 }

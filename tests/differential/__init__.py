@@ -1,0 +1,1 @@
+"""Random networks by gossamer, beside ONNX Runtime and ONNX's reference."""

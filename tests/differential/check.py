@@ -1,0 +1,150 @@
+"""Runs a network by gossamer in several ways, and finds the node in which a result differs."""
+
+from __future__ import annotations
+
+import os
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+import gossamer
+from gossamer.errors import GossamerError
+from tests.differential.network import drawn
+from tests.differential.oracles import Arrays, moved, tried, with_outputs
+from tests.tolerances import WHOLE_NETWORK, normalised_error
+
+ORACLES = ("plain", "optimised", "reference")
+WAYS: dict[str, dict[str, Any]] = {
+    "host": {"device": "host"}, "own": {"device": "host", "vendors": False},
+    "opencl": {"device": "opencl:0"}, "host-quick": {"device": "host", "effort": "quick"},
+    "opencl-quick": {"device": "opencl:0", "effort": "quick"}}
+TOLERANCES = {"float16": 4 * WHOLE_NETWORK["fp16"]}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A result with which no oracle agrees. where: the last node of the smallest part of the
+    network that shows it. model: this part."""
+
+    seed: int
+    way: str
+    kind: str
+    where: str = ""
+    text: str = ""
+    model: bytes = b""
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.way}: {self.kind}: {self.where}: {self.text}"
+
+
+def work(seeds: range, ways: Sequence[str], nan: bool, results: Connection) -> None:
+    """Sends what is different in each network, and then None."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    for seed in seeds:
+        try:
+            for difference in differences(seed, ways, nan):
+                results.send(difference)
+        except Exception:
+            results.send(Difference(seed, "", "the check failed", text=traceback.format_exc()))
+        results.send(None)
+
+
+def differences(seed: int, ways: Sequence[str] = tuple(WAYS), nan: bool = False
+                ) -> Iterator[Difference]:
+    """Yields what is different in a network. Ways that compile kernels or measure, which take long,
+    are tried for some seeds."""
+    model, calls = drawn(seed, nan)
+    for way in ways:
+        if ("opencl" in way and seed % 3) or ("quick" in way and seed % 4):
+            continue
+        for index, given in enumerate(calls):
+            if found := compared(model, given, way, seed, nan):
+                part, nodes = smallest(model, given, way, seed, nan, *found)
+                where = "; ".join(described(node, part) for node in nodes)
+                yield Difference(seed, f"{way}{'-other-sizes' * index}", found[0], where, found[1],
+                                 part.SerializeToString())
+                break
+
+
+def compared(model: onnx.ModelProto, given: Arrays, way: str, seed: int, nan: bool = False
+             ) -> tuple[str, str] | None:
+    """Returns the kind and the text of a difference; None where an oracle agrees. nan: whether
+    networks that make NaN are compared."""
+    tries = [tried(model, given, oracle) for oracle in ORACLES]
+    expected = [made for made in tries if made is not None]
+    if not expected or (not nan and any(map(_has_nan, expected[0]))):
+        return None
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            plan = gossamer.compile(model.SerializeToString(), threads=1, **WAYS[way])
+            made = plan(*[given[info.name] for info in plan.inputs])
+    except GossamerError as error:
+        return ("refused", str(error)) if tries[0] and tries[2] else None
+    except Exception as error:
+        return f"crashed with {type(error).__name__}", str(error)[:200]
+    outputs = made if isinstance(made, tuple) else (made,)
+    for index, (info, output) in enumerate(zip(model.graph.output, outputs, strict=True)):
+        rights = [values[index] for values in expected]
+        texts = [different(output, right) for right in rights]
+        if all(texts):
+            change = moved(with_outputs(model, [info.name]), given, seed)
+            texts = [different(output, right, change) for right in rights]
+        if all(texts):
+            return texts[0].split(" ")[0], f"{info.name}: {texts[0]}"
+    return None
+
+
+def _has_nan(value: np.ndarray) -> bool:
+    return value.dtype.kind == "f" and bool(np.isnan(value).any())
+
+
+def different(output: Any, right: Any, change: np.ndarray | None = None) -> str:
+    """Returns how an output differs from the right one; "" where it does not. change: how far
+    rounding may move each element."""
+    output, right = np.asarray(output), np.asarray(right)
+    for what in ("shape", "dtype"):
+        if getattr(output, what) != getattr(right, what):
+            return f"{what} {getattr(output, what)}, expected {getattr(right, what)}"
+    with np.errstate(all="ignore"):
+        if change is not None and change.shape == right.shape:
+            near = np.abs(output.astype(np.float64) - right.astype(np.float64)) <= 4 * change
+            output = np.where(near, right, output)
+        error = normalised_error(output, right) if right.dtype.kind == "f" else float(
+            np.mean(output != right)) if right.size else 0.0
+        allowed = TOLERANCES.get(str(right.dtype), WHOLE_NETWORK["fp32"])
+    if error <= (allowed if right.dtype.kind == "f" else 0):
+        return ""
+    place = tuple(np.argwhere((output != right) & ~((output != output) & (right != right)))[0])
+    return (f"numbers of {right.dtype} (error {error:.2g}), such as {output[place]!r} at "
+            f"{list(map(int, place))}, expected {right[place]!r}")
+
+
+def smallest(model: onnx.ModelProto, given: Arrays, way: str, seed: int, nan: bool, kind: str,
+             text: str) -> tuple[onnx.ModelProto, Sequence[onnx.NodeProto]]:
+    """Returns the part up to the first node that shows a difference of the kind, and this node;
+    where no part shows it, the whole network, and the nodes before the output that the text
+    names, the last one first."""
+    for node in model.graph.node:
+        part = with_outputs(model, list(node.output))
+        if (found := compared(part, given, way, seed, nan)) and found[0] == kind:
+            return part, [node]
+    return model, with_outputs(model, [text.split(":")[0]]).graph.node[::-1] or model.graph.node
+
+
+def described(node: onnx.NodeProto, model: onnx.ModelProto) -> str:
+    shapes = {info.name: "x".join(str(dim.dim_param or dim.dim_value)
+                                  for dim in info.type.tensor_type.shape.dim)
+              for info in (*model.graph.value_info, *model.graph.input)}
+    attributes = ", ".join(f"{each.name}={helper.get_attribute_value(each)!r}"
+                           for each in node.attribute if each.type in (1, 2, 3, 6, 7))
+    reads = ", ".join(shapes.get(name, "constant") for name in node.input)
+    return (f"{node.op_type}-{model.opset_import[0].version}({attributes}) of {reads}, "
+            f"{len(model.graph.node)} nodes")

@@ -1,0 +1,42 @@
+"""Differences whose cause is known."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tests.differential.check import Difference
+
+
+class Cause(NamedTuple):
+    """Regular expressions of the kind of differences, of the node and of the text, and the reason
+    why gossamer is right, or what it does not promise."""
+
+    kind: str
+    where: str
+    text: str
+    reason: str
+
+
+CAUSES = (
+    Cause("refused", "", "has batch .*, another input has",
+          "the open first dimensions of all inputs are one batch"),
+    Cause("refused", "", "cannot take .*(gossamer computes it (in|with)|cannot multiply)",
+          "where values fix sizes that the file leaves open, these are not known in time"),
+    Cause("refused", "Pool", "does not fit an input", "the standard's result is empty, which ONNX "
+          "Runtime rounds up to a window beyond the input"),
+    Cause("refused|shape|numbers", r"Pool-(?=.*SAME_).*(dilations=\[[^]]*2|ceil_mode=1)", "",
+          "SAME_* by the standard pads for dilated windows, and has no size to round up"),
+    Cause("shape", "^ConvTranspose-.*SAME_", "",
+          "the standard multiplies sizes by strides; ONNX Runtime takes no pads below 0"),
+    Cause("shape", "^Loop", "", "the standard stacks scan outputs, the reference joins them"),
+    Cause("shape", "^NonZero-", r"shape \(0, ", "a number has no axes: ONNX Runtime counts one"),
+    Cause("shape", "^Squeeze-", r"shape \(1, ", "a Squeeze of all sizes of 1 keeps the batch"),
+)
+
+
+def cause(found: Difference) -> str:
+    """Returns the reason of a difference; "" where it is not known."""
+    return next((each.reason for each in CAUSES
+                 if re.search(each.kind, found.kind) and re.search(each.where, found.where)
+                 and re.search(each.text, found.text)), "")
