@@ -192,11 +192,14 @@ def is_slow(device: Device) -> bool:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    for fixture in ("device", "compiled_device"):
+    for fixture in ("device", "compiled_device", "quick_device", "quick_compiled"):
         if fixture in metafunc.fixturenames:
+            is_quick = fixture.startswith("quick")
             names = [name for name, device in working_devices().items()
-                     if fixture == "device" or device.compiles]
-            if mode := metafunc.config.getoption("--emulate"):
+                     if (device.compiles or "compiled" not in fixture)
+                     and not (is_quick and is_slow(device))]
+            mode = metafunc.config.getoption("--emulate")
+            if mode and not is_quick:
                 names = [f"emulated:{mode}"]
             metafunc.parametrize(fixture, names, indirect=True, scope="session")
 
@@ -210,6 +213,18 @@ def device(request: pytest.FixtureRequest) -> Device:
 @pytest.fixture(scope="session")
 def compiled_device(request: pytest.FixtureRequest) -> Device:
     """Every device that works here and compiles kernels: all but the host."""
+    return _device(request.param)
+
+
+@pytest.fixture(scope="session")
+def quick_device(request: pytest.FixtureRequest) -> Device:
+    """Every device that works here and does not interpret its kernels: host, pocl, cuda."""
+    return _device(request.param)
+
+
+@pytest.fixture(scope="session")
+def quick_compiled(request: pytest.FixtureRequest) -> Device:
+    """Every device that compiles kernels and does not interpret them: pocl, cuda."""
     return _device(request.param)
 
 

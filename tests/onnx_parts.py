@@ -61,7 +61,8 @@ def counting(count: int) -> onnx.ModelProto:
 
 def texts() -> onnx.ModelProto:
     """Returns a network of texts."""
-    return parse_model("""<ir_version: 9, opset_import: ["" : 20]>
-        texts (string[2] a, float[N, 3] x) => (string[2] c, float[N, 3] y) <string b = {"!"}> {
-            [join] c = StringConcat(a, b)
-            [relu] y = Relu(x) }""")
+    return model(
+        [helper.make_node("StringConcat", ["a", "b"], ["c"], "join"),
+         helper.make_node("Relu", ["x"], ["y"], "relu")],
+        {"a": (2,), "x": ("N", 3)}, {"c": 1, "y": 2}, {"b": np.array(["!"], object)}, 20,
+        types={"a": TensorProto.STRING, "c": TensorProto.STRING})

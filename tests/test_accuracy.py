@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gossamer.accuracy import normalised_error
+from tests import tolerances
 
 
 def error_of_an_image(y: tuple[float, ...], expected: tuple[float, ...]) -> float:
@@ -26,6 +27,7 @@ def test_it_is_relative_to_each_image() -> None:
         both = [np.float32([each, (1.0, 2.0)]) for each in (y, expected)]
         error = pytest.approx(error_of_an_image(y, expected))
         assert normalised_error(*both) == normalised_error(*(each[0] for each in both)) == error
+        assert tolerances.normalised_error(*both) == error
         assert normalised_error(*(each.reshape(4, 1) for each in both), images=2) == error
         whole = pytest.approx(error_of_an_image((*y, 1.0, 2.0), (*expected, 1.0, 2.0)))
         assert normalised_error(*(each.reshape(-1) for each in both)) == whole

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import gossamer
 import gossamer.ops
@@ -39,6 +39,7 @@ from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec, default_spec, pack, unpack
 from tests.cli.command_line import fails
+from tests.model.onnx_models import model, save
 from tests.ops import harness
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -123,14 +124,8 @@ def test_add_an_op(cumsum, axis):
 
 
 def test_add_an_op_from_a_file_to_numbers(cumsum, tmp_path):
-    graph = helper.make_graph(
-        [helper.make_node("CumSum", ["x", "axis"], ["y"], exclusive=1)], "sums",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3, 4])],
-        [numpy_helper.from_array(np.array(-1), "axis")])
-    file = tmp_path / "model.onnx"
-    file.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)],
-                                       ir_version=8).SerializeToString())
+    nodes = [helper.make_node("CumSum", ["x", "axis"], ["y"], exclusive=1)]
+    file = save(model(nodes, {"x": ("N", 3, 4)}, {"y": 3}, {"axis": np.array(-1)}), tmp_path)
     plan = gossamer.compile(str(file), device="host")
     x = np.random.default_rng(0).random((5, 3, 4), np.float32)
     np.testing.assert_allclose(plan(x), np.cumsum(x, axis=-1) - x, rtol=1e-5, atol=1e-6)

@@ -182,7 +182,8 @@ def test_example_program_with_a_wrong_photo(words, expected, tmp_path):
 
 
 @pytest.mark.parametrize(("verb", "page"), [("run", "run"), ("compile", "compile"),
-                                            ("detect", "darknet"), ("serve", "serve")])
+                                            ("detect", "darknet"), ("serve", "serve"),
+                                            ("train", "training")])
 def test_every_option_is_described(verb, page):
     from typer.main import get_command
 

@@ -131,24 +131,10 @@ def test_training_is_shared_out(cluster: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(one.coefs_[0], other.coefs_[0])
 
 
-@pytest.mark.parametrize(("resources", "name", "count", "workers"), [
-    ({"CPU": 8.0}, "host", None, Workers(7, 1.0, 0.0)),
-    ({"CPU": 8.0}, "host", 2, Workers(2, 1.0, 0.0)),
-    ({"CPU": 2.0}, "host", 5, Workers(1, 1.0, 0.0)),
-    ({"CPU": 1.0}, "host", None, Workers(1, 0.5, 0.0)),
-    ({"CPU": 16.0, "GPU": 8.0}, "cuda", None, Workers(8, 1.0, 1.0)),
-    ({"CPU": 4.0, "GPU": 8.0}, "cuda:0", None, Workers(8, 0.375, 1.0)),
-])
-def test_workers_leave_a_processor_to_ray(resources: dict[str, float], name: str,
-                                          count: int | None, workers: Workers) -> None:
-    assert Workers.of(resources, name, count) == workers
-    assert workers.count * workers.processors <= max(resources["CPU"] - 1, 0.5)
-
-
 @pytest.mark.parametrize("name", ["host", "cuda", "cuda:1"])
-@pytest.mark.parametrize("count", [None, 1, 2, 3])
-@pytest.mark.parametrize("gpus", [0, 1, 2])
-@pytest.mark.parametrize("processors", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("count", [None, 1, 2, 3, 5])
+@pytest.mark.parametrize("gpus", [0, 1, 2, 8])
+@pytest.mark.parametrize("processors", [0, 1, 2, 3, 4, 8, 16])
 def test_workers_have_room_in_any_cluster(processors: int, gpus: int, count: int | None,
                                           name: str) -> None:
     resources = {kind: float(number) for kind, number in (("CPU", processors), ("GPU", gpus))
@@ -167,8 +153,6 @@ def test_workers_have_room_in_any_cluster(processors: int, gpus: int, count: int
 
 
 def test_what_no_cluster_has() -> None:
-    with pytest.raises(InputError, match="no worker of the cluster has a GPU"):
-        Workers.of({"CPU": 8.0}, "cuda", None)
     with pytest.raises(InputError, match="workers is 0, expected 1 or more"):
         Workers.of({"CPU": 8.0}, "host", 0)
     with pytest.raises(InputError, match=r"absent.onnx: No such file"):

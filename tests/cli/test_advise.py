@@ -83,11 +83,6 @@ def test_a_network_that_is_refused_is_named_once(verb, tmp_path):
         assert message in line and line.count("net.onnx: ") == 1 and "ONNX model" not in line
 
 
-@pytest.mark.parametrize("words, expected", [
-    (("--sparsity", "0.5", "--device", "host"), "--device host: is for --speed-up"),
-    (("--speed-up", "2", "--keep", "first"), "no layer of "),
-])
-def test_bad_options_of_prune(network, measured, tmp_path, words, expected):
-    target = tmp_path / "thin.onnx"
-    assert expected in fails(2, "prune", network, *words, "-o", target)
-    assert not target.exists()
+def test_a_layer_to_prune_that_is_kept(network, measured, tmp_path):
+    assert "no layer of " in fails(2, "prune", network, "--speed-up", "2", "--keep", "first", "-o",
+                                   tmp_path / "thin.onnx")

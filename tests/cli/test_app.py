@@ -14,10 +14,6 @@ def test_devices():
     assert all(keys <= set(row) for row in rows)
 
 
-def test_version():
-    assert succeeds("--version").stdout.startswith("gossamer 0.")
-
-
 def test_inspect(tiny):
     text = succeeds("inspect", tiny).stdout
     assert text.startswith("node") and "5 nodes" in text

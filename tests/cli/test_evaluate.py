@@ -5,10 +5,10 @@ import json
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from PIL import Image
 
-from tests.cli.command_line import fails, save_network, save_photo, succeeds
+from tests.cli.command_line import fails, save_network, succeeds
 
 COLOURS = {"red": (255, 0, 0), "dark_green": (0, 255, 0), "Blue": (0, 0, 255)}
 DEVICE = ("--device", "host")
@@ -17,27 +17,19 @@ DEVICE = ("--device", "host")
 @pytest.fixture
 def identity(tmp_path):
     """A network whose seven scores are its seven inputs."""
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])], "identity",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 7])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 7])],
-        [numpy_helper.from_array(np.eye(7, dtype=np.float32), "w")])
-    path = tmp_path / "identity.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
-    return path
+    return save_network(
+        tmp_path / "identity.onnx", nodes=[helper.make_node("MatMul", ["x", "w"], ["y"])],
+        inputs=("N", 7), outputs=(("y", ["N", 7]),), weights={"w": np.eye(7)})
 
 
 @pytest.fixture
 def colours(tmp_path):
     """A network that tells red, green and blue photos of 4x4, and four of each in folders, of
     which one red photo is blue."""
-    graph = helper.make_graph(
-        [helper.make_node("GlobalAveragePool", ["x"], ["p"]),
-         helper.make_node("Flatten", ["p"], ["y"])], "colours",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 4, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])])
-    network = tmp_path / "colours.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), network)
+    nodes = [helper.make_node("GlobalAveragePool", ["x"], ["p"]),
+             helper.make_node("Flatten", ["p"], ["y"])]
+    network = save_network(tmp_path / "colours.onnx", nodes=nodes, inputs=("N", 3, 4, 4),
+                           outputs=(("y", ["N", 3]),), weights={})
     folder = tmp_path / "photos"
     for name, colour in COLOURS.items():
         (folder / name).mkdir(parents=True)
@@ -96,33 +88,13 @@ def test_a_saved_plan(colours, tmp_path):
     assert result.stdout.splitlines()[-1] == "top-1: 91.67% (11 of 12)"
 
 
-def test_labels_without_a_class(identity, colours, tmp_path):
+def test_labels_without_a_class(colours):
     network, folder, labels = colours
-    np.savez(tmp_path / "s.npz", x=np.eye(7, dtype=np.float32)[:2], y=[0, 7])
-    assert fails(2, "evaluate", identity, tmp_path / "s.npz", *DEVICE) == (
-        f"error: {tmp_path / 's.npz'}: the label '7' is no class of the network; expected the "
-        "name of one of its 7 classes (--labels FILE gives them, one a line) or a number from 0 "
-        "to 6")
     labels.write_text("red\nred\nblue\n")
     words = ("evaluate", network, folder, "--preprocess", "none", "--labels", labels, *DEVICE)
     assert "the label 'dark_green' is no class of the network" in fails(2, *words)
     labels.write_text("dark green\nBLUE\nblue\n")
     assert "the label 'Blue' is the name of several classes" in fails(2, *words)
-
-
-def test_what_does_not_fit(identity, colours, tmp_path):
-    network, folder, _ = colours
-    np.savez(tmp_path / "n.npz", x=np.zeros((2, 4, 4, 3), np.float32), y=[0, 1])
-    assert "a sample is 4x4x3, " in fails(2, "evaluate", network, tmp_path / "n.npz", *DEVICE)
-    assert "a sample has 48 numbers; " in fails(2, "evaluate", identity, tmp_path / "n.npz",
-                                                *DEVICE)
-    assert "--grey: is for photos" in fails(2, "evaluate", network, tmp_path / "n.npz", "--grey",
-                                            *DEVICE)
-    assert "--label last: goes with .csv" in fails(2, "evaluate", network, folder, "--label",
-                                                   "last", *DEVICE)
-    assert "no such file or folder" in fails(2, "evaluate", network, tmp_path / "absent", *DEVICE)
-    single = save_photo(tmp_path / "photo.png")
-    assert "is no data to train on" in fails(2, "evaluate", network, single, *DEVICE)
 
 
 def test_outputs_that_are_no_scores(tmp_path):

@@ -4,10 +4,10 @@ import csv
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.cli.command_line import fails, succeeds
+from tests.cli.command_line import save_network, succeeds
 from tests.cli.picture_folders import RNG
 from tests.tolerances import normalised_error, tolerance
 
@@ -15,16 +15,9 @@ from tests.tolerances import normalised_error, tolerance
 @pytest.fixture
 def dense(tmp_path):
     """A network of three numbers."""
-    weights = {"w": RNG.standard_normal((2, 3)).astype(np.float32)}
-    graph = helper.make_graph(
-        [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)], "dense",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 2])],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()])
-    path = tmp_path / "dense.onnx"
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    path.write_bytes(model.SerializeToString())
-    return path
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)]
+    return save_network(tmp_path / "dense.onnx", nodes=nodes, inputs=("N", 3),
+                        outputs=(("y", ["N", 2]),), weights={"w": RNG.standard_normal((2, 3))})
 
 
 @pytest.mark.parametrize("form", ["plain", "first", "last"])
@@ -57,30 +50,6 @@ def test_samples_of_a_table_become_rows(dense, tmp_path, form):
     succeeds("run", dense, tmp_path / "samples.csv", "--device", "host", "-o", out, "--batch", 7,
              *label, "--resume")
     assert len(out.read_text().splitlines()) == 51
-
-
-@pytest.mark.parametrize("text, message", [
-    ("1,2\n3,4\n", "has 2 columns, expected 3 numbers a row, or a label and these"),
-    ("1,2,3\n4,,6\n", "line 2, column 2 is empty, expected a finite number"),
-    ("1,2,3\n4,x,6\n", "line 2, column 2 is 'x', expected a finite number"),
-    ("1,2,3\nz,5,6\n", "line 2, column 1 is 'z', expected a finite number"),
-    ("1,2,3\n4,5\n", "line 2 has 2 cells"),
-    ("", "is empty"),
-])
-def test_tables_that_do_not_fit(dense, tmp_path, text, message):
-    (tmp_path / "samples.csv").write_text(text)
-    line = fails(2, "run", dense, tmp_path / "samples.csv", "--device", "host", "-o",
-                 tmp_path / "out.csv")
-    assert "samples.csv: " in line and message in line
-    assert not (tmp_path / "out.csv").exists()
-
-
-def test_options_that_do_not_go_with_a_table(dense, tmp_path):
-    (tmp_path / "samples.csv").write_text("1,2,3\n")
-    words = ("run", dense, tmp_path / "samples.csv", "--device", "host")
-    assert "--grey: is for photos" in fails(2, *words, "--grey")
-    assert "label column 'middle': the file has no column more" in fails(2, *words, "--label",
-                                                                         "middle")
 
 
 def test_a_table_without_labels_has_the_columns_of_the_one_trained_on(tmp_path):

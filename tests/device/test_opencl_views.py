@@ -9,6 +9,7 @@ import pytest
 
 from gossamer.device.base import Buffer, Device
 from tests.device.noting_lock import NotingLock
+from tests.device.reading import read
 
 
 def _only_opencl(device: Device) -> None:
@@ -26,8 +27,7 @@ def test_a_view_from_the_start_is_no_sub_buffer(compiled_device: Device) -> None
     part = whole.view(step, 8)
     assert part.handle is not whole.handle
     assert part.handle is whole.view(0, 2 * step).view(step, 4).handle
-    back = np.empty(2, np.float32)
-    compiled_device.read(part, back)
+    back = read(compiled_device, part, 2)
     np.testing.assert_array_equal(back, [step // 4, step // 4 + 1])
 
 
@@ -85,6 +85,5 @@ def test_views_that_overlap_hold_the_same_bytes_after_others_are_gone(
             compiled_device.write(view, expected[start: start + nbytes].copy())
             if rng.integers(2):
                 views.pop(rng.integers(len(views)))
-        back = np.empty_like(expected)
-        compiled_device.read(whole, back)
+        back = read(compiled_device, whole, expected.shape, expected.dtype)
         np.testing.assert_array_equal(back, expected)

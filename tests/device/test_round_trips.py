@@ -3,21 +3,20 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.errors import OutOfMemoryError
+from tests.device.reading import read
 
 
 def test_bytes_come_back(device: Device) -> None:
     values = np.arange(100, dtype=np.float32)
     buffer = device.upload(values, "a test")
-    back = np.zeros_like(values)
-    device.read(buffer, back)
+    back = read(device, buffer, values.shape, values.dtype)
     np.testing.assert_array_equal(back, values)
 
 
 def test_write_fills_the_start_only(device: Device) -> None:
     buffer = device.upload(np.arange(10, dtype=np.int32), "a test")
     device.write(buffer, np.array([-1, -2], np.int32))
-    back = np.zeros(10, np.int32)
-    device.read(buffer, back)
+    back = read(device, buffer, 10, np.int32)
     assert back.tolist() == [-1, -2, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
@@ -25,8 +24,7 @@ def test_copy_moves_part_of_a_buffer(device: Device) -> None:
     source = device.upload(np.arange(8, dtype=np.int16), "a test")
     target = device.upload(np.zeros(8, np.int16), "a test")
     device.copy(target, source, 6)
-    back = np.empty(8, np.int16)
-    device.read(target, back)
+    back = read(device, target, 8, np.int16)
     assert back.tolist() == [0, 1, 2, 0, 0, 0, 0, 0]
 
 
@@ -38,8 +36,7 @@ def test_a_copy_stays_within_both_buffers(device: Device) -> None:
         with pytest.raises(ValueError, match="a copy of 9 bytes does not fit a buffer of 8 bytes"):
             device.copy(target, source, 9)
     device.copy(view, other.view(device.alignment, 8), 8)
-    back = np.empty_like(values)
-    device.read(whole, back)
+    back = read(device, whole, values.shape, values.dtype)
     expected = values.copy()
     expected[:8] = values[device.alignment:device.alignment + 8]
     np.testing.assert_array_equal(back, expected)
@@ -50,8 +47,7 @@ def test_views_nest_and_keep_the_whole_alive(device: Device) -> None:
     values = np.arange(3 * count, dtype=np.float32)
     view = device.upload(values, "a test").view(device.alignment, 8 * count)
     inner = view.view(device.alignment, 4 * count)
-    back = np.empty(count, np.float32)
-    device.read(inner, back)
+    back = read(device, inner, count)
     first = 2 * device.alignment // 4
     np.testing.assert_array_equal(back, values[first : first + count])
     device.write(inner, np.full(1, -5, np.float32))
@@ -93,7 +89,6 @@ def test_streams_keep_order(device: Device) -> None:
     buffer = device.empty(4000, "a test")
     for value in range(20):
         device.write(buffer, np.full(1000, value, np.float32), stream)
-    back = np.empty(1000, np.float32)
-    device.read(buffer, back, stream)
+    back = read(device, buffer, 1000, stream=stream)
     device.synchronize(stream)
     assert (back == 19).all()

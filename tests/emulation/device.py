@@ -47,7 +47,6 @@ _ENVIRONMENT = {
 }
 _SECONDS = 120
 """Seconds after which a launch is taken to be an endless loop."""
-_STATIC_SHARED_BYTES = 48 * 1024
 
 
 class KernelFault(DeviceError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import pytest
@@ -76,8 +75,7 @@ def test_warpgroups_compute_the_convolution(
     """There is but one multiprocessor, so that each warpgroup has several tiles."""
     problem = replace(borders(epilogue, known), batch=5, height=10, width=9)
     assert problem.pixels > 2 * tile.pixels
-    device = copy.copy(emulate(mode, schedule=2))
-    device.limits = replace(device.limits, compute_units=2)
+    device = emulate(mode, schedule=2, compute_units=2)
     layout = f"packed{word_bits}" if packed else "NHWC"
     check_exact(BitTensorCore(), problem, variant_of(problem, tile, word_bits, layout), device)
 

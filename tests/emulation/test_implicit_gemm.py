@@ -64,9 +64,8 @@ def test_it_computes_the_convolution(emulate: Emulate, mode: str, problem: Conv2
         and config.items() <= dict(variant.config).items()][:1])
 
 
-def test_work_groups_take_several_tiles(emulate: Emulate, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = emulate("races", schedule=1)
-    monkeypatch.setattr(device, "limits", replace(device.limits, compute_units=1))
+def test_work_groups_take_several_tiles(emulate: Emulate) -> None:
+    device = emulate("races", schedule=1, compute_units=1)
     problem = replace(POINTWISE, batch=9)
     check(problem, device, [
         variant for variant in algorithm_of(problem, device).variants(problem, device)
@@ -80,8 +79,7 @@ def test_work_groups_take_several_tiles(emulate: Emulate, monkeypatch: pytest.Mo
     ("bounds", WINDOWS, "tf32", 1), ("races", WINDOWS, "fp16", 2)])
 def test_warpgroups_multiply_what_other_warps_copy(
         emulate: Emulate, mode: str, problem: Conv2dProblem, precision: str, cluster: int) -> None:
-    device = emulate(mode, schedule=2)
-    device.limits = replace(device.limits, wgmma=True)
+    device = emulate(mode, schedule=2, wgmma=True)
     check(problem, device, [
         variant for variant in algorithm_of(problem, device).variants(problem, device)
         if variant["wgmma"] and variant.precision == precision

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from gossamer.ops.fused.inverted_residual.sizes import BlockTile
@@ -86,8 +84,7 @@ def test_it_writes_parts_of_larger_tensors(emulate: Emulate, name: str, precisio
     ("bounds", "residual", "fp16"), ("races", "strided", "fp32"), ("bounds", "separable", "tf32")])
 def test_devices_without_clusters_copy_word_by_word(emulate: Emulate, mode: str, name: str,
                                                     precision: str) -> None:
-    device = emulate(mode)
-    device.limits = replace(device.limits, cluster=1)
+    device = emulate(mode, cluster=1)
     problem = PROBLEMS[name]
     check(problem, device, variants_of(problem, device, BlockTile(4, 5, 16, 1, 4), [precision]))
 

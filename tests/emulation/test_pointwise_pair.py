@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from gossamer.ops.fused.pointwise_pair.tiling import PairTile
@@ -24,8 +22,7 @@ from tests.ops.fused.test_pointwise_pair import ALGORITHM, PROBLEMS, check, vari
 ])
 def test_it_computes_both_layers(emulate: Emulate, mode: str, name: str, units: int,
                                  tile: PairTile) -> None:
-    device = emulate(mode, schedule=2)
-    device.limits = replace(device.limits, wgmma=True, compute_units=units)
+    device = emulate(mode, schedule=2, wgmma=True, compute_units=units)
     problem = PROBLEMS[name]
     assert ALGORITHM.supports(problem, device) is None
     check(problem, device, [variant_of(problem, tile, device)])

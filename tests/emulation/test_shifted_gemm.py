@@ -17,9 +17,7 @@ from tests.ops.conv2d.shifted.test_shifted_gemm import ALGORITHM, PROBLEMS, chec
 def device_of(emulate: Emulate, mode: str, units: int) -> EmulatedDevice:
     """Returns the emulated device, with multiplications by wgmma and few multiprocessors, so that
     work-groups take several tiles."""
-    device = emulate(mode, schedule=2)
-    device.limits = replace(device.limits, wgmma=True, compute_units=units)
-    return device
+    return emulate(mode, schedule=2, wgmma=True, compute_units=units)
 
 
 def check_tile(problem: Conv2dProblem, tile: ShiftedTile, device: EmulatedDevice) -> None:

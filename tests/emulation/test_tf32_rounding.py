@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.emulation.test_faults import Emulate
@@ -19,8 +17,7 @@ def test_inputs_are_rounded(emulate: Emulate, name: str) -> None:
 
 @pytest.mark.parametrize("name", OF_WARPGROUPS)
 def test_inputs_of_warpgroups_are_rounded(emulate: Emulate, name: str) -> None:
-    device = emulate("plain")
-    device.limits = replace(device.limits, wgmma=True, cluster=1)
+    device = emulate("plain", wgmma=True, cluster=1)
     variants = [variant for variant in variants_of(name, device)
                 if dict(variant.config).get("wgmma")]
     check_rounding(name, device, variants[::max(1, len(variants) // 3)])

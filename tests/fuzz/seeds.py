@@ -17,11 +17,11 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import gossamer
-from gossamer.bench import rows
 from gossamer.measure import Timing
 from gossamer.plan.measurement import Measurement
 from gossamer.plan.store import tuning_file
 from gossamer.train import MLP
+from gossamer_bench import row_files
 from tests.bench.rows import row
 from tests.bench.sparse_folder import HEADING, LINES
 from tests.model import torch_files
@@ -304,7 +304,7 @@ def torch_legacy() -> list[bytes]:
 def result_rows() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.jsonl"
-        rows.append_rows(path, [row("gossamer", 10.0), row("torch", 20.0, notice="busy")])
+        row_files.append_rows(path, [row("gossamer", 10.0), row("torch", 20.0, notice="busy")])
         return [path.read_bytes()]
 
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 import gossamer
-from gossamer.bench import rows
 from gossamer.cli.prune import read_shares
 from gossamer.device import kernel_cache
 from gossamer.errors import GossamerError, ModelError
@@ -35,7 +34,7 @@ from gossamer.plan.report.summary import summarise
 from gossamer.plan.store import tuning_file
 from gossamer.plan.store.database import Database
 from gossamer.train.data import sources
-from gossamer_bench import sparse_data
+from gossamer_bench import row_files, sparse_data
 from gossamer_bench.sparse_files import read_archive, read_sparse
 from tests.fuzz import mutators, seeds
 from tests.fuzz.onnx_mutator import onnx_file
@@ -264,7 +263,7 @@ TARGETS: dict[str, Target] = {
     "class names": Target(_named("file.txt", lambda: [b"cat\ndog\nwolf\n"]), mutators.text,
                           read_names, ("no text in UTF-8",)),
     "result rows": Target(_named("file.jsonl", seeds.result_rows), mutators.json_lines,
-                          rows.read_rows, ("is not JSON", "cannot be read")),
+                          row_files.read_rows, ("is not JSON", "cannot be read")),
     "mtx": Target(_named("file.mtx", seeds.market_files), mutators.text, read_sparse,
                   ("expected a MatrixMarket",)),
     "smtx": Target(_named("file.smtx", lambda: [seeds.SMTX]), mutators.text, read_sparse,

@@ -9,10 +9,12 @@ nothing that a test can compute otherwise.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+
+from gossamer.errors import InputError
 
 FOLDER = Path(__file__).parent
 SHOWN = 60
@@ -45,6 +47,18 @@ class Golden:
                                     for title, each in sorted(sections.items())))
         else:
             _compare(f"{name}, {section}", sections.get(section, "").rstrip("\n"), text)
+
+    def refusals(self, section: str, cases: Mapping[str, Callable[[], object]],
+                 folder: Path | None = None, kind: type[Exception] = InputError) -> None:
+        """Compares the messages with which cases are refused, without the folder of their files,
+        with a section of errors.txt."""
+        rows: dict[str, str] = {}
+        for case, work in cases.items():
+            with pytest.raises(kind) as caught:
+                work()
+            rows[case] = str(caught.value).replace(f"{folder}/", "")
+            assert "\n" not in rows[case]
+        self.table("errors.txt", section, rows)
 
     def _read(self, name: str) -> str:
         path = self.folder / name

@@ -9,15 +9,6 @@ import pytest
 from tests.golden import Golden
 
 
-def test_texts(tmp_path: Path) -> None:
-    Golden(True, tmp_path).text("a.txt", "one\ntwo\n")
-    Golden(False, tmp_path).text("a.txt", "one\ntwo\n")
-    with pytest.raises(pytest.fail.Exception, match=r"(?s)-two\n\+three\n.*--record"):
-        Golden(False, tmp_path).text("a.txt", "one\nthree\n")
-    with pytest.raises(pytest.fail.Exception, match=r"\+one\n"):
-        Golden(False, tmp_path).text("not there.txt", "one\n")
-
-
 def test_sections_of_a_table(tmp_path: Path) -> None:
     write, check = Golden(True, tmp_path), Golden(False, tmp_path)
     write.table("a.txt", "second", {"x": "1\n2", "y": "3"})

@@ -32,6 +32,12 @@ GRAPH, MADE_BY, STEP = "graph.json", ("plan.json", "made_by"), ("choices.json", 
 CHANGES: dict[str, tuple[Any, ...]] = {
     "that is older": ("plan.json", "version", 1), "that is newer": ("plan.json", "version", 99),
     "of something else": ("plan.json", "format", "song"), "with notes": (GRAPH, "notes", 7),
+    "with a text for notes": (GRAPH, "notes", "text"), "with warnings": (GRAPH, "warnings", [1]),
+    "of another chip": ("plan.json", "device", "description", "other"),
+    "of other units": ("plan.json", "device", "compute_units", "other"),
+    "of another gossamer": (*MADE_BY, "gossamer", "other"),
+    **{f"that takes {given}": (GRAPH, "inputs", 0, "given", given)
+       for given in ({"dtype": "int7"}, {"layout": "NCWH"}, {"scale": 0})},
     "of another driver": (*MADE_BY, "driver", "other"), "of no toolkit": (*MADE_BY, "toolkit", ""),
     "of other code": (*MADE_BY, "algorithms", "copy strided", "source", "0" * 16),
     "without steps": (*STEP[:3], []), "of another problem": (*STEP, "problem", "0" * 32),
@@ -72,7 +78,7 @@ def test_files_that_are_refused(golden: Golden, path: Path,
             read(*arguments)
         # what Python says, and versions, are left out; of equal messages the first one is kept
         message = re.sub(r"(?<=(?:t short|damaged) \()(?!ValueError|the n).*?(?=\)(;|$))"
-                         r"|(?<=reads )\d+|(?<=\(format )\d+", "...",
+                         r"|(?<=reads )\d+|(?<=\(format )\d+|(?<=this is )[\d.]+", "...",
                          str(caught.value).replace(str(path), "FILE"))
         if message not in messages.values():
             messages[name] = message

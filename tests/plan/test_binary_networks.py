@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_limits
 
 import gossamer
 from gossamer.device.base import Device
-from tests.fixtures import is_slow
 from tests.model.onnx_models import runtime, save
 from tests.plan.choose.fusions.toy import make_plan
 from tests.plan.photos import mnist, photos
@@ -152,43 +151,26 @@ def test_mnist_score(quick_device: Device, shared_model: Callable[[str], Path]) 
 @pytest.mark.shared
 @pytest.mark.parametrize(("name", "layers"), [("cnv_w1a1_cifar10", 8), ("lfc_w1a1_mnist", 4),
                                               ("resnet18_w1a1_cifar10", 20)])
-def test_bits_compute_the_same_outputs(name: str, layers: int,
+def test_bits_compute_the_same_outputs(name: str, layers: int, quick_device: Device,
                                        shared_model: Callable[[str], Path]) -> None:
-    path = str(shared_model(name))
-    images = photos(name, BLOCK)
-    on_floats = gossamer.compile(path, "host", only="host_im2col")
-    on_bits = gossamer.compile(path, "host", only="host_popcount")
+    path, is_host = str(shared_model(name)), not quick_device.compiles
+    images = photos(name, BLOCK if is_host else 2)
+    on_floats = gossamer.compile(path, quick_device,
+                                 only="host_im2col" if is_host else "im2col_gemm")
+    bits = "host_popcount" if is_host else "popcount"
+    on_bits = gossamer.compile(path, quick_device, only=bits)
     np.testing.assert_array_equal(on_bits(images), on_floats(images))
-    taken = [row["algorithm"] for row in on_bits.report(BLOCK).rows]
-    assert taken.count("host_popcount") == layers
+    taken = [row["algorithm"] for row in on_bits.report(len(images)).rows]
+    assert taken.count(bits) == layers
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize(("name", "steps"), [("cnv_w1a1_cifar10", 8), ("lfc_w1a1_mnist", 4),
-                                             ("resnet18_w1a1_cifar10", 20)])
-def test_bits_compute_the_same_outputs_on_devices(
-        name: str, steps: int, compiled_device: Device,
-        shared_model: Callable[[str], Path]) -> None:
-    if is_slow(compiled_device):
-        pytest.skip("Oclgrind interprets: a network takes minutes")
-    path = str(shared_model(name))
-    images = photos(name, 2)
-    on_floats = gossamer.compile(path, compiled_device, only="im2col_gemm")
-    on_bits = gossamer.compile(path, compiled_device, only="popcount")
-    np.testing.assert_array_equal(on_bits(images), on_floats(images))
-    taken = [row["algorithm"] for row in on_bits.report(2).rows]
-    assert taken.count("popcount") == steps
-
-
-@pytest.mark.shared
-def test_measured_plans_keep_the_classes(compiled_device: Device, tmp_path: Path,
+def test_measured_plans_keep_the_classes(quick_compiled: Device, tmp_path: Path,
                                          shared_model: Callable[[str], Path]) -> None:
-    if is_slow(compiled_device):
-        pytest.skip("Oclgrind interprets: measuring takes long")
     graph = gossamer.load(str(shared_model("lfc_w1a1_mnist")))
     images, _ = mnist()
     expected = gossamer.compile(graph, "host")(images[:100])
-    plan = make_plan(graph, tmp_path, compiled_device.name, only="popcount")
+    plan = make_plan(graph, tmp_path, quick_compiled.name, only="popcount")
     np.testing.assert_array_equal(plan(images[:100]), expected)
     packed = [step.variant.inputs[0].format.is_packed for step in plan.program(100).steps
               if step.layer.op == "gemm"]

@@ -405,12 +405,10 @@ def network_of_images(seed: int) -> onnx.ModelProto:
 
 @given(seed=st.integers(0, 2**32))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-def test_random_networks_of_images(seed: int, compiled_device: Device, tmp_path: Path) -> None:
-    if is_slow(compiled_device):
-        pytest.skip("Oclgrind interprets: whole networks take long")
+def test_random_networks_of_images(seed: int, quick_compiled: Device, tmp_path: Path) -> None:
     proto = network_of_images(seed)
     # its tensors are NHWC
-    plan = gossamer.compile(str(save(proto, tmp_path)), compiled_device, only="winograd")
+    plan = gossamer.compile(str(save(proto, tmp_path)), quick_compiled, only="winograd")
     for batch in (1, 2):
         x = weights(batch, 8, 4, 4, seed=batch)
         assert_as_runtime(plan, proto, x)

@@ -63,11 +63,9 @@ def reference(graph: Graph, x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["stored", "batch"])
-def test_layers_of_a_real_network(compiled_device: Device, stored: bool) -> None:
-    if is_slow(compiled_device):
-        pytest.skip("Oclgrind interprets: small shapes only")
+def test_layers_of_a_real_network(quick_compiled: Device, stored: bool) -> None:
     graph, x = first_layers(stored), parts_of_a_photo()
-    plan = Plan(graph, compiled_device, Policy(only="published"))
+    plan = Plan(graph, quick_compiled, Policy(only="published"))
     assert normalised_error(plan(x), reference(graph, x)) <= tolerance("network")
     steps = [(step.layer.op, step.algorithm.name) for step in plan.program(2).steps]
     by_layer = [("conv2d", "published")] if stored else [

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 
@@ -19,7 +18,6 @@ from tests.plan.same_classes import (
     expected_outputs,
     forced,
     images_of,
-    noise,
     whole_photos,
 )
 
@@ -49,11 +47,3 @@ def test_other_classes_and_outputs_are_counted(shared_model: Callable[[str], Pat
     assert outcome == Outcome(8, 1, 2)
     assert compare(plan, x, [wrong, expected[1]]) == Outcome(8, 0, 0)
     assert str(outcome) == "8 images: 1 other classes, 2 other outputs than ONNX Runtime"
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_noise_is_noise(name: str) -> None:
-    """Each picture differs, and a longer list begins with the shorter one."""
-    few, more = noise(name, 3), noise(name, 5)
-    np.testing.assert_array_equal(more[:3], few)
-    assert len(np.unique(more.reshape(5, -1), axis=0)) == 5

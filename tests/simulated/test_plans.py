@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from gossamer.device.base import Device
 from gossamer.model.builder import GraphBuilder
@@ -29,6 +29,7 @@ from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.measures import MeasurementRequest
 from gossamer.plan.tune.tuner import Tuner
 from gossamer.tensor import Format, TensorSpec
+from tests.model.onnx_models import model
 from tests.simulated.algorithms import Times, drawn_times, estimated_times, simulated
 from tests.simulated.binary import binary_network
 from tests.simulated.device import HARDWARE, SimulatedDevice
@@ -66,14 +67,8 @@ def test_plans_of_networks_of_signs_are_right(seed: int) -> None:
 
 def _passed_through(seed: int) -> onnx.ModelProto:
     """Returns a network that also returns its input and a constant as they are."""
-    image, matrix = ("N", 2, 3, 3), (2, 3)
-    return helper.make_model(helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])], "passed through",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, image)],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-         for name, shape in (("y", image), ("x", image), ("k", matrix))],
-        [numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(matrix), "k")]),
-        opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("N", 2, 3, 3)},
+                 {"y": 4, "x": 4, "k": 2}, {"k": np.arange(6, dtype=np.float32).reshape(2, 3)})
 
 
 @pytest.mark.parametrize("hardware", HARDWARE)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from gossamer.errors import InputError, TrainingError
 from gossamer.train import MLP, ManyResult, cross_validate, many_on_ray, sweep, train_many
 from gossamer.train.data.samples import samples
 from gossamer.train.loop.train_loop import TrainLoop
+from tests.golden import Golden
 from tests.tolerances import normalised_error, tolerance
 
 Blobs = tuple[np.ndarray, np.ndarray]
@@ -195,20 +197,16 @@ def test_shares_of_a_cluster_are_all_networks_in_order(count: int,
     assert [row["config"] for row in rows] == networks == [*range(count)]
 
 
-@pytest.mark.parametrize(("configs", "options", "message"), [
-    ([], {}, "configs is empty: expected at least one MLP"),
-    ([MLP.published((4, 3)), MLP.published((4, 3), batch=0)], {}, "config 1: batch 0"),
-    ([MLP.published((4, 3)), MLP.published((5, 3))], {},
-     "config 1: x has 4 columns, sizes begin with 5"),
-    ([{"sizes": (4, 3), "rate": 1}], {}, "config 0: MLP has no parameter 'rate'"),
-    ([(4, 3)], {}, "config 0: is a tuple: expected an MLP, or a dict of its parameters"),
-    ([MLP.published((4, 3))], {"folds": 1},
-     "config 0: folds 1: expected a whole number from 2 to the 120"),
-    ([MLP.published((4, 3))], {"folds": 121}, "folds 121"),
-    ([MLP.published((4, 3))], {"folds": 2.5}, "folds 2.5"),
-    ([MLP.published((4, 3))], {"folds": 2, "validation": (1, 2)},
-     "give either folds or validation")])
-def test_wrong_configs(blobs: Blobs, configs: Any, options: dict[str, Any],
-                       message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        train_many(configs, *blobs, device="host", **options)
+ONE = MLP.published((4, 3))
+WRONG: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "none": ([], {}), "a batch of 0": ([ONE, MLP.published((4, 3), batch=0)], {}),
+    "other sizes": ([ONE, MLP.published((5, 3))], {}),
+    "another name": ([{"sizes": (4, 3), "rate": 1}], {}), "a tuple": ([(4, 3)], {}),
+    "both": ([ONE], {"folds": 2, "validation": (1, 2)}),
+    **{f"folds {folds}": ([ONE], {"folds": folds}) for folds in (1, 121, 2.5)}}
+
+
+def test_wrong_configs(blobs: Blobs, golden: Golden) -> None:
+    golden.refusals("training: many networks", {
+        case: partial(train_many, configs, *blobs, device="host", **options)
+        for case, (configs, options) in WRONG.items()})

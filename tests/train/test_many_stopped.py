@@ -15,6 +15,7 @@ from gossamer.errors import InputError
 from gossamer.train import MLP, ManyResult, cross_validate, sweep, train_many
 from gossamer.train.loop import checkpoint
 from gossamer.train.loop.train_loop import TrainLoop
+from tests.golden import Golden
 
 Blobs = tuple[np.ndarray, np.ndarray]
 Stop = Callable[[int], None]
@@ -151,19 +152,16 @@ def test_folds_go_on(blobs: Blobs, tmp_path: Path, stop_before: Stop) -> None:
         cross_validate(mlp, *blobs, folds=3, checkpoint=tmp_path, resume=True)
 
 
-def test_wrong_folders(blobs: Blobs, tmp_path: Path) -> None:
+def test_wrong_folders(blobs: Blobs, tmp_path: Path, golden: Golden) -> None:
     configs = [MLP.published((4, 3), epochs=1, device="host")]
-    with pytest.raises(InputError, match="resume=True needs the checkpoint to go on from"):
-        train_many(configs, *blobs, resume=True)
-    with pytest.raises(InputError, match="absent: has no checkpoint of these networks"):
-        train_many(configs, *blobs, checkpoint=tmp_path / "absent", resume=True)
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="file: cannot be made: File exists; expected a folder"):
-        train_many(configs, *blobs, checkpoint=tmp_path / "file")
-    with pytest.raises(InputError, match="cannot be made: No such file or directory"):
-        train_many(configs, *blobs, checkpoint=tmp_path / "a" / "b")
     train_many(configs, *blobs, checkpoint=tmp_path / "c")
-    with pytest.raises(InputError, match=r"0\.checkpoint: is the checkpoint of a network with "
-                                         "learning_rate 0.3, this one has 0.1"):
-        train_many(sweep(configs[0], {"learning_rate": [0.1]}), *blobs,
-                   checkpoint=tmp_path / "c", resume=True)
+    (tmp_path / "file").touch()
+    golden.refusals("training: folders of checkpoints", {
+        case: lambda of=of, options=options: train_many(of, *blobs, **options)
+        for case, of, options in (
+            ("no folder", configs, {"resume": True}),
+            ("absent", configs, {"checkpoint": tmp_path / "absent", "resume": True}),
+            ("a file", configs, {"checkpoint": tmp_path / "file"}),
+            ("in no folder", configs, {"checkpoint": tmp_path / "a" / "b"}),
+            ("another network", sweep(configs[0], {"learning_rate": [0.1]}),
+             {"checkpoint": tmp_path / "c", "resume": True}))}, tmp_path)

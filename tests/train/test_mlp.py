@@ -14,7 +14,6 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError
-from gossamer.ops.backprop.host import NumpyBackprop
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.backprop.reference import reference
 from gossamer.train import MLP, Progress
@@ -229,25 +228,6 @@ def test_ctrl_c_keeps_what_was_trained(device: Device, blobs: Blobs) -> None:
     assert mlp.n_iter_ == 2
     assert _same(mlp, MLP.published((4, 6, 3), epochs=2, momentum=0.5, shuffle=True,
                                     device=device).fit(*blobs))
-
-
-def test_ctrl_c_within_an_epoch(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    compute, epochs = NumpyBackprop.compute, 0
-
-    def interrupted(self: NumpyBackprop, *arguments: Any) -> list[np.ndarray]:
-        nonlocal epochs
-        epochs += 1
-        if epochs == 3:
-            raise KeyboardInterrupt
-        return compute(self, *arguments)
-
-    monkeypatch.setattr(NumpyBackprop, "compute", interrupted)
-    mlp = MLP.published((4, 6, 3), epochs=9, shuffle=True, device="host")
-    with pytest.raises(KeyboardInterrupt):
-        mlp.fit(*blobs)
-    monkeypatch.undo()
-    assert mlp.n_iter_ == 2
-    assert _same(mlp, MLP.published((4, 6, 3), epochs=2, shuffle=True, device="host").fit(*blobs))
 
 
 def test_ctrl_c_at_any_line(blobs: Blobs, tmp_path: Path) -> None:

@@ -9,5 +9,8 @@ from typing import Any
 Run = Callable[..., Any]
 
 
-def compile_(run: Run, network: Path, *words: Any) -> Any:
-    return run("compile", network, "--device", "host", "--effort", "quick", *words)
+def compile_(run: Run, network: Path, *words: Any, code: int = 0) -> Any:
+    """Compiles a network, which must end with a status."""
+    result = run("compile", network, "--device", "host", "--effort", "quick", *words)
+    assert result.exit_code == code, result.output
+    return result

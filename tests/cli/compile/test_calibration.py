@@ -18,25 +18,12 @@ from tests.plan.small import images
 def test_calibration_tells_the_error_of_the_outputs(run: Run, network: Path,
                                                     tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", images(3))
-    np.save(tmp_path / "thin.npy", images(3)[..., :4])
-    (tmp_path / "text.npy").write_text("text")
     result = compile_(run, network, "--calibration", tmp_path / "x.npy", "--precision", "fp16",
                       "--tolerance", "1e-3", "--json")
-    assert result.exit_code == 0, result.output
     (report,) = json.loads(result.stdout)["reports"]
     assert 0 < report["accuracy"]["error"] < 1e-3
     assert report["accuracy"]["images"] == 3 and report["accuracy"]["tolerance"] == 1e-3
     assert any("on 3 calibration images" in note for note in report["notes"])
-    for words, message in (
-            (("--tolerance", "1e-3"), "give --calibration"),
-            (("--calibration", tmp_path / "y.npy"), f"--calibration {tmp_path / 'y.npy'}: no such"),
-            (("--calibration", f"z={tmp_path / 'x.npy'}"), "--calibration z="),
-            (("--calibration", tmp_path / "thin.npy"), "thin.npy: has shape 3x3x6x4, input 'x'"),
-            (("--calibration", tmp_path / "text.npy"), "text.npy: cannot be read as a .npy array"),
-            (("--calibration", tmp_path / "x.npy", "--tolerance", "0"), "above 0")):
-        result = compile_(run, network, *words)
-        assert result.exit_code == 2 and message in result.stderr, result.stderr
-        assert "--input" not in result.stderr
 
 
 def test_calibration_images_that_are_mixed_are_refused_before_anything_is_measured(
@@ -45,9 +32,8 @@ def test_calibration_images_that_are_mixed_are_refused_before_anything_is_measur
                       {"x": ["N", 3, 6, 5]}, {"y": 4}), tmp_path)
     np.save(tmp_path / "x.npy", images(3))
     words = ("--calibration", tmp_path / "x.npy", "--batch")
-    assert compile_(run, path, *words, "3").exit_code == 0
+    compile_(run, path, *words, "3")
     monkeypatch.setattr(Tuner, "measure", None)
-    result = compile_(run, path, *words, "3,4")
-    assert result.exit_code == 2
+    result = compile_(run, path, *words, "3,4", code=2)
     assert result.stderr.startswith("error: the calibration inputs hold 3 images, expected 4 for "
                                     "batch 4: Softmax 'it' works across axis 0")

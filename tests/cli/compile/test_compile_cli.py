@@ -12,14 +12,12 @@ from onnx import helper
 
 from gossamer.cli import compile
 from gossamer.plan.tune.search import Progress
-from gossamer.plan.tune.tuner import Tuner
 from tests.cli.compile.command import Run, compile_
 from tests.model.onnx_models import model, save
 
 
 def test_the_table_says_what_was_chosen_and_how_long_it_takes(run: Run, network: Path) -> None:
     result = compile_(run, network, "--batch", "1,3")
-    assert result.exit_code == 0, result.output
     for heading in ("layer", "problem", "density", "algorithm", "us", "quartiles", "dense us",
                     "speed-up", "error"):
         assert heading in result.stdout
@@ -35,7 +33,6 @@ def test_the_second_compilation_measures_nothing_and_saves_the_same(
     counts, ends, builds = [], [], []
     for name in ("a", "b"):
         result = compile_(run, network, "--json", "-o", tmp_path / f"{name}.plan")
-        assert result.exit_code == 0, result.output
         described = json.loads(result.stdout)
         counts.append((described["measured"], described["reused"]))
         (report,) = described["reports"]
@@ -55,7 +52,6 @@ def test_the_second_compilation_measures_nothing_and_saves_the_same(
 def test_how_many_layers_take_less_than_float32_is_told(run: Run, network: Path) -> None:
     # the host computes in float32 only
     result = compile_(run, network, "--precision", "fp16")
-    assert result.exit_code == 0, result.output
     assert re.search(r"^precision fp16 allowed: 0 of \d+ layers in less than float32$",
                      result.stdout, re.M)
     assert "allowed:" not in compile_(run, network).stdout
@@ -66,27 +62,20 @@ def test_scattered_times_are_told_and_kept(
     monkeypatch.setattr("gossamer.measure.SCATTERED", 0.0)
     monkeypatch.setattr("gossamer.plan.tune.tuner._FEW_TIMINGS", 1)
     crowded = compile_(run, network)
-    assert crowded.exit_code == 0, crowded.output
     assert re.search(r"^notice: the times on .* scatter by \d+% from quartile to quartile: .*"
                      "measure again when it is idle, after `gossamer cache clear`$",
                      crowded.stderr, re.M)
     monkeypatch.setattr("gossamer.measure.SCATTERED", math.inf)
     quiet = compile_(run, network)
-    assert quiet.exit_code == 0 and quiet.stderr == ""
+    assert quiet.stderr == ""
     assert re.search(r"^0 candidates measured", quiet.stdout, re.M)
 
 
-def test_the_number_of_threads_is_one_or_all(run: Run, network: Path) -> None:
-    wrong = compile_(run, network, "--threads", "3")
-    assert wrong.exit_code == 2 and "threads '3': expected 1 or all" in wrong.stderr
-
-
 def test_notices_of_the_cache_are_told_once(run: Run, network: Path, tmp_path: Path) -> None:
-    assert compile_(run, network).exit_code == 0
+    compile_(run, network)
     (stored,) = (tmp_path / "cache" / "tuning").glob("*.sqlite")
     stored.write_text("{}")
     result = compile_(run, network, "--batch", "1,2")
-    assert result.exit_code == 0, result.output
     assert result.stderr.count("is corrupt or cut short") == 1
     assert "corrupt" not in result.stdout
     stored.write_text("{}")
@@ -96,25 +85,10 @@ def test_notices_of_the_cache_are_told_once(run: Run, network: Path, tmp_path: P
     assert notice in described["reports"][0]["notes"]
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["--batch", "1,x"], "--batch 1,x: expected sizes of 1 or more, like 1,8"),
-    (["--batch", ""], "--batch : expected sizes of 1 or more"),
-    (["-o", "a.zip"], "--output a.zip: expected a name that ends in .plan"),
-    (["--shape", "4,6,5"], "4"),
-])
-def test_wrong_options_are_refused_before_anything_is_measured(
-        run: Run, network: Path, words: list[str], message: str,
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tuner, "measure_all", None)
-    result = compile_(run, network, *words)
-    assert result.exit_code == 2, result.output
-    assert message in result.stderr and len(result.stderr.splitlines()) == 1
-
-
 def test_a_network_without_a_batch_takes_none(run: Run, tmp_path: Path) -> None:
     path = save(model([helper.make_node("Relu", ["x"], ["y"])], {"x": []}, {"y": None}), tmp_path)
-    assert compile_(run, path).exit_code == 0
-    result = compile_(run, path, "--batch", "4")
+    compile_(run, path)
+    result = compile_(run, path, "--batch", "4", code=2)
     assert f"--batch 4: {path} has no batch; leave --batch out" in result.stderr
 
 
@@ -135,7 +109,6 @@ def test_the_bar_counts_candidates() -> None:
 
 def test_a_budget_measures_what_a_plan_needs(run: Run, network: Path, tmp_path: Path) -> None:
     result = compile_(run, network, "--budget", "1e-9", "--json")
-    assert result.exit_code == 0, result.output
     described = json.loads(result.stdout)
     assert described["measured"] > 0 and described["not_tried"] > 0
     (report,) = described["reports"]
@@ -147,7 +120,6 @@ def test_a_budget_measures_what_a_plan_needs(run: Run, network: Path, tmp_path: 
 
 def test_where_the_time_of_measuring_went_is_shown(run: Run, network: Path) -> None:
     result = compile_(run, network, "--profile-tuning")
-    assert result.exit_code == 0, result.output
     assert re.search(r"^measuring took [\d.]+ s, of which the device checked or timed \d+%$",
                      result.stdout, re.M)
     for stage in ("listing configs", "checking", "timing"):

@@ -43,8 +43,7 @@ def test_ctrl_c_keeps_what_was_measured(run: Run, network: Path,
                                         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with monkeypatch.context() as patch:
         interrupt(patch, after=3)
-        result = compile_(run, network, "-o", tmp_path / "a.plan")
-    assert result.exit_code == 130
+        result = compile_(run, network, "-o", tmp_path / "a.plan", code=130)
     match = re.search(r"^error: interrupted: 3 candidates measured, kept in (.*) for the next",
                      result.stderr)
     assert match
@@ -70,8 +69,7 @@ def test_ctrl_c_while_measurements_are_written_keeps_them(
         write(self, sections)
 
     monkeypatch.setattr(Database, "_write", interrupted)
-    result = compile_(run, network)
-    assert result.exit_code == 130
+    result = compile_(run, network, code=130)
     match = re.search(r"(\d+) candidates measured, kept in (.*) for the next", result.stderr)
     assert match
     sections = read(Path(match[2]))["sections"]
@@ -83,17 +81,16 @@ def test_ctrl_c_does_not_claim_what_was_not_kept(
         run: Run, network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         interrupt(patch, after=0)
-        result = compile_(run, network)
+        result = compile_(run, network, code=130)
     assert result.stderr == "error: interrupted: 0 candidates measured\n"
     with monkeypatch.context() as patch:
         patch.setattr("gossamer.plan.choose.refine.refined", ctrl_c)
-        result = compile_(run, network)
+        result = compile_(run, network, code=130)
     assert " measured, kept in " in result.stderr
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cache").write_text("no folder")
     interrupt(monkeypatch, after=3)
-    result = compile_(run, network)
-    assert result.exit_code == 130
+    result = compile_(run, network, code=130)
     assert re.search(r"^error: interrupted: [1-9]\d* candidates? measured, not kept: .*"
                      r"tuning.*sqlite cannot be written$", result.stderr, re.M)
 

@@ -54,7 +54,6 @@ def test_plans_of_one_algorithm_are_compared_from_end_to_end(
         run: Run, separable: Path, wholes: list[int], tmp_path: Path) -> None:
     html = tmp_path / "a.html"
     result = compile_(run, separable, "--effort", "max", "--explain", "thin", "--html", html)
-    assert result.exit_code == 0, result.output
     rows = ["measured choice +100.0 +99.0 to 101.0 +100.0 us against 50.0 us",
             "host_depthwise wherever it can +100.0 +99.0 to 101.0 +the same as measured choice",
             "host_im2col wherever it can +50.0 +49.0 to 51.0 +taken: the fastest"]
@@ -83,8 +82,7 @@ def test_ctrl_c_while_plans_are_compared_keeps_the_candidates(
 
     with monkeypatch.context() as patch:
         patch.setattr(plan_times, "interleave", interrupted)
-        result = compile_(run, separable, "--effort", "max", "-o", tmp_path / "a.plan")
-    assert result.exit_code == 130
+        result = compile_(run, separable, "--effort", "max", "-o", tmp_path / "a.plan", code=130)
     match = re.match(r"error: interrupted: (\d+) candidates measured, kept in ", result.stderr)
     assert match and not (tmp_path / "a.plan").exists()
     described = json.loads(compile_(run, separable, "--effort", "max", "--json").stdout)

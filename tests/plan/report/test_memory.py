@@ -17,7 +17,6 @@ from gossamer.model.graph import Graph
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.memory import MemoryUse, memory_use
 from gossamer_bench.suites.binary_networks import resnet18, vgg_cifar10
-from tests.fixtures import is_slow
 from tests.model.onnx_models import model, save, weights
 from tests.plan.photos import photos
 
@@ -43,13 +42,11 @@ def use_of(plan: Plan, x: np.ndarray) -> MemoryUse:
     return use
 
 
-def test_whole_words_take_a_32nd(device: Device) -> None:
+def test_whole_words_take_a_32nd(quick_device: Device) -> None:
     """All channels are multiples of 64, but for the last layer's ten."""
-    if is_slow(device):
-        pytest.skip("Oclgrind interprets: a network takes minutes")
     graph = vgg_cifar10("small", 8)
     weights = [array for key, array in graph.constants.items() if key.startswith("weight")]
-    use = use_of(packed_plan(graph, device), np.zeros((1, 3, 8, 8), np.float32))
+    use = use_of(packed_plan(graph, quick_device), np.zeros((1, 3, 8, 8), np.float32))
     binary = sum(array.size for array in weights[1:])
     assert use.packed_weights_fp32 == 4 * binary == 32 * use.packed_weights
     assert use.packed_activations_fp32 == 32 * use.packed_activations

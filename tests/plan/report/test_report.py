@@ -14,14 +14,12 @@ from onnx import helper
 
 import gossamer
 from gossamer.device.base import Device
-from gossamer.device.registry import find
 from gossamer.errors import ModelError, UnsupportedError
 from gossamer.measure import Timing
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.outcomes import DENSE_ONLY, EndToEnd, Planned
 from gossamer.plan.plan import Plan
 from gossamer.plan.report.report import Report, make_report
-from gossamer.plan.store.tuning_cache import file_name, tuning_folder
 from tests.cli.command_line import succeeds
 from tests.model.onnx_models import model, runtime, save, weights
 from tests.plan.small import assert_close, compiled, expected, images, small
@@ -216,23 +214,6 @@ def test_a_layer_without_a_time_leaves_shares_out(tmp_path: Path) -> None:
     assert "end to end on host, batch 2: 20.0 us" in str(report)
 
 
-def test_shares_are_told_in_one_line() -> None:
-    shares = {"our kernels": 0.826, "cuDNN": 0.17, "between layers": 0.004}
-    report = Report("cuda:0", 1, [], end_to_end_us=196.04, shares=shares)
-    line = "of 196.0 us end to end: 83% our kernels, 17% cuDNN, less than 1% between layers"
-    assert report.shares_line == line
-    assert str(report).splitlines()[1:] == ["end to end on cuda:0, batch 1: 196.0 us", line]
-
-
-def test_what_a_call_costs_besides_its_kernels_is_told_in_one_line() -> None:
-    line = ("a call with NumPy arrays takes 210.0 us, 146.0 us more than its kernels: checks, "
-            "copies and launches")
-    report = Report("cuda:0", 1, [], end_to_end_us=64.0, call_us=210.0)
-    assert report.call_line == line and line in str(report).splitlines()
-    # the two are not measured at once
-    assert " 0.0 us more" in Report("host", 1, [], end_to_end_us=64.0, call_us=60.0).call_line
-
-
 def test_a_report_tells_of_scattered_times_in_its_own_profile(
         plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gossamer.measure.SCATTERED", 0.0)
@@ -298,11 +279,6 @@ def test_a_layer_that_the_device_cannot_run_goes_to_the_host(
     assert "\n" not in str(caught.value)
 
 
-def test_strict_says_nothing_where_all_runs(compiled_device: Device, tmp_path: Path) -> None:
-    x = images(1)
-    assert_close(compiled(small(), compiled_device, tmp_path, strict=True)(x), expected(x))
-
-
 def test_profile_of_a_plan_with_a_layer_on_the_host(
     compiled_device: Device, tmp_path: Path, refuse: Callable[[str], None]
 ) -> None:
@@ -324,18 +300,3 @@ def test_nothing_computes_it(quick_device: Device, tmp_path: Path,
     with pytest.raises(UnsupportedError, match=r"'soft': nothing computes .*out of order") as e:
         plan.program(1)
     assert "\n" not in str(e.value)
-
-
-def test_a_bad_file_of_measurements_is_told(tmp_path: Path,
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path))
-    bad = tuning_folder() / file_name(find("host"))
-    bad.parent.mkdir()
-    bad.write_text("{}")
-    plan = gossamer.compile(str(save(small(), tmp_path)), "host", effort="quick")
-    plan.program(1)
-    (note,) = [note for note in plan.report(1).notes if "corrupt" in note]
-    assert note.startswith(f"{bad} is corrupt or cut short") and "measured again" in note
-    again = gossamer.compile(str(save(small(), tmp_path)), "host", effort="quick")
-    again.program(1)
-    assert not any("corrupt" in note for note in again.report(1).notes)

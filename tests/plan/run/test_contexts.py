@@ -15,7 +15,6 @@ from gossamer.device.base import Device
 from gossamer.errors import DeviceError, InputError, OutOfMemoryError
 from gossamer.plan.plan import Plan
 from gossamer.plan.run.context import Context
-from tests.fixtures import working_devices
 from tests.plan.small import assert_close, compiled, expected, images, small
 
 
@@ -203,10 +202,3 @@ def test_tasks_of_tensors_await_the_device(cuda: Device, tmp_path: Path) -> None
         await asyncio.gather(*(one(seed) for seed in range(6)))
 
     asyncio.run(several())
-
-
-def test_opencl_works_on_streams_of_their_own(tmp_path: Path) -> None:
-    if "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
-    plan = compiled(small(), working_devices()["pocl"], tmp_path)
-    in_threads(4, lambda seed: assert_close(plan(images(3, seed)), expected(images(3, seed))))

@@ -13,6 +13,7 @@ from onnx import helper
 
 from gossamer.plan.plan import Plan
 from gossamer.plan.run.context import Context
+from tests.device.reading import read
 from tests.fixtures import working_devices
 from tests.model.onnx_models import model
 from tests.plan.small import assert_close, compiled, expected, images, small
@@ -44,8 +45,7 @@ def foreign(context: Context, graphs: GraphDevice, source: Addressed, stream: ob
     spec = context.program.specs[value]
     target = Addressed(graphs, RESULT, np.zeros(spec.shape, np.float32))
     context.run_on_device({"x": source}, {next(iter(context.program.outputs)): target}, stream)
-    result = np.empty(spec.shape, np.float32)
-    graphs.read(target, result)
+    result = read(graphs, target, spec.shape)
     return result
 
 
@@ -169,8 +169,7 @@ def test_a_bound_call_copies_nothing(plan: Plan, graphs: GraphDevice) -> None:
     for seed in range(3):
         graphs.write(source, images(2, seed))
         replay()
-        result = np.empty((2, 4), np.float32)
-        graphs.read(target, result)
+        result = read(graphs, target, (2, 4))
         assert_close(result, expected(images(2, seed)))
     assert not graphs.copies and graphs.captures == 1
     assert_close(plan(images(2)), expected(images(2)))
@@ -182,8 +181,7 @@ def test_bound_addresses_between_vectors_are_copied(plan: Plan, graphs: GraphDev
     source = Addressed(graphs, 68, images(2))
     target = Addressed(graphs, 132, np.zeros((2, 4), np.float32))
     context.bound({"x": source}, {name: target}, None)()
-    result = np.empty((2, 4), np.float32)
-    graphs.read(target, result)
+    result = read(graphs, target, (2, 4))
     assert_close(result, expected(images(2)))
     assert len(graphs.copies) == 2
 
@@ -200,8 +198,7 @@ def test_outputs_that_are_no_memory_of_their_own_are_copied(graphs: GraphDevice,
                for index, name in enumerate("yzw", 2)}
     context.bound({"x": Addressed(graphs, 64, x)}, targets, None)()
     for name, right in (("y", np.maximum(x, 0)), ("z", np.maximum(x, 0)), ("w", x)):
-        result = np.empty(12, np.float32)
-        graphs.read(targets[name], result)
+        result = read(graphs, targets[name], 12)
         np.testing.assert_array_equal(result, right.reshape(-1))
     assert len(graphs.copies) == 2
 
@@ -226,8 +223,7 @@ def test_known_graphs_are_replayed_for_their_addresses_only(plan: Plan,
         (y,) = replay()
         # the memory for the next call is there already
         assert len(made) == seed - 3
-        result = np.empty((2, 4), np.float32)
-        graphs.read(y, result)
+        result = read(graphs, y, (2, 4))
         assert_close(result, expected(images(2, seed)))
 
 
@@ -252,8 +248,7 @@ def test_memory_that_lacks_for_the_next_call_is_asked_for_again(plan: Plan,
     (y,) = replay()
     with pytest.raises(RuntimeError, match="out of memory"):
         replay()
-    result = np.empty((2, 4), np.float32)
-    graphs.read(y, result)
+    result = read(graphs, y, (2, 4))
     assert_close(result, expected(images(2)))
     replay()
     assert len(asked) == 5

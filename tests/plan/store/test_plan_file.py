@@ -29,7 +29,6 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.store import plan_file
 from gossamer.plan.store.tuning_cache import TuningCache
 from gossamer.plan.tune.tuner import Tuner
-from tests.fixtures import is_slow
 from tests.model.onnx_models import model, weights
 from tests.plan.small import assert_close, compiled, expected, images, save, small
 
@@ -251,34 +250,6 @@ def test_a_save_that_fails_leaves_the_old_file(file: Path, monkeypatch: pytest.M
         plan.save(file.parent / "absent" / "a.plan")
 
 
-@pytest.mark.parametrize(("part", "key", "message"), [
-    ("device", "description", r"was made for other \(host, .*, host is "),
-    ("made_by", "driver", "was made with driver other, now it is "),
-    ("made_by", "gossamer", "was made by gossamer other, this is "),
-])
-def test_a_plan_made_elsewhere_is_refused(file: Path, part: str, key: str, message: str) -> None:
-    rewrite(file, "plan.json", lambda head: {**head, part: {**head[part], key: "other"}})
-    with pytest.raises(InputError, match=f"small.plan: {message}.*compile the network again"):
-        Plan.load(file)
-
-
-@pytest.mark.parametrize(("part", "key", "message"), [
-    ("device", "compute_units", r"was made for .*, other compute units\), {name} is "),
-    ("made_by", "toolkit", "was made with toolkit other, now it is "),
-])
-def test_a_plan_of_kernels_is_refused_beside_other_units_and_compilers(
-        quick_device: Device, tmp_path: Path, part: str, key: str, message: str) -> None:
-    if not quick_device.compiles:
-        pytest.skip("the host compiles no kernels")
-    path = tmp_path / "small.plan"
-    gossamer.compile(str(save(small(), tmp_path)), quick_device).save(path)
-    rewrite(path, "plan.json", lambda head: {**head, part: {**head[part], key: "other"}})
-    message = message.format(name=quick_device.name)
-    with pytest.raises(InputError, match=f"small.plan: {message}.*again .`gossamer compile MODEL "
-                                         f"--device {quick_device.name} -o .*small.plan`"):
-        Plan.load(path)
-
-
 @pytest.mark.parametrize("threads", [1, "all"])
 @pytest.mark.parametrize(("made_with", "runs_with"), [(2, 1), (1, 2)])
 def test_a_plan_of_the_host_holds_for_other_numbers_of_threads(
@@ -303,24 +274,11 @@ def test_a_plan_of_the_host_holds_for_other_numbers_of_threads(
     assert "`gossamer compile MODEL --device host -o " in warning
 
 
-def changed(file: Path, **what: Any) -> None:
-    """Changes the sources or libraries of host_im2col in a saved plan."""
-    def change(head: Any) -> Any:
-        head["made_by"]["algorithms"]["conv2d host_im2col"].update(what)
-        return head
-
-    rewrite(file, "plan.json", change)
-
-
-def test_a_plan_of_algorithms_that_were_changed_is_refused(file: Path) -> None:
+def test_a_plan_names_the_algorithms_that_it_takes(file: Path) -> None:
     algorithms = json.loads(entries(file)["plan.json"])["made_by"]["algorithms"]
     assert "conv2d host_im2col" in algorithms
     assert set(algorithms) == {f"{step.layer.op} {step.algorithm.name}"
                                for step in Plan.load(file).program(1).steps}
-    changed(file, source="0" * 16)
-    with pytest.raises(InputError, match=r"small.plan: was made before gossamer's conv2d "
-                                         r"host_im2col was changed; compile the network again"):
-        Plan.load(file)
 
 
 @pytest.mark.parametrize(("there", "here", "message"), [
@@ -350,11 +308,9 @@ def test_libraries_that_a_plan_does_not_take_are_not_asked(
     assert Plan.load(file).planned_batches == [1]
 
 
-def test_a_plan_for_another_device_is_refused(file: Path, compiled_device: Device) -> None:
-    if is_slow(compiled_device):
-        pytest.skip("one device is enough")
-    with pytest.raises(InputError, match=f"was made for .*host.*{compiled_device.name} is "):
-        Plan.load(file, compiled_device)
+def test_a_plan_for_another_device_is_refused(file: Path, quick_compiled: Device) -> None:
+    with pytest.raises(InputError, match=f"was made for .*host.*{quick_compiled.name} is "):
+        Plan.load(file, quick_compiled)
     rewrite(file, "plan.json", lambda head: {**head, "device": {**head["device"],
                                                                 "name": "opencl:77"}})
     with pytest.raises(GossamerError, match=r"small.plan: was made for opencl:77 .*no device"):
@@ -362,43 +318,11 @@ def test_a_plan_for_another_device_is_refused(file: Path, compiled_device: Devic
     assert Plan.load(file, "host").device.name == "host"
 
 
-def test_a_network_that_lowers_otherwise_is_refused(file: Path) -> None:
-    def change(plain: Any) -> Any:
-        plain["1"]["steps"][0]["problem"] = "0" * 32
-        return plain
-
-    rewrite(file, "choices.json", change)
-    with pytest.raises(InputError, match=r"small.plan: Conv 'first' cannot be computed as planned: "
-                                         "it is .*, and .* was chosen for another .*; compile"):
-        Plan.load(file)
-
-
-@pytest.mark.parametrize(("content", "message"), [
-    (b"", "is no plan"),
-    (b"\x7fELF something else", "is no plan"),
-    (b"PK\x03\x04 cut", "is corrupt or cut short"),
-])
-def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "x.plan"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=f"x.plan: {message}"):
-        Plan.load(path)
-
-
-def test_other_zip_files_newer_formats_and_absent_files_are_refused(file: Path) -> None:
-    for version, age in ((plan_file.VERSION + 1, "a newer"), (plan_file.VERSION - 1, "an older")):
-        rewrite(file, "plan.json", lambda head, version=version: {**head, "version": version})
-        with pytest.raises(InputError, match=f"by {age} gossamer .plan format {version},"):
-            Plan.load(file)
-    rewrite(file, "plan.json", lambda head: {**head, "format": "song"})
-    with pytest.raises(InputError, match="is no plan that gossamer saved"):
-        Plan.load(file)
+def test_other_zip_files_and_folders_are_refused(file: Path) -> None:
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("word/document.xml", "")
     with pytest.raises(InputError, match="is no plan that gossamer saved"):
         Plan.load(file)
-    with pytest.raises(InputError, match="the plan cannot be read: No such file"):
-        Plan.load(file.with_name("absent.plan"))
     with pytest.raises(InputError, match="the plan cannot be read: Is a directory"):
         Plan.load(file.parent)
 
@@ -442,25 +366,6 @@ def test_damaged_json_with_a_right_checksum_is_refused_in_one_line(file: Path,
             refused += 1
             assert str(file) in str(error) and "\n" not in str(error)
     assert refused > 10
-
-
-@pytest.mark.parametrize("key", ["notes", "warnings"])
-@pytest.mark.parametrize("value", [0.5, [1], "text"])
-def test_notes_that_are_no_texts_are_refused(file: Path, key: str, value: object) -> None:
-    rewrite(file, "graph.json", lambda graph: {**graph, key: value})
-    with pytest.raises(InputError, match=rf"is corrupt or cut short .*its {key} are"):
-        Plan.load(file)
-
-
-@pytest.mark.parametrize("given", [{"dtype": "int7"}, {"layout": "NCWH"}, {"scale": 0}])
-def test_input_formats_that_are_none_are_refused_with_the_file(file: Path, given: Any) -> None:
-    def change(graph: Any) -> Any:
-        graph["inputs"][0]["given"] = given
-        return graph
-
-    rewrite(file, "graph.json", change)
-    with pytest.raises(InputError, match=f"{file}.*compile the network again"):
-        Plan.load(file)
 
 
 def _maimed(value: Any, rng: random.Random) -> Any:

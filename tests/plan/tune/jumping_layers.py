@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from tests.model.onnx_models import model, save
 
 
 def jumping_layer(seed: int, folder: Path, largest: int = 56) -> Path:
@@ -77,12 +78,4 @@ def jumping_layer(seed: int, folder: Path, largest: int = 56) -> Path:
         add("Sign", value)
         add("Mul", value, constant(rng.random(broadcast) + 0.1))
         add("Add", value, constant(rng.standard_normal(broadcast)))
-    output = ["N", outputs, None, None] if is_conv else ["N", outputs]
-    graph = helper.make_graph(
-        nodes, f"layer{seed}", [helper.make_tensor_value_info("x", TensorProto.FLOAT, source)],
-        [helper.make_tensor_value_info(value, TensorProto.FLOAT, output)],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path = folder / f"layer{seed}.onnx"
-    onnx.save(model, path)
-    return path
+    return save(model(nodes, {"x": source}, {value: 4 if is_conv else 2}, constants), folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import scipy.sparse
 
 from gossamer.errors import GossamerWarning, InputError
 from gossamer.train.data.matrix import check_feature_names, feature_names, matrix
+from tests.golden import Golden
 from tests.train.frames import Frame
 
 NUMBERS = np.array([[1.0, 2.0], [3.0, 4.0]])
@@ -25,19 +26,15 @@ def test_kinds_of_matrices(values: Any) -> None:
     np.testing.assert_array_equal(result, NUMBERS)
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    (Frame(["age", "city"], [[1, "Oslo"], [2, "Rome"]]),
-     "x has 'Oslo' in row 0, column 1 ('city'): expected numbers; scikit-learn's OneHotEncoder"),
-    ([[1, 2], ["Oslo", 3]], "x has np.str_('Oslo') in row 1, column 0: expected numbers"),
-    (NUMBERS.astype(str), "x is of type <U32: expected numbers, which .astype(float) makes"),
-    (Frame(["age", "b"], [[1, 2], [np.nan, 3]]),
-     "x has nan in row 1, column 0 ('age'): expected finite float32 numbers, neither NaN nor inf"),
-    (scipy.sparse.csr_array([[0, np.inf]]),
-     "x has inf in row 0, column 1"),
-    (np.empty((2, 0)), "x has no columns")])
-def test_what_is_wrong_is_named(values: Any, message: str) -> None:
-    with pytest.raises(InputError, match=re.escape(message)):
-        matrix(values, None, "x")
+WRONG = {
+    "a text": Frame(["age", "city"], [[1, "Oslo"], [2, "Rome"]]), "a list": [[1, 2], ["Oslo", 3]],
+    "texts": NUMBERS.astype(str), "NaN": Frame(["age", "b"], [[1, 2], [np.nan, 3]]),
+    "infinite": scipy.sparse.csr_array([[0, np.inf]]), "no columns": np.empty((2, 0))}
+
+
+def test_what_is_wrong_is_named(golden: Golden) -> None:
+    golden.refusals("samples: matrices", {case: partial(matrix, values, None, "x")
+                                          for case, values in WRONG.items()})
 
 
 def test_an_object_that_is_no_number() -> None:

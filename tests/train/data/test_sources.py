@@ -4,6 +4,7 @@ import gzip
 import io
 import struct
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -81,30 +82,18 @@ def test_idx_with_dots_in_the_name_and_one_file_packed(tmp_path):
     assert read(tmp_path / "train-images.idx3-ubyte").y.tolist() == LABELS.tolist()
 
 
-@pytest.mark.parametrize("images, labels, expected", [
-    (idx(PICTURES)[:100], None, "FILE: ends at byte 100, expected 448: a header of 16 and 6x9x8 "
-                                "images"),
-    (idx(PICTURES) + b"x", None, "FILE: ends at byte 449, expected 448: a header of 16 and 6x9x8 "
-                                 "images"),
-    (idx(PICTURES)[:9], None, "FILE: ends at byte 9, within its header of 16"),
-    (b"", None, "FILE: begins with the bytes (none), expected 00 00 08 03: an idx file of images, "
-                "unsigned bytes in 3 dimensions"),
-    (idx(PICTURES, kind=13), None, "FILE: begins with the bytes 00 00 0d 03, expected 00 00 08 "
-                                   "03: an idx file of images, unsigned bytes in 3 dimensions"),
-    (idx(LABELS), None, "FILE: begins with the bytes 00 00 08 01, expected 00 00 08 03: an idx "
-                        "file of images, unsigned bytes in 3 dimensions"),
-    (None, idx(LABELS)[:-2], "LABELS: ends at byte 12, expected 14: a header of 8 and 6 labels"),
-    (None, idx(PICTURES), "LABELS: begins with the bytes 00 00 08 03, expected 00 00 08 01: an "
-                          "idx file of labels, unsigned bytes in 1 dimension"),
-    (None, idx(LABELS[:5]), "FILE has 6 images, LABELS has 5 labels; expected as many"),
-    (idx(PICTURES[:0]), idx(LABELS[:0]), "FILE: has 0 images of 9x8, expected some"),
-])
-def test_wrong_idx(tmp_path, images, labels, expected):
-    path = save_idx(tmp_path, images=images, labels=labels)
-    with pytest.raises(InputError) as caught:
-        sources.load(path)
-    partner = path.with_name("train-labels-idx1-ubyte")
-    assert str(caught.value).replace(str(path), "FILE").replace(str(partner), "LABELS") == expected
+WRONG_IDX = {
+    "cut": (idx(PICTURES)[:100], None), "longer": (idx(PICTURES) + b"x", None),
+    "cut header": (idx(PICTURES)[:9], None), "empty": (b"", None),
+    "floats": (idx(PICTURES, kind=13), None), "labels for images": (idx(LABELS), None),
+    "cut labels": (None, idx(LABELS)[:-2]), "images for labels": (None, idx(PICTURES)),
+    "fewer labels": (None, idx(LABELS[:5])), "nothing": (idx(PICTURES[:0]), idx(LABELS[:0]))}
+
+
+def test_wrong_idx(golden, tmp_path):
+    golden.refusals("samples: idx", {
+        case: lambda pair=pair: sources.load(save_idx(tmp_path, images=pair[0], labels=pair[1]))
+        for case, pair in WRONG_IDX.items()}, tmp_path)
 
 
 def test_idx_without_its_partner(tmp_path):
@@ -174,23 +163,21 @@ def test_names_of_parts(tmp_path, names, training, test):
     assert sources.parts(tmp_path) == (tmp_path / training, test and tmp_path / test)
 
 
-def test_wrong_pictures(tmp_path):
+def test_wrong_pictures(golden, tmp_path):
+    def load(content=None):
+        if content is not None:
+            (tmp_path / "3" / "00000.bmp").write_bytes(content)
+        return sources.load(tmp_path)
+
     assert fault(tmp_path).startswith("has no folders; expected one a class, with pictures (.bmp, "
                                       ".png, .jpg, .jpeg)")
     save_pictures(tmp_path, ".bmp")
     (tmp_path / "3").mkdir()
-    with pytest.raises(InputError, match=r"/3: the class has no pictures \(.bmp"):
-        sources.load(tmp_path)
-    cut = tmp_path / "3" / "00000.bmp"
-    cut.write_bytes((tmp_path / "0" / "00000.bmp").read_bytes()[:-30])
-    with pytest.raises(InputError, match=r"/3/00000.bmp: damaged image \(image file is trunc"):
-        sources.load(tmp_path)
-    cut.write_bytes(b"BM nothing")
-    with pytest.raises(InputError, match=r"/3/00000.bmp: "):
-        sources.load(tmp_path)
-    Image.fromarray(PICTURES[0][:5]).save(cut)
-    with pytest.raises(InputError, match=r"/3/00000.bmp: is 5x8, .*/0/00000.bmp is 9x8"):
-        sources.load(tmp_path)
+    Image.fromarray(PICTURES[0][:5]).save(tmp_path / "small.bmp")
+    golden.refusals("samples: pictures", {
+        "an empty class": load, "no picture": partial(load, b"BM nothing"),
+        "cut": partial(load, (tmp_path / "0" / "00000.bmp").read_bytes()[:-30]),
+        "another size": partial(load, (tmp_path / "small.bmp").read_bytes())}, tmp_path)
 
 
 @pytest.mark.parametrize("x, y, shape, pixels", [
@@ -226,37 +213,28 @@ def test_npz_in_parts(tmp_path):
     assert len(read(path).x) == 6
 
 
-@pytest.mark.parametrize("arrays, expected", [
-    ({"x": PICTURES, "labels": LABELS}, "has the arrays labels, x; expected x and y, or x_train "
-                                        "and y_train"),
-    ({}, "has the arrays (none); expected x and y, or x_train and y_train"),
-    ({"x": PICTURES, "y": LABELS[:5]}, "x has 6 samples, y has 5 labels"),
-    ({"x": PICTURES, "y": np.eye(3)[LABELS]}, "y is 6x3 float64, expected one label a sample; "
-                                              "save y.argmax(axis=1)"),
-    ({"x": PICTURES, "y": LABELS + 0.5}, "y[0] is 0.5, expected a whole number that names a "
-                                         "class"),
-    ({"x": PICTURES, "y": np.where(LABELS > 1, np.nan, 0)}, "y[2] is nan, expected a whole number "
-                                                            "that names a class"),
-    ({"x": PICTURES, "y": LABELS * 1e300}, "y[1] is 1e+300, expected a whole number that names a "
-                                           "class"),
-    ({"x": PICTURES, "y": LABELS.astype(complex)}, "y is 6 complex128, expected one label a "
-                                                   "sample"),
-    ({"x": LABELS, "y": LABELS}, "x is 6 int64, expected numbers of shape (samples, features) or "
-                                 "(samples, height, width)"),
-    ({"x": np.zeros((0, 4)), "y": LABELS[:0]}, "x is 0x4 float64, expected numbers of shape "
-                                               "(samples, features) or (samples, height, width)"),
-    ({"x": np.full((6, 4), np.nan), "y": LABELS}, "x[0] has a NaN or infinite number"),
-    ({"x": np.where(np.arange(24) < 13, 1.0, 1e99).reshape(6, 4), "y": LABELS},
-     "x[3] has a NaN or infinite number"),
-    ({"x": np.array([{}] * 6), "y": LABELS}, "x holds pickled Python objects, expected an array "
-                                             "of numbers or texts; save x.astype(...)"),
-    ({"x": PICTURES, "y": np.array(list("abcabc"), object)},
-     "y holds pickled Python objects, expected an array of numbers or texts; save y.astype(...)"),
-])
+WRONG_NPZ = {
+    "other names": {"x": PICTURES, "labels": LABELS}, "none": {},
+    "fewer labels": {"x": PICTURES, "y": LABELS[:5]},
+    "scores": {"x": PICTURES, "y": np.eye(3)[LABELS]}, "halves": {"x": PICTURES, "y": LABELS + 0.5},
+    "NaN": {"x": PICTURES, "y": np.where(LABELS > 1, np.nan, 0)},
+    "large": {"x": PICTURES, "y": LABELS * 1e300},
+    "complex": {"x": PICTURES, "y": LABELS.astype(complex)},
+    "one number": {"x": LABELS, "y": LABELS}, "nothing": {"x": np.zeros((0, 4)), "y": LABELS[:0]},
+    "NaN in x": {"x": np.full((6, 4), np.nan), "y": LABELS},
+    "large x": {"x": np.where(np.arange(24) < 13, 1.0, 1e99).reshape(6, 4), "y": LABELS},
+    "objects": {"x": np.array([{}] * 6), "y": LABELS},
+    "texts as objects": {"x": PICTURES, "y": np.array(list("abcabc"), object)}}
+
+
 @pytest.mark.filterwarnings("error")
-def test_wrong_npz(tmp_path, arrays, expected):
-    np.savez(tmp_path / "x.npz", allow_pickle=True, **arrays)
-    assert fault(tmp_path / "x.npz") == expected
+def test_wrong_npz(golden, tmp_path):
+    def load(arrays):
+        np.savez(tmp_path / "x.npz", allow_pickle=True, **arrays)
+        sources.load(tmp_path / "x.npz")
+
+    golden.refusals("samples: npz", {case: partial(load, arrays)
+                                     for case, arrays in WRONG_NPZ.items()}, tmp_path)
 
 
 def test_damaged_npz(tmp_path):

@@ -22,7 +22,6 @@ from gossamer.plan.plan import Plan
 from gossamer.plan.policy import Policy
 from gossamer.plan.program import Layer
 from gossamer.tensor import Format, TensorSpec, default_spec
-from tests.fixtures import is_slow
 from tests.plan.choose.formats.toy import PLUS_OR_MINUS
 from tests.plan.choose.fusions.toy import make_plan
 
@@ -53,14 +52,12 @@ def steps(plan: Plan) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", ["bits", "trits"])
-def test_pools_stay_packed_where_they_are_forced(device: Device, kind: str,
+def test_pools_stay_packed_where_they_are_forced(quick_device: Device, kind: str,
                                                  tmp_path: Path) -> None:
-    if is_slow(device):
-        pytest.skip("Oclgrind interprets: measuring takes long")
-    plan = make_plan(signs_and_pools(kind), tmp_path, device.name, only="packed")
+    plan = make_plan(signs_and_pools(kind), tmp_path, quick_device.name, only="packed")
     taken = steps(plan)
     assert taken["first"] == taken["second"] == "packed"
-    if device.compiles:
+    if quick_device.compiles:
         assert taken["signs"] == "packed"
     assert {step.variant.outputs[0].dtype for step in plan.program(2).steps
             if step.algorithm.op == "pool"} == {kind}
@@ -85,10 +82,8 @@ def test_values_of_which_nothing_is_known_are_pooled_as_floats(tmp_path: Path) -
     assert row["rejected"]["packed"] == "needs values that are known to be -1, 0 or 1"
 
 
-def test_a_matrix_of_single_pixels_stays_packed(device: Device, tmp_path: Path) -> None:
+def test_a_matrix_of_single_pixels_stays_packed(quick_device: Device, tmp_path: Path) -> None:
     """The single pixel that a convolution leaves of an image is packed like a row of a matrix."""
-    if is_slow(device):
-        pytest.skip("Oclgrind interprets: measuring takes long")
     rng = np.random.default_rng(0)
     build = GraphBuilder("convolution and product")
     x = build.elementwise(PLUS_OR_MINUS, build.input("x", (None, 5, 3, 3)))
@@ -97,14 +92,14 @@ def test_a_matrix_of_single_pixels_stays_packed(device: Device, tmp_path: Path) 
     pixel = build.conv2d(x, weights[0], name="pixel")
     row = build.flatten(build.elementwise(PLUS_OR_MINUS, pixel))
     build.output(build.gemm(row, weights[1], name="product"), (None, 9))
-    only = "popcount" if device.compiles else "host_popcount"
+    only = "popcount" if quick_device.compiles else "host_popcount"
     graph = build.finish()
-    plan = make_plan(graph, tmp_path, device.name, only=only)
+    plan = make_plan(graph, tmp_path, quick_device.name, only=only)
     images = rng.standard_normal((2, 5, 3, 3), dtype=np.float32)
     np.testing.assert_array_equal(plan(images), gossamer.compile(graph, "host")(images))
     taken = steps(plan)
     assert taken["pixel"] == taken["product"] == only
-    if device.compiles:
+    if quick_device.compiles:
         product = next(s for s in plan.program(2).steps if s.layer.name == "product")
         assert product.variant.inputs[0].format.is_packed
 

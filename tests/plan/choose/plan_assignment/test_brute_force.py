@@ -87,12 +87,6 @@ def test_costs_that_are_no_whole_numbers(network: Network) -> None:
     assert best <= assignment.cost * (1 + 1e-12) <= best * 1.02 * (1 + 2e-12)
 
 
-@given(networks())
-def test_two_runs_find_the_same(network: Network) -> None:
-    assume(min(network.all_costs().values()) < math.inf)
-    assert network.minimise() == network.minimise()
-
-
 @given(networks(st.integers(1, 60).map(float)), st.data())
 @settings(max_examples=100)
 def test_noise_below_the_slack_keeps_the_options(network: Network, data: st.DataObject) -> None:

@@ -43,14 +43,6 @@ def test_a_plan_whose_layers_take_clearly_longer_is_not_timed(
                                          "of the measured choice 30.0 us")
 
 
-def test_a_plan_that_is_the_measured_choice_is_timed_once(
-        make: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds = reset(monkeypatch, **{DEPTHWISE: 100.0, DENSE: 200.0})
-    found = outcomes(make())
-    assert found[SAME] == f"the same as {CHOICE}"
-    assert rounds == [[DEPTHWISE, DENSE]]
-
-
 @pytest.mark.parametrize("others_us", [9.0, 11.0])
 def test_a_plan_of_an_algorithm_for_layers_that_take_little_time_is_not_made(
         others_us: float, make: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> None:
