@@ -181,6 +181,23 @@ def test_no_path_leads_from_a_part_back_to_it() -> None:
     assert_close(plan(images(2)), own(branches())(images(2)))
 
 
+@pytest.mark.parametrize(("op", "size", "more"), [
+    ("Relu", 8, 0), ("Relu", 2**17, 1), ("Sinh", 8, 1)])
+def test_many_branches_have_the_threads_of_one(op: str, size: int, more: int) -> None:
+    names = [f"y{number}" for number in range(40)]
+    proto = model([helper.make_node(op, ["x"], [name], name) for name in names],
+                  {"x": (1, size)}, dict.fromkeys(names, 2))
+    x = np.linspace(-1, 1, size, dtype=np.float32)[None]
+    wanted = np.maximum(x, 0) if op == "Relu" else np.sinh(x)
+    gossamer.compile(proto, "host")(x)  # what the process starts once
+    before = len(os.listdir("/proc/self/task"))
+    plan = gossamer.compile(proto, "host")
+    for result in plan(x):
+        assert_close(result, wanted)
+    started = len(os.listdir("/proc/self/task")) - before
+    assert len(plan.program(1).steps) == 1 and started <= more * ((os.cpu_count() or 1) - 1)
+
+
 def layers() -> list[Layer]:
     return Plan(gossamer.load(small()), HOST).layers(1)
 
