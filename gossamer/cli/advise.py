@@ -75,7 +75,7 @@ def advise_(
     if choice is not None and speed_up is not None:
         print_choice(model, advice, choice, speed_up)
     if plot is not None:
-        print(f"written: {plot}")
+        terminal.print_line(f"written: {plot}")
 
 
 def _print_advice(advice: Advice) -> None:
@@ -118,7 +118,8 @@ def print_choice(model: str, advice: Advice, choice: Choice, speed_up: float) ->
     print(f"layers to prune for about {choice.speed_up:.2f} times the "
           "speed, with few zeros:")
     terminal.print_table({"layer": "layer", "sparsity": "sparsity"}, list(_lines(choice)))
-    print(f"gossamer prune {model} --speed-up {speed_up:g} -o thin.onnx writes such a network")
+    terminal.print_line(f"gossamer prune {model} --speed-up {speed_up:g} -o thin.onnx writes such "
+                        "a network")
 
 
 def _lines(choice: Choice) -> Iterator[dict[str, str]]:

@@ -163,7 +163,7 @@ def compile_(
         _print_tuning(reports[-1].tuning)
     for path in (output, html):
         if path is not None:
-            print(f"written: {path}")
+            terminal.print_line(f"written: {path}")
     if any(row["precision"] != "fp32" for report in reports for row in report.rows):
         print(f"some layers are in less than float32; {evaluate_hint(output or 'FILE' + SUFFIX)}")
 
@@ -327,10 +327,10 @@ def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
     print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us"
           + (" (from the cache)" if report.end_to_end_cached else ""))
     if report.shares:
-        print(report.shares_line)
+        terminal.print_line(report.shares_line)
     for line in (*report.zeros_lines, report.forms_line, report.build_line):
         if line:
-            print(line)
+            terminal.print_line(line)
     print_notes(report, said)
     if precision != "fp32" and report.accuracy is None:
         count = sum(row["precision"] != "fp32" for row in report.rows)
@@ -339,8 +339,9 @@ def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
 
 
 def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
-    print(f"\n{row['layer']} ({row['op']} {row['problem']}), batch {batch}: "
-          f"{row['algorithm']} on {row['device']}")
+    print()
+    terminal.print_line(f"{row['layer']} ({row['op']} {row['problem']}), batch {batch}: "
+                        f"{row['algorithm']} on {row['device']}")
     rows = [{**candidate, "layouts": " ".join(candidate["layouts"]),
              "us": time_text(candidate["median_us"]), "spread": quartiles_text(candidate),
              "cold": time_text(candidate["cold_us"]), "error": error_text(candidate["error"]),

@@ -245,8 +245,8 @@ def _report(model: str, output: Path, layers: list[PrunedLayer], as_json: bool) 
     print(f"{counted(len(pruned), 'layer')}: density {before / weights:.2%} before, "
           f"{after / weights:.2%} after; {weights - after} of {weights} weights "
           f"are zero, {weights - before} were before")
-    print(f"written: {output}, an ONNX file: the graph of {model} with its weights pruned, nothing "
-          "else changed")
+    terminal.print_line(f"written: {output}, an ONNX file: the graph of {model} with its "
+                        "weights pruned, nothing else changed")
     if after < before:
         print("a network loses accuracy when it is pruned, unless it is trained on afterwards; "
               + evaluate_hint(output))

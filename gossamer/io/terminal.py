@@ -27,7 +27,13 @@ _LEAST_SPARE = 12
 
 def notice(message: object, kind: str = "notice") -> None:
     """Prints one line on stderr."""
-    print(f"{kind}: {' '.join(str(message).split())}", file=sys.stderr)
+    print(one_line(f"{kind}: {' '.join(str(message).split())}"), file=sys.stderr)
+
+
+def print_line(text: str) -> None:
+    """Prints one line on stdout. Names in it may come from strangers, so that characters which
+    control a terminal or the direction of a text are written as their codes."""
+    print(one_line(text))
 
 
 def print_json(value: Any) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
+from gossamer.errors import one_line
 from gossamer.io.text import bytes_text, human, share_text
 from gossamer.plan.measurement import counted
 from gossamer.plan.report.headline import headline
@@ -38,6 +39,12 @@ def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
                    f"{counted(facts['measured'], 'candidate')} measured, {facts['reused']} from "
                    "the cache"),
         *(_section(report) for report in reports), "</html>", ""])
+
+
+def escape(text: str) -> str:
+    """Returns a text as HTML. Names may come from strangers, so that characters which control a
+    terminal or the direction of a text are written as their codes."""
+    return html.escape(one_line(text))
 
 
 def by_time(row: Mapping[str, Any]) -> list[dict[str, Any]]:

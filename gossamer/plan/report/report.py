@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gossamer.device.base import Device
+from gossamer.errors import one_line
 from gossamer.measure import Timing
 from gossamer.plan.candidate import Candidate, why_not
 from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, EndToEnd, Planned
@@ -225,7 +226,8 @@ class Report:
         text += [line for line in (*self.zeros_lines, self.forms_line, memory_line, self.build_line)
                  if line]
         text += [f"{row['plan']}: {row['outcome']}" for row in self.plans]
-        return "\n".join([*text, *self.notes])
+        # names may come from strangers, and must not control the terminal
+        return "\n".join(map(one_line, [*text, *self.notes]))
 
 
 def seconds_text(seconds: float) -> str:
