@@ -84,6 +84,22 @@ def quoted(value: Any) -> str:
     return cut(one_line(repr(value)))
 
 
+def installing(extra: str) -> str:
+    """Return the words that tell a user how to install an extra of gossamer.
+
+    Parameters
+    ----------
+    extra : str
+        The name of the extra in pyproject.toml.
+
+    Returns
+    -------
+    str
+        The command, and where to call it: no package index has gossamer.
+    """
+    return f"pip install '.[{extra}]' in gossamer's checkout"
+
+
 class GossamerError(Exception):
     """The base class of all errors that gossamer raises on purpose.
 

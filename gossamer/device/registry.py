@@ -12,7 +12,7 @@ from gossamer.device.base import Device
 from gossamer.device.checks import self_check
 from gossamer.device.host import HostDevice
 from gossamer.device.limits import DeviceInfo
-from gossamer.errors import DeviceError, GossamerError, GossamerWarning, InputError
+from gossamer.errors import DeviceError, GossamerError, GossamerWarning, InputError, installing
 
 __all__ = ["devices", "find", "find_or_best", "find_several", "names_several"]
 
@@ -280,7 +280,7 @@ def _opencl() -> Iterator[_DeviceProbe]:
         from gossamer.device import opencl, opencl_platforms
     except ImportError:
         yield _missing("opencl", "any OpenCL device",
-                       "PyOpenCL is not installed: pip install 'gossamer[opencl]'")
+                       f"PyOpenCL is not installed: {installing('opencl')}")
         return
     handles = opencl_platforms.handles()
     if not handles:
@@ -307,7 +307,7 @@ def _cuda() -> Iterator[_DeviceProbe]:
         from gossamer.device.cuda import device as cuda
     except ImportError:
         yield _missing("cuda", "any NVIDIA GPU",
-                       "cuda.core is not installed: pip install 'gossamer[cuda]'")
+                       f"cuda.core is not installed: {installing('cuda')}")
         return
     try:
         count = cuda.count()
