@@ -98,7 +98,7 @@ def compile_(
         metavar="SECONDS", help="Measure no longer than this for a batch size, and take the best "
         "plan that is known then.")] = None,
     threads: Annotated[str, typer.Option(
-        metavar="1|all", help="Threads of a layer on the host: one, or as many "
+        metavar="N|all", help="Threads of a layer on the host: a number, or as many "
         "as there are processors, and no more than OMP_NUM_THREADS says.")] = "all",
     no_vendors: Annotated[bool, typer.Option(
         "--no-vendors", help="Leave the libraries of vendors out, such as ONNX Runtime and cuDNN, "
@@ -126,8 +126,8 @@ def compile_(
     inputs = arguments.read_inputs(calibration, graph, "--calibration") if calibration else None
     policy = Policy(effort, precision, strict, sparse_threshold=sparse_threshold,
                     calibration=inputs, tolerance=tolerance, budget_s=budget,
-                    force=_forced(force or []), threads=1 if threads == "1" else threads,
-                    vendors=not no_vendors)
+                    force=_forced(force or []), vendors=not no_vendors,
+                    threads=int(threads) if threads.isdecimal() else threads)
     target = _target(device)
     with _progress() as counter:
         tuner = Tuner(target, effort, precision=precision, note=counter.note,

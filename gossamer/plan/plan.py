@@ -17,6 +17,7 @@ from gossamer.measure import Timing, called, scatter_notice
 from gossamer.model.batch_axis import default_batch
 from gossamer.model.formats import format_lines
 from gossamer.model.graph import Graph, ValueInfo, as_called
+from gossamer.ops.host_threads import ALL
 from gossamer.plan.callable_plan import CallablePlan
 from gossamer.plan.choose.outcomes import EndToEnd, Planned
 from gossamer.plan.choose.planner import Planner
@@ -142,8 +143,9 @@ class Plan(CallablePlan):
         """
         with self._lock:
             choices = self.choices()
-            head = plan_file.header(self.device, self.policy.strict,
-                                    used_algorithms(choices, self.device))
+            head = plan_file.header(
+                self.device, self.policy.strict, used_algorithms(choices, self.device),
+                self.policy.threads)
             plan_file.write(Path(path), head, self.graph, choices)
 
     def choices(self) -> Mapping[str, Any]:
@@ -164,7 +166,7 @@ class Plan(CallablePlan):
 
     @classmethod
     def load(cls, path: str | Path, device: str | Device | None = None, *,
-             strict: bool = False) -> Plan:
+             strict: bool = False, threads: int | str | None = None) -> Plan:
         """Read a plan that save() wrote.
 
         Nothing is measured: a batch size that was not planned takes the choices of the nearest
@@ -181,6 +183,9 @@ class Plan(CallablePlan):
         strict : bool, default False
             Whether a layer that the device cannot run is an error, as for `gossamer.compile`, even
             where the plan was made without this restriction.
+        threads : int or "all", optional
+            Threads of a layer on the host, as for `gossamer.compile`; by default as the plan was
+            made.
 
         Returns
         -------
@@ -208,8 +213,10 @@ class Plan(CallablePlan):
         with plan_file.checked(path):
             notices = plan_file.check_device(path, head, opened_device)
             plan_file.check_algorithms(path, head, used_algorithms(plain, opened_device))
-            plan = cls(graph, opened_device, Policy(strict=strict or head["strict"]),
-                       choices=StoredChoices(path, plain, notices))
+            plan = cls(graph, opened_device, Policy(
+                strict=strict or head["strict"],
+                threads=head.get("threads", ALL) if threads is None else threads),
+                       choices=StoredChoices(path, plain, notices, threads=threads))
             for batch in plan.planned_batches:
                 plan.program(batch)
         return plan

@@ -12,7 +12,7 @@ import numpy as np
 
 from gossamer.errors import InputError, quoted
 from gossamer.ops.algorithm import PRECISIONS, Algorithm
-from gossamer.ops.host_threads import ALL, ONE, Threads
+from gossamer.ops.host_threads import ALL, Threads
 from gossamer.ops.registry import OPS
 from gossamer.tensor import Format
 
@@ -84,7 +84,7 @@ class Policy:
 
     unfused: whether each layer is computed alone, without fusions and parts.
     force: the names of the algorithms that certain layers must take, by the layers' names.
-    threads: threads of a layer on the host, ONE or ALL.
+    threads: threads of a layer on the host, a number or ALL.
     vendors: whether algorithms of vendors' libraries may compute layers that gossamer's own
     algorithms compute too.
     boundary: the format of the network's inputs and outputs of rank 4 in float32; None means NCHW
@@ -128,8 +128,10 @@ class Policy:
             raise InputError(f"precision {self.precision!r} goes with an effort, such as "
                              "effort='normal': what is less precise is taken where it measures "
                              "faster")
-        if self.threads not in (ONE, ALL):
-            raise InputError(f"threads {quoted(self.threads)}: expected {ONE} or {ALL}")
+        is_number = isinstance(self.threads, int) and not isinstance(self.threads, bool)
+        if self.threads != ALL and not (is_number and int(self.threads) >= 1):
+            raise InputError(f"threads {quoted(self.threads)}: expected {ALL!r}, or a number of 1 "
+                             "or more")
         if self.only is not None and self.only not in (names := _algorithms()):
             raise InputError(f"only={self.only!r}: {_no_algorithm(self.only, names)}")
         for layer, name in self.force.items():

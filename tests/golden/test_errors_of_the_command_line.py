@@ -73,7 +73,7 @@ CASES = {
     "compile": ["none.onnx", "open.onnx", "rows.onnx --calibration x0=row.npy", *[
         f"n.onnx {more}" for more in (
             "--batch 1,0", "--sparse-threshold 0", "--sparse-threshold 1", "--budget 0",
-            "--budget inf", "--tolerance 1", "--threads 2", "--calibration three.npy",
+            "--budget inf", "--tolerance 1", "--threads 0", "--calibration three.npy",
             "--force =direct", "--force first=", "--force firs=direct", "--explain firs",
             "-o none/a.plan", "--html a.plan")]],
     "convert": ["n.onnx -o a.txt", "n.onnx -o n.onnx", "n.onnx -o none/a.onnx", "none -o a.onnx"],

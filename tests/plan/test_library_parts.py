@@ -129,11 +129,24 @@ def test_the_table_of_layers_is_kept() -> None:
     assert "whole network" in str(report) and json.dumps(report.rows)
 
 
-@pytest.mark.parametrize(("options", "config"), [
-    ({}, "threads=all"), ({"threads": 1}, "threads=1")])
-def test_threads_are_those_of_the_plan(options: dict[str, int], config: str) -> None:
-    plan = gossamer.compile(small(), "host", **options)
-    assert plan.program(1).steps[0].config_text == config
+@pytest.mark.parametrize("vendors", [True, False])
+@pytest.mark.parametrize("threads", [1, 2, "all"])
+def test_threads_are_those_of_the_plan(threads: int | str, vendors: bool, tmp_path: Path) -> None:
+    proto = model([helper.make_node("Conv", ["x", "w"], ["y"], "wide")],
+                  {"x": ("N", 64, 18, 18)}, {"y": 4}, {"w": weights(64, 64, 3, 3)})
+    x = np.random.default_rng(0).standard_normal((2, 64, 18, 18)).astype(np.float32)
+
+    def checked(plan: Plan, wanted: int | str) -> None:
+        (step,) = plan.program(2).steps
+        assert f"threads={wanted}" in step.config_text
+        assert_close(plan(x), runtime(proto, {"x": x})[0])
+
+    plan = gossamer.compile(proto, "host", threads=threads, vendors=vendors)
+    checked(plan, threads)
+    plan.save(tmp_path / "some.plan")
+    checked(Plan.load(tmp_path / "some.plan"), threads)
+    for other in (1, 3, "all"):
+        checked(Plan.load(tmp_path / "some.plan", threads=other), other)
 
 
 def test_contexts_share_a_session() -> None:
