@@ -198,6 +198,8 @@ def units(mlp: Any, inputs: int, outputs: int) -> tuple[int, ...]:
     if sizes := given_sizes(mlp):
         return sizes
     hidden = HIDDEN if mlp.hidden is None else mlp.hidden
+    if isinstance(hidden, Integral) and not isinstance(hidden, bool):
+        hidden = (hidden,)
     if not _are_whole(hidden):
         raise InputError(f"hidden {hidden!r}: expected whole numbers, the units of each hidden "
                          "layer, such as (100,)")
