@@ -14,7 +14,7 @@ from gossamer.advise import Advice, Choice, LayerGroup, advise, chart, cheapest,
 from gossamer.advise.advice import AS_IT_IS, WAYS
 from gossamer.cli.onnx_form import naming, onnx_form
 from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, WeightsOption
-from gossamer.errors import InputError
+from gossamer.errors import InputError, one_of
 from gossamer.io import output_files, terminal
 from gossamer.io.charts import check_available
 from gossamer.io.output_files import replacing
@@ -49,9 +49,9 @@ def advise_(
     of each layer's filters.
     """
     if precision not in PRECISIONS:
-        raise InputError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")
+        raise InputError(f"--precision {precision}: {one_of(precision, PRECISIONS)}")
     if effort not in EFFORTS:
-        raise InputError(f"--effort {effort}: expected one of {', '.join(EFFORTS)}")
+        raise InputError(f"--effort {effort}: {one_of(effort, EFFORTS)}")
     if speed_up is not None and (reason := check_speed_up(speed_up)) is not None:
         raise InputError(f"--speed-up {speed_up:g}: {reason}")
     if plot is not None:

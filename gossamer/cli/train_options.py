@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from gossamer.cli import train_output
-from gossamer.errors import GossamerError, InputError
+from gossamer.errors import GossamerError, InputError, one_of
 from gossamer.io import output_files
 from gossamer.plan.policy import EFFORTS
 from gossamer.train import MLP
@@ -33,7 +33,7 @@ _SUFFIXES = {"--output": ".onnx", "--curve": ".png", "--report": ".json"}
 def check_settings(mlp: MLP) -> None:
     """Raises InputError, which names the option, where a setting has an impossible value."""
     if mlp.effort is not None and mlp.effort not in EFFORTS:
-        raise InputError(f"--effort {mlp.effort}: expected one of {', '.join(EFFORTS)}")
+        raise InputError(f"--effort {mlp.effort}: {one_of(mlp.effort, EFFORTS)}")
     units = ",".join(map(str, mlp.sizes))
     if len(mlp.sizes) == 1:
         raise InputError(f"--sizes {units}: expected the units of all layers from inputs to "

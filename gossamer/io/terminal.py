@@ -25,9 +25,22 @@ _LEAST_SPARE = 12
 """Least width, in characters, of a cut column that could be left out instead."""
 
 
+_said: set[str] = set()
+"""The notices and warnings that were printed since forget_notices()."""
+
+
 def notice(message: object, kind: str = "notice") -> None:
-    """Prints one line on stderr."""
-    print(one_line(f"{kind}: {' '.join(str(message).split())}"), file=sys.stderr)
+    """Prints one line on stderr. A notice or warning is printed once, an error each time."""
+    line = one_line(f"{kind}: {' '.join(str(message).split())}")
+    if line not in _said:
+        print(line, file=sys.stderr)
+    if kind != "error":
+        _said.add(line)
+
+
+def forget_notices() -> None:
+    """Lets notices that were printed be printed again, as each verb does when it begins."""
+    _said.clear()
 
 
 def print_line(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import numbers
 from collections.abc import Collection, Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gossamer.errors import InputError, quoted
+from gossamer.errors import InputError, closest, one_of, quoted
 from gossamer.ops.algorithm import PRECISIONS, Algorithm
 from gossamer.ops.host_threads import ALL, Threads
 from gossamer.ops.registry import OPS
@@ -110,10 +109,9 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.effort is not None and self.effort not in EFFORTS:
-            raise InputError(f"effort {self.effort!r}: expected one of {', '.join(EFFORTS)}")
+            raise InputError(f"effort {self.effort!r}: {one_of(self.effort, EFFORTS)}")
         if self.precision not in PRECISIONS:
-            raise InputError(f"precision {self.precision!r}: expected one of "
-                             f"{', '.join(PRECISIONS)}")
+            raise InputError(f"precision {self.precision!r}: {one_of(self.precision, PRECISIONS)}")
         for field_name, number in (("budget", self.budget_s), ("tolerance", self.tolerance),
                                    ("sparse_threshold", self.sparse_threshold)):
             if number is not None and not isinstance(number, numbers.Real):
@@ -157,7 +155,7 @@ def _algorithms() -> set[str]:
 
 def _no_algorithm(name: str, names: Collection[str]) -> str:
     """Returns words for a message: that no algorithm has this name, and which names are similar."""
-    close = difflib.get_close_matches(name, sorted(names), 5, 0.4)
+    close = closest(name, names)
     return "there is no such algorithm; " + (
         f"close to it: {', '.join(close)}" if close else
         "`gossamer compile` with --explain LAYER lists those of a layer")

@@ -45,7 +45,7 @@ from gossamer.bench.suites.torch_modules import torch_modules
 from gossamer.bench.suites.training import backprop, train_many
 from gossamer.bench.suites.tuning import EFFORTS, tuning_case
 from gossamer.bench.work import Case, Files, Item, Setting
-from gossamer.errors import InputError
+from gossamer.errors import InputError, did_you_mean
 from gossamer.io.text import shape_text
 from gossamer.model import zoo
 from gossamer.model.graph import Graph
@@ -295,7 +295,8 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
         hint = "".join(f"; a file goes with networks --model {name}" for name in unknown
                        if registry.reader_of(name))
         raise InputError(f"no suite {', '.join(map(repr, unknown)) or 'given'}; there are: "
-                         f"{', '.join(SUITES)}{hint}")
+                         f"{', '.join(SUITES)}"
+                         f"{hint or ''.join(did_you_mean(name, SUITES) for name in unknown)}")
     if models and not {"networks", "sparse-networks", BINARY_NETWORKS, "tuning", LATENCY,
                        THROUGHPUT} & set(names):
         raise InputError(f"--model {models[0]}: goes with the suite networks, sparse-networks, "
