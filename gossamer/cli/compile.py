@@ -3,7 +3,6 @@ the plan."""
 
 from __future__ import annotations
 
-import difflib
 import math
 import signal
 import sys
@@ -31,10 +30,10 @@ from gossamer.cli.options import (
 from gossamer.cli.report import evaluate_hint, print_notes, report_dict
 from gossamer.device.base import Device
 from gossamer.device.registry import find, find_several, names_several
-from gossamer.errors import InputError
+from gossamer.errors import InputError, closest, one_of
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
-from gossamer.io.text import share_text
+from gossamer.io.text import duration_text, share_text
 from gossamer.model.batch_axis import default_batch
 from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import PRECISIONS
@@ -181,9 +180,9 @@ def _check_options(effort: str, precision: str, sparse_threshold: float | None,
     """Raises InputError where an option has an impossible value or names a file that cannot be
     written."""
     if effort not in EFFORTS:
-        raise InputError(f"--effort {effort}: expected one of {', '.join(EFFORTS)}")
+        raise InputError(f"--effort {effort}: {one_of(effort, EFFORTS)}")
     if precision not in PRECISIONS:
-        raise InputError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")
+        raise InputError(f"--precision {precision}: {one_of(precision, PRECISIONS)}")
     if sparse_threshold is not None and not 0 < sparse_threshold < 1:
         raise InputError(f"--sparse-threshold {sparse_threshold:g}: expected a sparsity between 0 "
                          "and 1, such as 0.6")
@@ -324,7 +323,7 @@ def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
             [{**plan, "us": time_text(plan["median_us"]), "spread": quartiles_text(plan)}
              for plan in report.plans], spare=("spread",), below="outcome")
         print()
-    print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us"
+    print(f"end to end, batch {report.batch}: {duration_text(report.end_to_end_us)}"
           + (" (from the cache)" if report.end_to_end_cached else ""))
     if report.shares:
         terminal.print_line(report.shares_line)
@@ -386,7 +385,7 @@ def _check_layer(name: str, names: Sequence[str]) -> None:
     """Raises InputError where no layer has the name that --explain gives."""
     if name in names:
         return
-    close = difflib.get_close_matches(name, dict.fromkeys(names), 5, 0.4)
+    close = closest(name, names)
     containing = [layer for layer in dict.fromkeys(names) if name.lower() in layer.lower()][:5]
     listed = ", ".join(map(repr, dict.fromkeys([*containing, *close])))
     raise InputError(f"--explain {name}: the network has no such layer; "
@@ -412,7 +411,7 @@ class _CandidateCounter:
         self._progress.update(
             self._task, completed=known.done, total=known.candidates,
             description=f"{known.known_layers} of {known.layers} layers, best "
-                        f"{time_text(known.best_us)} us so far{left}")
+                        f"{duration_text(known.best_us)} so far{left}")
 
     def say(self, line: str) -> None:
         """Shows a line above the bar."""

@@ -112,6 +112,14 @@ class Plan(CallablePlan):
         """Return the names of the network and the device."""
         return f"<Plan of {self.graph.name} on {self.device.name}>"
 
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the report. Where that would first measure, the names."""
+        from gossamer.plan.report.html import escape
+
+        if self.tuner is not None and not self._planned:
+            return escape(repr(self))
+        return f"<p>{escape(repr(self))}</p>\n{self.report()._repr_html_()}"
+
     def choose_beside(self, other: Plan) -> None:
         """Let this plan and another plan, for devices of one kind, choose one after another.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.errors import one_line
-from gossamer.io.text import bytes_text, human, share_text
+from gossamer.io.text import bytes_text, duration_text, human, share_text
 from gossamer.plan.measurement import counted
 from gossamer.plan.report.headline import headline
 from gossamer.plan.report.page_style import STYLE
@@ -39,6 +39,17 @@ def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
                    f"{counted(facts['measured'], 'candidate')} measured, {facts['reused']} from "
                    "the cache"),
         *(_section(report) for report in reports), "</html>", ""])
+
+
+def fragment(report: Report) -> str:
+    """Returns a report as a part of another page, such as a notebook, which has its own style."""
+    head, *rows = report.table
+    tiles = "; ".join(f"<b>{escape(tile.number)}</b> {escape(tile.meaning)}"
+                      for tile in headline(report))
+    return "\n".join([
+        *([f"<p>{tiles}</p>"] if tiles else []),
+        _table(head, [list(map(_text, row)) for row in rows]),
+        *map(_paragraph, report.lines)])
 
 
 def escape(text: str) -> str:
@@ -265,5 +276,5 @@ def _bar(name: str, value: float | None, longest: float, taken: bool, more: str 
         return ""
     width = 100 * value / longest if longest else 0.0
     return (f'<div class="bar{"" if taken else " other"}"><div class="value">'
-            f'<span>{escape(name)}</span>: {time_text(value)} us{escape(more)}</div>'
+            f'<span>{escape(name)}</span>: {duration_text(value)}{escape(more)}</div>'
             f'<div><div class="fill" style="width:{width:.1f}%"></div></div></div>')
