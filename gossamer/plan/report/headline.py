@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gossamer.io.text import duration_text
+from gossamer.model.passes.dead_channels import less_work
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.outcomes import DENSE_ONLY, WHEREVER
 from gossamer.plan.report.report import Report
@@ -19,7 +20,8 @@ class Tile:
 
 
 def headline(report: Report) -> list[Tile]:
-    """Returns the time of the whole network, and the times of three other plans as multiples of
+    """Returns the time of the whole network, how much less work it is without the channels that
+    have no effect, and the times of three other plans as multiples of
     this time: the best dense plan, the best plan of one library, and the best plan of one algorithm
     of gossamer's own. Plans without a time are left out; only for the dense plan a tile says that
     it was not timed."""
@@ -29,6 +31,9 @@ def headline(report: Report) -> list[Tile]:
     cached = ", from the cache" if report.end_to_end_cached else ""
     rate = f": {report.batch / time * 1e6:,.0f} a second" if report.batch else ""
     tiles = [Tile(duration_text(time), f"end to end{cached}{rate}")]
+    if (less := less_work(report.notes)) is not None:
+        tiles.append(Tile(f"{less[1]} x", f"less work, as {less[0]} channels without effect are "
+                          "left out"))
     times = {plan["plan"]: plan["median_us"] for plan in report.plans if plan["median_us"]}
     if DENSE_ONLY in times:
         tiles.append(Tile(f"{times[DENSE_ONLY] / time:.2f} x", "as fast as the best dense plan ("
