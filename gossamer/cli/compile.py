@@ -323,8 +323,9 @@ def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
             [{**plan, "us": time_text(plan["median_us"]), "spread": quartiles_text(plan)}
              for plan in report.plans], spare=("spread",), below="outcome")
         print()
-    print(f"end to end, batch {report.batch}: {duration_text(report.end_to_end_us)}"
-          + (" (from the cache)" if report.end_to_end_cached else ""))
+    if report.end_to_end_us is not None:
+        print(f"end to end, batch {report.batch}: {duration_text(report.end_to_end_us)}"
+              + (" (from the cache)" if report.end_to_end_cached else ""))
     if report.shares:
         terminal.print_line(report.shares_line)
     for line in (*report.zeros_lines, report.forms_line, report.build_line):

@@ -39,7 +39,8 @@ def check_settings(mlp: MLP) -> None:
         raise InputError(f"--sizes {units}: expected the units of all layers from inputs to "
                          f"classes, like 784,32,10; --hidden {units} gives hidden layers alone")
     if mlp.sizes and mlp.hidden is not None:
-        raise InputError(f"--hidden {','.join(map(str, mlp.hidden))}: --sizes {units} says all "
+        hidden_units = [mlp.hidden] if isinstance(mlp.hidden, int) else mlp.hidden
+        raise InputError(f"--hidden {','.join(map(str, hidden_units))}: --sizes {units} says all "
                          "layers; give one of them")
     inputs, outputs = (mlp.sizes[0], mlp.sizes[-1]) if mlp.sizes else (1, 2)
     _checked(mlp, DataShape(1, inputs, outputs, mlp.task != "regression"))

@@ -188,7 +188,7 @@ class Report:
     def shares_line(self) -> str:
         """A line such as 'of 196.0 us end to end: 83% our kernels, 12% cuDNN, 5% between layers';
         "" where the shares are not known."""
-        if not self.shares:
+        if not self.shares or self.end_to_end_us is None:
             return ""
         parts = [f"{share:.0%} {name}" if share >= 0.005 else f"less than 1% {name}"
                  for name, share in self.shares.items()]

@@ -7,7 +7,7 @@ import json
 import os
 import sqlite3
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -31,7 +31,7 @@ from gossamer.plan.store.tuning_file import (
 
 _BUSY_SECONDS = 10.0
 """Seconds for which a process waits, in all, for other processes that write to a data base."""
-_waited: Counter[Path] = Counter()
+_waited: defaultdict[Path, float] = defaultdict(float)
 """Seconds that this process has waited in vain for each data base since it was last free."""
 _APPLICATION = int.from_bytes(b"gsmr", "big")
 _TABLES = (

@@ -118,7 +118,8 @@ def test_the_page_begins_with_what_matters_most() -> None:
     head = text[start:text.index("Plans, end to end")]
     assert "50.0 us end to end: 40,000 a second" in head
     assert "1.60 x as fast as the best dense plan (80.0 us)" in head
-    assert "1.50 x as fast as the best plan of one library wherever it can (cuBLAS, 75.0 us)" in head
+    assert ("1.50 x as fast as the best plan of one library wherever it can (cuBLAS, 75.0 us)"
+            in head)
     assert "1.80 x as fast as the best plan of one algorithm wherever it can (im2col_gemm" in head
     assert "Notice: scattered" in head and "all is well" not in head
     assert "density 50%" in text
