@@ -21,7 +21,6 @@ from gossamer.bench.contender import OWN, AbsentError
 from gossamer.bench.fresh_process import Job
 from gossamer.device.registry import find
 from gossamer.errors import UnsupportedError
-from gossamer.io.text import duration_text
 from gossamer.plan.api import compile as compile_plan
 from gossamer.plan.plan import Plan
 
@@ -49,7 +48,7 @@ def _gossamer(job: Job) -> tuple[np.ndarray, dict[str, Any]]:
     assert plan.tuner is not None
     median_us = plan.end_to_end(len(job.x)).median_us
     config = (f"{plan.tuner.measured} candidates measured, {_not_tried(plan, len(job.x))} not "
-              f"tried, plan {duration_text(median_us)}")
+              f"tried, plan {median_us:.1f} us")
     output = results[0] if isinstance(results, tuple) else results
     return output, {"seconds": seconds, "layout": "", "config": config}
 
