@@ -114,7 +114,7 @@ class Plan(CallablePlan):
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: the report. Where that would first measure, the names."""
-        from gossamer.plan.report.html import escape
+        from gossamer.plan.report.notebook import escape
 
         if self.tuner is not None and not self._planned:
             return escape(repr(self))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gossamer.io.text import duration_text
 from gossamer.model.passes.dead_channels import less_work
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.outcomes import DENSE_ONLY, WHEREVER
-from gossamer.plan.report.report import Report
+
+if TYPE_CHECKING:
+    from gossamer.plan.report.report import Report
 
 
 @dataclass(frozen=True)

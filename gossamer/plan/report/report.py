@@ -212,7 +212,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Returns what notebooks show: the headline, the table of layers and the lines."""
-        from gossamer.plan.report.html import fragment
+        from gossamer.plan.report.notebook import fragment
 
         return fragment(self)
 
