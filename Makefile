@@ -7,6 +7,7 @@
 # make torch-suite  PyTorch's own tests of compilers, from its source in the folder TORCH_TESTS,
 #                   then networks of timm and transformers, which SEED picks
 # make lint   ruff, mypy and import-linter
+# make wheel  the wheel of the last commit, with the same bytes each time
 # make bench  measure this machine
 # make fuzz   random layers by the thousand, and mutated files by the ten thousand for every reader
 # make fuzz-plans  plans of random networks on simulated GPUs, by the thousand
@@ -73,7 +74,7 @@ QUICK := $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && \
 	$(BIN)/python -m pytest @tests/quick.txt -m "not slow" --host-only --maxfail 5 \
 	--numprocesses 2 --dist worksteal
 
-.PHONY: demo test bench-tests torch-tests quick plant-faults torch-suite lint bench fuzz fuzz-plans differential backend-tests classes soak serve-fuzz serve-load serve-overhead ray-cluster stand-ins pocl
+.PHONY: demo test bench-tests torch-tests quick plant-faults torch-suite wheel lint bench fuzz fuzz-plans differential backend-tests classes soak serve-fuzz serve-load serve-overhead ray-cluster stand-ins pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -98,7 +99,7 @@ plant-faults: .venv/dev.stamp
 
 torch-tests: .venv/torch.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 \
-		--dist worksteal $(PYTEST_ARGS) tests/torch tests/bench $(BENCH_TESTS)/peers \
+		--dist worksteal $(PYTEST_ARGS) tests/torch tests/bench/peers $(BENCH_TESTS)/peers \
 		$(BENCH_TESTS)/suites/test_torch_modules.py $(BENCH_TESTS)/suites/test_training.py
 
 # PyTorch's own tests of inductor and of Dynamo's backends, and networks of timm and transformers,
@@ -157,6 +158,13 @@ ray-cluster: .venv/dev.stamp
 # how near to linear a stream over eight stand-ins for GPUs is
 stand-ins: .venv/dev.stamp
 	$(BIN)/python -m tests.bulk.stand_ins
+
+# the wheel of the last commit, in dist/: neither the times nor the modes of files here get into it
+wheel: .venv/bin/python
+	@umask 022 && folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	git -c tar.umask=022 archive HEAD | tar -x -p -C "$$folder" && \
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet \
+		--disable-pip-version-check --no-deps --wheel-dir dist $(WHEEL_ARGS) "$$folder"
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

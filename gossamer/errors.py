@@ -7,7 +7,9 @@ bounded. A CompileError has the whole build log.
 
 from __future__ import annotations
 
+import re
 import reprlib
+from collections.abc import Iterable
 from typing import Any
 
 MOST_CHARACTERS = 500
@@ -19,6 +21,8 @@ _PARTS = reprlib.Repr()
 _PARTS.maxlist = _PARTS.maxtuple = _PARTS.maxdict = _PARTS.maxset = MOST_QUOTED // 2
 _PARTS.maxstring = _PARTS.maxlong = _PARTS.maxother = MOST_QUOTED
 _PARTS.maxlevel = 4
+_URL = re.compile(r"\b(https?|ftp|s3|gs|hf):/(?!/)")
+"""Matches the beginning of an address from which pathlib has removed a slash."""
 
 
 def one_line(text: str) -> str:
@@ -84,6 +88,85 @@ def quoted(value: Any) -> str:
     return cut(one_line(repr(value)))
 
 
+def closest(name: str, names: Iterable[str], most: int = 5, cutoff: float = 0.4) -> list[str]:
+    """Return the names that are similar to a name, the most similar one first.
+
+    Parameters
+    ----------
+    name : str
+        A name, perhaps mistyped.
+    names : iterable of str
+        The names that there are.
+    most : int, default 5
+        The most names that are returned.
+    cutoff : float, default 0.4
+        How similar they must be, from 0 to 1.
+
+    Returns
+    -------
+    list of str
+        The similar names.
+    """
+    from difflib import get_close_matches
+
+    by_small = {each.lower(): each for each in sorted(names)}
+    return [by_small[each] for each in get_close_matches(name.lower(), by_small, most, cutoff)]
+
+
+def did_you_mean(name: object, names: Iterable[str]) -> str:
+    """Return the question whether another name is meant, as the end of a message.
+
+    Parameters
+    ----------
+    name : object
+        What was given in place of a name.
+    names : iterable of str
+        The names that there are.
+
+    Returns
+    -------
+    str
+        Such as "; did you mean 'host'?"; "" where no name is similar.
+    """
+    close = closest(name, names, 1, 0.6) if isinstance(name, str) else []
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def one_of(value: object, names: Iterable[str]) -> str:
+    """Return the end of a message about an option's wrong value.
+
+    Parameters
+    ----------
+    value : object
+        The wrong value.
+    names : iterable of str
+        The values that there are.
+
+    Returns
+    -------
+    str
+        The values that are expected, and the one that may be meant.
+    """
+    listed = list(names)
+    return f"expected one of {', '.join(listed)}{did_you_mean(value, listed)}"
+
+
+def installing(extra: str) -> str:
+    """Return the words that tell a user how to install an extra of gossamer.
+
+    Parameters
+    ----------
+    extra : str
+        The name of the extra in pyproject.toml.
+
+    Returns
+    -------
+    str
+        The command, and where to call it: no package index has gossamer.
+    """
+    return f"pip install '.[{extra}]' in gossamer's checkout"
+
+
 class GossamerError(Exception):
     """The base class of all errors that gossamer raises on purpose.
 
@@ -94,7 +177,7 @@ class GossamerError(Exception):
     most_characters = MOST_CHARACTERS
 
     def __init__(self, message: object = "") -> None:
-        text = str(message)
+        text = _URL.sub(r"\1://", str(message))
         if len(text) > self.most_characters or not text.isprintable():
             lines = (cut(line.strip(), 4 * self.most_characters) for line in text.splitlines())
             text = cut(one_line(" ".join(filter(None, lines))), self.most_characters)

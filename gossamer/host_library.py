@@ -8,7 +8,9 @@ import os
 from importlib.util import find_spec
 from typing import Any
 
-EXTRA = "pip install 'gossamer[onnxruntime]', so that ONNX Runtime computes it on the host"
+from gossamer.errors import installing
+
+EXTRA = f"{installing('onnxruntime')}, so that ONNX Runtime computes it on the host"
 """The advice for a node that gossamer does not compute, where ONNX Runtime is not installed."""
 
 

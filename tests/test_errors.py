@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import gossamer
 from gossamer import errors
+from gossamer.bench.suites.catalogue import select
 
 DIGITS = "0123456789" * 10**4
 
@@ -34,3 +37,23 @@ def test_messages_are_one_line_but_build_logs_are_whole() -> None:
     assert errors.first_line(ValueError("\n  \n a\x00 \nb")) == r"a\x00"
     assert errors.first_line(KeyError()) == "KeyError"
     assert errors.first_line(ValueError(DIGITS[:161])) == errors.cut(DIGITS[:161], 160)
+
+
+@pytest.mark.parametrize(("call", "meant"), [
+    (lambda: gossamer.compile("mobilenet_v2", "host", effort="nromal"), "normal"),
+    (lambda: gossamer.compile("mobilenet_v2", "host", effort="quick", precision="fp61"), "fp16"),
+    (lambda: gossamer.compile("mobilenet_v2", "hots"), "host"),
+    (lambda: gossamer.load("mobilnet_v2"), "mobilenet_v2"),
+    (lambda: gossamer.MLP(activation="Rleu").fit([[1.0], [2.0]], [1, 2]), "relu"),
+    (lambda: select(["gem"], [1]), "gemm")])
+def test_a_mistyped_name_is_asked_about(call: Callable[[], object], meant: str) -> None:
+    with pytest.raises(errors.GossamerError, match=f"; did you mean '{meant}'\\?"):
+        call()
+    assert errors.did_you_mean("nothing like it", ["host", "cuda"]) == ""
+
+
+@pytest.mark.parametrize("address", ["https://e.com/a/m.onnx", "s3://bucket/m.onnx"])
+def test_addresses_keep_their_slashes(address: str) -> None:
+    for call in (gossamer.load, gossamer.Plan.load):
+        with pytest.raises(errors.InputError, match=address):
+            call(address)

@@ -5,12 +5,30 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+@pytest.mark.slow
+def test_a_wheel_has_the_same_bytes_each_time(tmp_path: Path) -> None:
+    rule = subprocess.run(["make", "--dry-run", "wheel", "WHEEL_ARGS=--no-build-isolation"],
+                          cwd=ROOT, text=True, capture_output=True, check=True).stdout
+    rule = "umask 022" + rule.rpartition("umask 022")[2]
+    wheels = []
+    for umask in ("022", "077"):
+        folder = tmp_path / umask
+        command = rule.replace(".venv/bin/python", sys.executable).replace("dist", str(folder))
+        subprocess.run(["sh", "-c", f"umask {umask}; {command}"], cwd=ROOT, check=True)
+        (wheel,) = folder.glob("gossamer-*.whl")
+        wheels.append(wheel.read_bytes())
+        time.sleep(2.1)  # a zip file has times in steps of two seconds
+    assert wheels[0] == wheels[1]
 
 
 def installed(target: str, path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gossamer.advise.advice import AS_IT_IS, WAYS, Advice
 from gossamer.io.charts import as_png, new_figure
+from gossamer.io.text import duration_text
 
 
 def png(advice: Advice, title: str) -> bytes:
@@ -21,7 +22,7 @@ def png(advice: Advice, title: str) -> bytes:
             axis.plot(100 * way.sparsity, advice.speed(way.name), marker="s", linestyle="none",
                       label=f"pattern {way.name}" if way.pattern == way.name else way.name)
     axis.axhline(1.0, linewidth=0.8, color="0.3")
-    axis.annotate(f"{AS_IT_IS}: {advice.network_us[AS_IT_IS]:.4g} us", (0, 1.0),
+    axis.annotate(f"{AS_IT_IS}: {duration_text(advice.network_us[AS_IT_IS])}", (0, 1.0),
                   xytext=(4, -12), textcoords="offset points", fontsize=8)
     axis.set_xlabel("zeros among the weights, %")
     axis.set_ylabel("times as fast")

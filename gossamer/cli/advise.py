@@ -14,7 +14,7 @@ from gossamer.advise import Advice, Choice, LayerGroup, advise, chart, cheapest,
 from gossamer.advise.advice import AS_IT_IS, WAYS
 from gossamer.cli.onnx_form import naming, onnx_form
 from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, WeightsOption
-from gossamer.errors import InputError
+from gossamer.errors import InputError, one_of
 from gossamer.io import output_files, terminal
 from gossamer.io.charts import check_available
 from gossamer.io.output_files import replacing
@@ -49,9 +49,9 @@ def advise_(
     of each layer's filters.
     """
     if precision not in PRECISIONS:
-        raise InputError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")
+        raise InputError(f"--precision {precision}: {one_of(precision, PRECISIONS)}")
     if effort not in EFFORTS:
-        raise InputError(f"--effort {effort}: expected one of {', '.join(EFFORTS)}")
+        raise InputError(f"--effort {effort}: {one_of(effort, EFFORTS)}")
     if speed_up is not None and (reason := check_speed_up(speed_up)) is not None:
         raise InputError(f"--speed-up {speed_up:g}: {reason}")
     if plot is not None:
@@ -75,7 +75,7 @@ def advise_(
     if choice is not None and speed_up is not None:
         print_choice(model, advice, choice, speed_up)
     if plot is not None:
-        print(f"written: {plot}")
+        terminal.print_line(f"written: {plot}")
 
 
 def _print_advice(advice: Advice) -> None:
@@ -118,7 +118,8 @@ def print_choice(model: str, advice: Advice, choice: Choice, speed_up: float) ->
     print(f"layers to prune for about {choice.speed_up:.2f} times the "
           "speed, with few zeros:")
     terminal.print_table({"layer": "layer", "sparsity": "sparsity"}, list(_lines(choice)))
-    print(f"gossamer prune {model} --speed-up {speed_up:g} -o thin.onnx writes such a network")
+    terminal.print_line(f"gossamer prune {model} --speed-up {speed_up:g} -o thin.onnx writes such "
+                        "a network")
 
 
 def _lines(choice: Choice) -> Iterator[dict[str, str]]:

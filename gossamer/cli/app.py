@@ -12,7 +12,7 @@ app = typer.Typer(
     cls=Verbs, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Makes thin networks fast: runs a trained network layer by layer on CUDA, OpenCL or "
-         "NumPy.",
+         "the host, by NumPy and ONNX Runtime.",
 )
 
 

@@ -79,16 +79,16 @@ def bench_network(models: Sequence[Path], device_name: str | None, batches: Sequ
     if as_json:
         terminal.print_json(document)
         return
-    print(f"{document['model']} on {device.name} ({device.description}), "
-          f"{','.join(precisions)}, effort {effort}, gossamer {PACKAGE_VERSION}")
+    terminal.print_line(f"{document['model']} on {device.name} ({device.description}), "
+                        f"{','.join(precisions)}, effort {effort}, gossamer {PACKAGE_VERSION}")
     terminal.print_table(_columns(document), [_texts(line) for line in document["contenders"]],
                          spare=("quartiles", "p99.9_us"))
     names: dict[str, list[str]] = {}
     for name, reason in document["absent"].items():
         names.setdefault(reason, []).append(name)
     if names:
-        print("absent: " + "; ".join(f"{', '.join(of_reason)} ({reason})"
-                                     for reason, of_reason in names.items()))
+        terminal.print_line("absent: " + "; ".join(f"{', '.join(of_reason)} ({reason})"
+                                                   for reason, of_reason in names.items()))
     for notice in document["notices"]:
         terminal.notice(notice)
 

@@ -3,7 +3,6 @@ the plan."""
 
 from __future__ import annotations
 
-import difflib
 import math
 import signal
 import sys
@@ -31,10 +30,10 @@ from gossamer.cli.options import (
 from gossamer.cli.report import evaluate_hint, print_notes, report_dict
 from gossamer.device.base import Device
 from gossamer.device.registry import find, find_several, names_several
-from gossamer.errors import InputError
+from gossamer.errors import InputError, closest, one_of
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
-from gossamer.io.text import share_text
+from gossamer.io.text import duration_text, share_text
 from gossamer.model.batch_axis import default_batch
 from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import PRECISIONS
@@ -98,7 +97,7 @@ def compile_(
         metavar="SECONDS", help="Measure no longer than this for a batch size, and take the best "
         "plan that is known then.")] = None,
     threads: Annotated[str, typer.Option(
-        metavar="1|all", help="Threads of a layer on the host: one, or as many "
+        metavar="N|all", help="Threads of a layer on the host: a number, or as many "
         "as there are processors, and no more than OMP_NUM_THREADS says.")] = "all",
     no_vendors: Annotated[bool, typer.Option(
         "--no-vendors", help="Leave the libraries of vendors out, such as ONNX Runtime and cuDNN, "
@@ -126,8 +125,8 @@ def compile_(
     inputs = arguments.read_inputs(calibration, graph, "--calibration") if calibration else None
     policy = Policy(effort, precision, strict, sparse_threshold=sparse_threshold,
                     calibration=inputs, tolerance=tolerance, budget_s=budget,
-                    force=_forced(force or []), threads=1 if threads == "1" else threads,
-                    vendors=not no_vendors)
+                    force=_forced(force or []), vendors=not no_vendors,
+                    threads=int(threads) if threads.isdecimal() else threads)
     target = _target(device)
     with _progress() as counter:
         tuner = Tuner(target, effort, precision=precision, note=counter.note,
@@ -163,7 +162,7 @@ def compile_(
         _print_tuning(reports[-1].tuning)
     for path in (output, html):
         if path is not None:
-            print(f"written: {path}")
+            terminal.print_line(f"written: {path}")
     if any(row["precision"] != "fp32" for report in reports for row in report.rows):
         print(f"some layers are in less than float32; {evaluate_hint(output or 'FILE' + SUFFIX)}")
 
@@ -181,9 +180,9 @@ def _check_options(effort: str, precision: str, sparse_threshold: float | None,
     """Raises InputError where an option has an impossible value or names a file that cannot be
     written."""
     if effort not in EFFORTS:
-        raise InputError(f"--effort {effort}: expected one of {', '.join(EFFORTS)}")
+        raise InputError(f"--effort {effort}: {one_of(effort, EFFORTS)}")
     if precision not in PRECISIONS:
-        raise InputError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")
+        raise InputError(f"--precision {precision}: {one_of(precision, PRECISIONS)}")
     if sparse_threshold is not None and not 0 < sparse_threshold < 1:
         raise InputError(f"--sparse-threshold {sparse_threshold:g}: expected a sparsity between 0 "
                          "and 1, such as 0.6")
@@ -324,13 +323,14 @@ def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
             [{**plan, "us": time_text(plan["median_us"]), "spread": quartiles_text(plan)}
              for plan in report.plans], spare=("spread",), below="outcome")
         print()
-    print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us"
-          + (" (from the cache)" if report.end_to_end_cached else ""))
+    if report.end_to_end_us is not None:
+        print(f"end to end, batch {report.batch}: {duration_text(report.end_to_end_us)}"
+              + (" (from the cache)" if report.end_to_end_cached else ""))
     if report.shares:
-        print(report.shares_line)
+        terminal.print_line(report.shares_line)
     for line in (*report.zeros_lines, report.forms_line, report.build_line):
         if line:
-            print(line)
+            terminal.print_line(line)
     print_notes(report, said)
     if precision != "fp32" and report.accuracy is None:
         count = sum(row["precision"] != "fp32" for row in report.rows)
@@ -339,8 +339,9 @@ def _print_report(report: Report, said: Sequence[str], precision: str) -> None:
 
 
 def _print_candidates(row: Mapping[str, Any], batch: int) -> None:
-    print(f"\n{row['layer']} ({row['op']} {row['problem']}), batch {batch}: "
-          f"{row['algorithm']} on {row['device']}")
+    print()
+    terminal.print_line(f"{row['layer']} ({row['op']} {row['problem']}), batch {batch}: "
+                        f"{row['algorithm']} on {row['device']}")
     rows = [{**candidate, "layouts": " ".join(candidate["layouts"]),
              "us": time_text(candidate["median_us"]), "spread": quartiles_text(candidate),
              "cold": time_text(candidate["cold_us"]), "error": error_text(candidate["error"]),
@@ -385,7 +386,7 @@ def _check_layer(name: str, names: Sequence[str]) -> None:
     """Raises InputError where no layer has the name that --explain gives."""
     if name in names:
         return
-    close = difflib.get_close_matches(name, dict.fromkeys(names), 5, 0.4)
+    close = closest(name, names)
     containing = [layer for layer in dict.fromkeys(names) if name.lower() in layer.lower()][:5]
     listed = ", ".join(map(repr, dict.fromkeys([*containing, *close])))
     raise InputError(f"--explain {name}: the network has no such layer; "
@@ -411,7 +412,7 @@ class _CandidateCounter:
         self._progress.update(
             self._task, completed=known.done, total=known.candidates,
             description=f"{known.known_layers} of {known.layers} layers, best "
-                        f"{time_text(known.best_us)} us so far{left}")
+                        f"{duration_text(known.best_us)} so far{left}")
 
     def say(self, line: str) -> None:
         """Shows a line above the bar."""

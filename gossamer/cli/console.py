@@ -11,7 +11,7 @@ import sys
 from typing import Any, NoReturn
 
 from gossamer.cli.imports import INTERRUPTED, interruptible_at_once
-from gossamer.errors import InputError
+from gossamer.errors import InputError, one_line
 
 BROKEN_PIPE = 141
 """Exit code where the reader of standard output has closed it: 128 + SIGPIPE."""
@@ -73,5 +73,5 @@ def _open_streams() -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    print("error:", *message.split(), file=sys.stderr)
+    print(one_line(" ".join(["error:", *message.split()])), file=sys.stderr)
     return code

@@ -85,7 +85,7 @@ def detect(
     else:
         run.print_end()
     if out is not None and out.finish(run.as_json(model)) and not as_json:
-        print(f"written: {output}")
+        terminal.print_line(f"written: {output}")
     if run.failed:
         raise typer.Exit(2)
 

@@ -91,8 +91,9 @@ def evaluate(
         return
     print(f"device: {device_name} ({description})")
     print_notes(plan.report(min(samples.batch, len(ranks))))
-    print(f"data: {counted(len(ranks), 'sample')} of {samples.source}, {classes} classes; "
-          f"{seconds:.1f} s, {human(len(ranks) / seconds)} a second")
+    terminal.print_line(f"data: {counted(len(ranks), 'sample')} of {samples.source}, "
+                        f"{classes} classes; {seconds:.1f} s, "
+                        f"{human(len(ranks) / seconds)} a second")
     for count, right in top.items():
         print(f"top-{count}: {right / len(ranks):.2%} ({right} of {len(ranks)})")
 

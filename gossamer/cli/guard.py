@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import signal
+import sys
 import threading
 import traceback
 import warnings
@@ -24,6 +25,8 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(verb)
     def guarded_verb(*args: Any, **options: Any) -> None:
+        if terminal := sys.modules.get("gossamer.io.terminal"):
+            terminal.forget_notices()
         try:
             with warnings.catch_warnings(), _terminable():
                 warnings.simplefilter("always", GossamerWarning)

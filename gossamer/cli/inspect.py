@@ -60,7 +60,7 @@ def inspect(
           f"{human(totals['flops'])} FLOPs at batch {batch}")
     for text in filter(None, (line, weights_line(forms.values()), *format_lines(graph),
                               *part_notes(graph))):
-        print(text)
+        terminal.print_line(text)
 
 
 def _print_nodes(rows: Iterable[Mapping[str, Any]], *, with_form: bool) -> None:

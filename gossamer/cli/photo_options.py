@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gossamer.cli.arguments import input_names
-from gossamer.errors import InputError
+from gossamer.errors import InputError, one_of
 from gossamer.io import terminal
 from gossamer.io.images import LONGEST, PRESETS, Preprocessing, open_image
 from gossamer.io.text import shape_text
@@ -166,7 +166,7 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
 def check_preset(preset: str) -> Preprocessing:
     """Returns the preparation that --preprocess names. Raises InputError for another name."""
     if preset not in PRESETS:
-        raise InputError(f"--preprocess {preset}: expected one of {', '.join(PRESETS)}")
+        raise InputError(f"--preprocess {preset}: {one_of(preset, PRESETS)}")
     return PRESETS[preset]
 
 

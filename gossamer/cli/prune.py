@@ -18,7 +18,7 @@ from gossamer.advise import advise, cheapest, check_speed_up
 from gossamer.cli.onnx_form import naming, onnx_form, serialised
 from gossamer.cli.options import DeviceOption, JsonOption, ModelArgument, WeightsOption
 from gossamer.cli.report import evaluate_hint
-from gossamer.errors import InputError, ModelError
+from gossamer.errors import InputError, ModelError, one_of
 from gossamer.io import output_files, terminal
 from gossamer.io.output_files import replacing
 from gossamer.io.text import shape_text, share_text
@@ -106,7 +106,7 @@ def _check_zeros(sparsity: float | None, per_layer: Path | None, scope: str | No
                  pattern: str) -> None:
     """Raises InputError where the options do not say which weights become zero."""
     if pattern not in PATTERNS:
-        raise InputError(f"--pattern {pattern}: expected one of {', '.join(PATTERNS)}")
+        raise InputError(f"--pattern {pattern}: {one_of(pattern, PATTERNS)}")
     if pattern == "2:4":
         if sparsity not in (None, 0.5) or per_layer is not None:
             raise InputError("--pattern 2:4: makes half of the weights zero; leave --sparsity and "
@@ -116,7 +116,7 @@ def _check_zeros(sparsity: float | None, per_layer: Path | None, scope: str | No
     if sparsity is not None and (reason := check_sparsity(sparsity)) is not None:
         raise InputError(f"--sparsity {sparsity:g}: {reason}")
     if scope is not None and scope not in SCOPES:
-        raise InputError(f"--scope {scope}: expected one of {', '.join(SCOPES)}")
+        raise InputError(f"--scope {scope}: {one_of(scope, SCOPES)}")
     if scope == "global" and pattern != "unstructured":
         raise InputError(f"--scope global: --pattern {pattern} is of each layer; leave it out")
     if scope is not None and sparsity is None:
@@ -144,7 +144,7 @@ def _check_speed_up(speed_up: float, sparsity: float | None, per_layer: Path | N
             raise InputError(f"{name} {value}: --speed-up finds the sparsity of each layer; leave "
                              f"{name} out")
     if precision not in (None, *PRECISIONS):
-        raise InputError(f"--precision {precision}: expected one of {', '.join(PRECISIONS)}")
+        raise InputError(f"--precision {precision}: {one_of(precision, PRECISIONS)}")
 
 
 def _measured_shares(model: str, read: Callable[[], onnx.ModelProto], speed_up: float,
@@ -245,8 +245,8 @@ def _report(model: str, output: Path, layers: list[PrunedLayer], as_json: bool) 
     print(f"{counted(len(pruned), 'layer')}: density {before / weights:.2%} before, "
           f"{after / weights:.2%} after; {weights - after} of {weights} weights "
           f"are zero, {weights - before} were before")
-    print(f"written: {output}, an ONNX file: the graph of {model} with its weights pruned, nothing "
-          "else changed")
+    terminal.print_line(f"written: {output}, an ONNX file: the graph of {model} with its "
+                        "weights pruned, nothing else changed")
     if after < before:
         print("a network loses accuracy when it is pruned, unless it is trained on afterwards; "
               + evaluate_hint(output))

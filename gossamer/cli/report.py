@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gossamer.io import terminal
-from gossamer.io.text import share_text
+from gossamer.io.text import duration_text, share_text
 
 
 def print_report(report: Any) -> None:
@@ -19,11 +19,11 @@ def print_report(report: Any) -> None:
         {"layer": "layer", "op": "op", "problem": "problem", "density": "density",
          "algorithm": "algorithm", "config": "config", "device": "device", "median_us": "us",
          "share": "share"}, rows, spare=("config", "op", "device", "problem", "density"))
-    print(f"end to end, batch {report.batch}: {report.end_to_end_us:.1f} us")
+    print(f"end to end, batch {report.batch}: {duration_text(report.end_to_end_us)}")
     if report.shares:
-        print(report.shares_line)
+        terminal.print_line(report.shares_line)
     if report.call_line:
-        print(report.call_line)
+        terminal.print_line(report.call_line)
 
 
 def print_notes(report: Any, said: Collection[str] = ()) -> None:
@@ -31,7 +31,7 @@ def print_notes(report: Any, said: Collection[str] = ()) -> None:
     before."""
     for note in report.notes:
         if note not in report.warnings:
-            print(note)
+            terminal.print_line(note)
         elif note not in said:
             terminal.notice(note)
 

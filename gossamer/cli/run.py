@@ -140,7 +140,7 @@ def run(
         sys.stdout.flush()  # a closed stdout fails here, before the file is written
         output_files.write(output_path, output or "", results)
         if not as_json:
-            print(f"written: {output}")
+            terminal.print_line(f"written: {output}")
 
 
 def _check_sources(photos: list[str], arrays: list[str], labels: Path | None) -> None:

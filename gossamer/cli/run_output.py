@@ -81,7 +81,7 @@ def print_results(plan: AnyPlan, report: Any, inputs: RunInputs, outputs: Mappin
     scored = plan.graph.network_outputs[0].name if answers is not None else None
     for name, values in outputs.items():
         if name != scored:
-            print(_output_line(name, network_outputs.summary(values)))
+            terminal.print_line(_output_line(name, network_outputs.summary(values)))
 
 
 def print_json(model: str, plan: AnyPlan, report: Any, inputs: RunInputs,

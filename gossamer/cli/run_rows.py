@@ -125,7 +125,7 @@ def run_rows(model: str, saved_plan: AnyPlan | None, inputs: RowInputs,
         print_report(report)
     print(_text(inputs.key, summary))
     if options.output is not None:
-        print(f"written: {options.output}")
+        terminal.print_line(f"written: {options.output}")
 
 
 class _Loop:

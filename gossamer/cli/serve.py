@@ -16,7 +16,7 @@ from gossamer.cli.arguments import load_graph, load_plan
 from gossamer.cli.options import DevicesOption, PreprocessOption, StrictOption
 from gossamer.cli.photo_options import PhotoOptions
 from gossamer.device.registry import find, find_several, names_several
-from gossamer.errors import InputError, quoted
+from gossamer.errors import InputError, installing, quoted
 from gossamer.io import terminal
 from gossamer.io.images import Preprocessing
 from gossamer.io.limits import bytes_of
@@ -72,8 +72,8 @@ def serve(
         from gossamer.serve.app import Server
         from gossamer.serve.run import serve as serve_until_ended
     except ImportError as error:
-        raise InputError(f"serve needs the package {error.name}: pip install "
-                         "'gossamer[serve]'") from None
+        raise InputError(f"serve needs the package {error.name}: "
+                         f"{installing('serve')}") from None
     served = [ServedModel(name, _files(model),
                           partial(_loaded, model, device, preprocess, strict=strict), options)
               for name, model in named.items()]

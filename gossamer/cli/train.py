@@ -14,7 +14,7 @@ from gossamer.cli.options import DeviceOption, JsonOption, LabelOption
 from gossamer.cli.train_data import DataOptions, TrainingData
 from gossamer.cli.train_output import EpochReporter
 from gossamer.device.registry import find
-from gossamer.errors import ConvergenceWarning, InputError, TrainingError
+from gossamer.errors import ConvergenceWarning, InputError, TrainingError, one_of
 from gossamer.io import charts, terminal
 from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES
 from gossamer.plan.policy import EFFORTS
@@ -140,7 +140,7 @@ def train(
         **(DEMO if demo else {}),
         **{name: value for name, value in settings.items() if value is not None}})
     if task is not None and task not in TASKS:
-        raise InputError(f"--task {task}: expected one of {', '.join(TASKS)}")
+        raise InputError(f"--task {task}: {one_of(task, TASKS)}")
     train_options.check_settings(mlp)
     _check_threshold(threshold, binarise or demo)
     outputs = {"--output": output, "--curve": curve_file, "--report": report}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gossamer.errors import InputError
+from gossamer.errors import InputError, one_of
 from gossamer.io import terminal
 from gossamer.train import MLP
 from gossamer.train.data import sources
@@ -113,7 +113,7 @@ def _read(options: DataOptions) -> tuple[Dataset, Dataset | None]:
     Without --validation they are the test samples in the data; None where the data have none."""
     validation, label, limit = options.validation, options.label, options.limit
     if options.impute not in (None, *IMPUTES):
-        raise InputError(f"--impute {options.impute}: expected one of {', '.join(IMPUTES)}")
+        raise InputError(f"--impute {options.impute}: {one_of(options.impute, IMPUTES)}")
     cells = CellRules(options.impute, options.one_hot)
     training, held_out = sources.load(options.source, label=label, limit=limit,
                                       numbers=options.numbers, cells=cells)

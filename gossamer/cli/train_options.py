@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from gossamer.cli import train_output
-from gossamer.errors import GossamerError, InputError
+from gossamer.errors import GossamerError, InputError, one_of
 from gossamer.io import output_files
 from gossamer.plan.policy import EFFORTS
 from gossamer.train import MLP
@@ -33,13 +33,14 @@ _SUFFIXES = {"--output": ".onnx", "--curve": ".png", "--report": ".json"}
 def check_settings(mlp: MLP) -> None:
     """Raises InputError, which names the option, where a setting has an impossible value."""
     if mlp.effort is not None and mlp.effort not in EFFORTS:
-        raise InputError(f"--effort {mlp.effort}: expected one of {', '.join(EFFORTS)}")
+        raise InputError(f"--effort {mlp.effort}: {one_of(mlp.effort, EFFORTS)}")
     units = ",".join(map(str, mlp.sizes))
     if len(mlp.sizes) == 1:
         raise InputError(f"--sizes {units}: expected the units of all layers from inputs to "
                          f"classes, like 784,32,10; --hidden {units} gives hidden layers alone")
     if mlp.sizes and mlp.hidden is not None:
-        raise InputError(f"--hidden {','.join(map(str, mlp.hidden))}: --sizes {units} says all "
+        hidden_units = [mlp.hidden] if isinstance(mlp.hidden, int) else mlp.hidden
+        raise InputError(f"--hidden {','.join(map(str, hidden_units))}: --sizes {units} says all "
                          "layers; give one of them")
     inputs, outputs = (mlp.sizes[0], mlp.sizes[-1]) if mlp.sizes else (1, 2)
     _checked(mlp, DataShape(1, inputs, outputs, mlp.task != "regression"))

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from gossamer.cli.app import app
-from gossamer.errors import InputError
+from gossamer.errors import InputError, did_you_mean
 
 # some versions of typer contain a copy of click, others import the package click
 _ClickException: Any = typer.BadParameter.__mro__[2]
@@ -43,6 +43,8 @@ def _explained(error: Any) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "gossamer"
     message = message.strip().rstrip(".")
+    if (verb := re.fullmatch(r"No such command '(.*)'", message)) and context is not None:
+        message += did_you_mean(verb[1], context.command.list_commands(context))
     return f"{message[:1].lower()}{message[1:]}; `{path} --help` shows how it is used"
 
 

@@ -17,7 +17,7 @@ from gossamer.detect.recognition import recognise
 from gossamer.detect.suppression import suppress
 from gossamer.device.base import Device
 from gossamer.device.registry import names_several
-from gossamer.errors import GossamerWarning, InputError, UnsupportedError
+from gossamer.errors import GossamerWarning, InputError, UnsupportedError, one_of
 from gossamer.io.images import load_image
 from gossamer.io.labels.reader import COCO, read_names, without_blanks
 from gossamer.model.detector_metadata import RESIZES
@@ -93,7 +93,7 @@ class Detector:
             if not 0 <= number <= 1:
                 raise InputError(f"{option} {number:g}: expected a number from 0 to 1")
         if self.resize not in RESIZES:
-            raise InputError(f"resize {self.resize}: expected one of {', '.join(RESIZES)}")
+            raise InputError(f"resize {self.resize}: {one_of(self.resize, RESIZES)}")
         self.names = self._names(names)
         _, _, height, width = graph.inputs[0].shape
         assert height is not None and width is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import threading
@@ -19,6 +20,8 @@ MOST_BYTES = 2**30
 """The most bytes of compiled kernels on disk, approximately; the least recently used kernels are
 removed first."""
 
+PRIVATE = 0o600
+"""The permissions of files in the cache folder: what they hold is run, and names networks."""
 _DIGEST = hashlib.sha256().digest_size
 _MOST_UNWRITTEN = 2**29
 """The most bytes of kernels that stay in memory because they could not be written; the least
@@ -44,13 +47,23 @@ def cache_folder() -> Path:
     return Path(os.path.expanduser("~")) / ".cache" / "gossamer"
 
 
+def make_private(folder: Path) -> None:
+    """Makes a folder that only its owner may enter, with the folders above it. Folders that are
+    there keep their permissions. Raises OSError."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(0o700, exist_ok=True)
+    if not missing and not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+
+
 def write_atomically(path: Path, data: bytes) -> bool:
     """Replaces a file in the cache folder, or leaves it unchanged. Returns False where the folder
     cannot be written; the first such failure in a process gives a warning that names the folder.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
+        make_private(path.parent)
+        with replacing(path, PRIVATE) as file:
             file.write(data)
     except OSError as error:
         warn_unwritable(path.parent, str(error.strerror))

@@ -12,7 +12,14 @@ from gossamer.device.base import Device
 from gossamer.device.checks import self_check
 from gossamer.device.host import HostDevice
 from gossamer.device.limits import DeviceInfo
-from gossamer.errors import DeviceError, GossamerError, GossamerWarning, InputError
+from gossamer.errors import (
+    DeviceError,
+    GossamerError,
+    GossamerWarning,
+    InputError,
+    did_you_mean,
+    installing,
+)
 
 __all__ = ["devices", "find", "find_or_best", "find_several", "names_several"]
 
@@ -123,7 +130,9 @@ def find(name: str | None = None) -> Device:
                 raise DeviceError(f"device {candidate.name} cannot be used: {candidate.problem}")
             return device
     usable = ", ".join(info.name for info in devices() if info.problem is None)
-    raise DeviceError(f"there is no device {name!r} here; usable devices: {usable}")
+    known = {part for info in devices() for part in (info.name, info.name.partition(":")[0])}
+    raise DeviceError(f"there is no device {name!r} here; usable devices: {usable}"
+                      f"{did_you_mean(name, known)}")
 
 
 def names_several(device: object) -> TypeGuard[str | Sequence[str | Device]]:
@@ -280,7 +289,7 @@ def _opencl() -> Iterator[_DeviceProbe]:
         from gossamer.device import opencl, opencl_platforms
     except ImportError:
         yield _missing("opencl", "any OpenCL device",
-                       "PyOpenCL is not installed: pip install 'gossamer[opencl]'")
+                       f"PyOpenCL is not installed: {installing('opencl')}")
         return
     handles = opencl_platforms.handles()
     if not handles:
@@ -307,7 +316,7 @@ def _cuda() -> Iterator[_DeviceProbe]:
         from gossamer.device.cuda import device as cuda
     except ImportError:
         yield _missing("cuda", "any NVIDIA GPU",
-                       "cuda.core is not installed: pip install 'gossamer[cuda]'")
+                       f"cuda.core is not installed: {installing('cuda')}")
         return
     try:
         count = cuda.count()

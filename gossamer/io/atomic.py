@@ -14,13 +14,16 @@ PARTIAL = ".partial-"
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Yields a file open for writing. The file replaces `path` when the body of the with statement
     ends, and is removed when the body or the writing fails. Raises OSError where a file operation
-    fails."""
+    fails.
+
+    mode: the permissions of the file, less the process's umask.
+    """
     partial = path.with_name(f"{PARTIAL}{secrets.token_hex(8)}")
     try:
-        with open(partial, "xb") as file:
+        with open(partial, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
         os.replace(partial, path)
     finally:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gossamer.errors import InputError, first_line
+from gossamer.errors import InputError, first_line, one_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -58,11 +58,10 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         if self.channels not in CHANNEL_ORDERS:
-            raise InputError(f"channel order {self.channels!r}: expected one of "
-                             f"{', '.join(CHANNEL_ORDERS)}")
+            raise InputError(f"channel order {self.channels!r}: "
+                             f"{one_of(self.channels, CHANNEL_ORDERS)}")
         if self.rounding not in ROUNDINGS:
-            raise InputError(f"rounding {self.rounding!r}: expected one of "
-                             f"{', '.join(ROUNDINGS)}")
+            raise InputError(f"rounding {self.rounding!r}: {one_of(self.rounding, ROUNDINGS)}")
         allowed = (1,) if self.channels == "grey" else (1, 3)
         for option, values in (("mean", self.mean), ("std", self.std)):
             if len(values) not in allowed:

@@ -25,9 +25,28 @@ _LEAST_SPARE = 12
 """Least width, in characters, of a cut column that could be left out instead."""
 
 
+_said: set[str] = set()
+"""The notices and warnings that were printed since forget_notices()."""
+
+
 def notice(message: object, kind: str = "notice") -> None:
-    """Prints one line on stderr."""
-    print(f"{kind}: {' '.join(str(message).split())}", file=sys.stderr)
+    """Prints one line on stderr. A notice or warning is printed once, an error each time."""
+    line = one_line(f"{kind}: {' '.join(str(message).split())}")
+    if line not in _said:
+        print(line, file=sys.stderr)
+    if kind != "error":
+        _said.add(line)
+
+
+def forget_notices() -> None:
+    """Lets notices that were printed be printed again, as each verb does when it begins."""
+    _said.clear()
+
+
+def print_line(text: str) -> None:
+    """Prints one line on stdout. Names in it may come from strangers, so that characters which
+    control a terminal or the direction of a text are written as their codes."""
+    print(one_line(text))
 
 
 def print_json(value: Any) -> None:

@@ -26,6 +26,16 @@ def bytes_text(count: int) -> str:
     return f"{value:.4g} EiB"
 
 
+def duration_text(microseconds: float) -> str:
+    """Returns a time with its unit, from 1,000 us on in three digits: 8.3 us, 1.50 ms, 12.3 s."""
+    if round(microseconds, 1) < 1e3:
+        return f"{microseconds:.1f} us"
+    value, unit = microseconds / 1e3, "ms"
+    if float(f"{value:.3g}") >= 1e3:
+        value, unit = value / 1e3, "s"
+    return f"{value:.0f} {unit}" if value >= 999.5 else f"{value:#.3g}".rstrip(".") + f" {unit}"
+
+
 def shape_text(shape: Iterable[int | str | None]) -> str:
     """Returns a shape as 1x3x224x224, with N for an open dimension."""
     return "x".join("N" if size is None else str(size) for size in shape) or "scalar"

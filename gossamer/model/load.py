@@ -81,6 +81,9 @@ def _loaded(model: Any, more_files: Sequence[str | Path], weights: str | Path | 
         further = more_files if weights is None else (*more_files, weights)
         return _from_memory(model, further, outputs, narrows)
     name = str(model)
+    if "://" in name:
+        raise InputError(f"{quoted(name)}: is an address, and gossamer reads files; download it, "
+                         "and give the file")
     reader = registry.reader_of(name)
     files = [Path(file) for file in more_files]
     if weights is not None:

@@ -6,7 +6,6 @@ and Connections for Efficient Neural Networks", NeurIPS 2015; the retraining is 
 
 from __future__ import annotations
 
-import difflib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from gossamer.errors import InputError, ModelError, quoted
+from gossamer.errors import InputError, ModelError, closest, one_of, quoted
 from gossamer.model.graph import UniqueNames
 from gossamer.model.prune_patterns import PATTERNS, smallest, two_of_four, whole_channels
 from gossamer.model.readers.onnx.constants import to_array
@@ -130,7 +129,7 @@ def prune(model: onnx.ModelProto, sparsity: float | None = None,
     pruned. Raises ModelError where a tensor is damaged.
     """
     if pattern not in PATTERNS:
-        raise InputError(f"pattern {quoted(pattern)}: expected one of {', '.join(PATTERNS)}")
+        raise InputError(f"pattern {quoted(pattern)}: {one_of(pattern, PATTERNS)}")
     if pattern == "2:4":
         if sparsity not in (None, 0.5) or per_layer:
             raise InputError("the pattern 2:4 makes half of the weights zero; leave other "
@@ -256,7 +255,7 @@ def _close(name: str, names: Iterable[str]) -> str:
     """Returns text for a message, with the names that are similar to a name, or the first names."""
     names = list(names)
     containing = [layer for layer in names if name and name.lower() in layer.lower()][:5]
-    close = dict.fromkeys([*containing, *difflib.get_close_matches(name, names, 5, 0.4)])
+    close = dict.fromkeys([*containing, *closest(name, names)])
     return (f"close to it: {', '.join(map(quoted, close))}" if close else
             f"there are {', '.join(map(quoted, names[:5]))}" + (", ..." if len(names) > 5 else ""))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.errors import InputError, ModelError
+from gossamer.errors import InputError, ModelError, did_you_mean
 from gossamer.io.images import PRESETS, Preprocessing
 from gossamer.model.builder import GraphBuilder
 from gossamer.model.graph import Graph
@@ -202,7 +202,8 @@ def build(name: str, seed: int | None = None) -> Graph:
     installed, or their file does not have the known SHA-256.
     """
     if name not in MODELS:
-        raise InputError(f"no network {name!r} in the zoo; it has: {', '.join(MODELS)}")
+        raise InputError(f"no network {name!r} in the zoo; it has: {', '.join(MODELS)}"
+                         f"{did_you_mean(name, MODELS)}")
     model = MODELS[name]
     if isinstance(model, DarknetZooModel):
         if seed is not None:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 from gossamer.device import blas
 from gossamer.device.base import Device
@@ -26,9 +28,11 @@ THREADS = "threads"
 """The name of the setting."""
 ONE: Threads = 1
 ALL: Threads = "all"
-"""The values of the setting. With ONE a library takes one thread; with ALL it takes all threads
-that it may take."""
+"""The values of the setting that are tried. With ONE a library takes one thread; with ALL it takes
+all threads that it may take. A plan may also be made for a number of threads, which takes the place
+of ALL."""
 
+_SETTING = re.compile(rf"(?:^| ){THREADS}=(\w+)")
 _SERIAL = 2**18
 """The most multiply-adds of a product for which OpenBLAS takes only one thread, even where it may
 take more threads."""
@@ -58,26 +62,46 @@ def of_threads(variants: Iterable[Variant], threads: Threads,
     host."""
     if device.compiles:
         return variants
-    listed = list(variants)
+    listed = [_for_number(variant, threads) for variant in variants]
     return [variant for variant in listed
             if dict(variant.config).get(THREADS, threads) == threads] or listed
+
+
+def _for_number(variant: Variant, threads: Threads) -> Variant:
+    """Returns a variant that takes all threads with a number of threads in their place."""
+    if threads in (ONE, ALL) or (THREADS, ALL) not in variant.config:
+        return variant
+    return replace(variant, config=tuple(
+        (name, threads if name == THREADS else value) for name, value in variant.config))
+
+
+def threads_in(config_text: str) -> Threads | None:
+    """Returns the value of the setting in a config's text; None where it has no such setting."""
+    found = _SETTING.search(config_text)
+    return None if found is None else int(found[1]) if found[1].isdigit() else found[1]
+
+
+def without_threads(config_text: str) -> str:
+    """Returns a config's text without the setting."""
+    return _SETTING.sub("", config_text).strip()
 
 
 def threads_of(variant: Variant) -> AbstractContextManager[None]:
     """Returns a context manager within which BLAS takes the number of threads of a variant's
     config."""
-    if (THREADS, ONE) in variant.config:
-        return blas.limited(1)
+    threads = dict(variant.config).get(THREADS, ALL)
+    if isinstance(threads, int):
+        return blas.limited(min(threads, processors()))
     return blas.limited(processors()) if _has_too_many() else nullcontext()
 
 
 def number_of(threads: Threads) -> int:
-    """Returns the number of threads of ONNX Runtime for a value of the setting. ALL means the
-    number of processors, or OMP_NUM_THREADS where that is less; BLAS reads this variable itself.
-    Returns 0 where nothing limits the process: ONNX Runtime then takes one thread for each core,
-    and binds each thread to its core."""
-    if threads == ONE:
-        return 1
+    """Returns the number of threads of ONNX Runtime for a value of the setting, no more than
+    there are processors. ALL means the number of processors, or OMP_NUM_THREADS where that is less;
+    BLAS reads this variable itself. Returns 0 where nothing limits the process: ONNX Runtime then
+    takes one thread for each core, and binds each thread to its core."""
+    if isinstance(threads, int):
+        return min(threads, processors())
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     most = min(processors(), int(wanted) if wanted.isdigit() and int(wanted) else sys.maxsize)
     return 0 if most == os.cpu_count() else most

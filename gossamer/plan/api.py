@@ -78,7 +78,7 @@ def compile(model: Any, device: str | Device | Sequence[str | Device] | None = N
     force : mapping of str to str, optional
         The name of the algorithm that a layer takes, by the layer's name. Where the algorithm
         cannot compute the layer, calling the plan raises an InputError that says why.
-    threads : {1, "all"}, default "all"
+    threads : int or "all", default "all"
         Threads of BLAS and of ONNX Runtime for a layer on the host. "all" means one thread for each
         processor that the process may use, but no more than OMP_NUM_THREADS says. One thread is
         faster where other programs keep a processor busy.

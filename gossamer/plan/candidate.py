@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from gossamer.io.text import duration_text
 from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.plan.measurement import Measurement
@@ -70,7 +71,7 @@ def why_not(candidate: Candidate, taken: Candidate, why: str = "") -> str:
 def compared(cost: float, taken: float, why: str = "") -> str:
     """Returns words that compare two times in microseconds: `cost`, the time of a choice that was
     not taken, and `taken`, the time of the choice that was taken. why: as in Planned."""
-    text = f"{cost:.1f} us against {taken:.1f} us"
+    text = f"{duration_text(cost)} against {duration_text(taken)}"
     if cost >= taken:
         return text
     if why:

@@ -55,9 +55,9 @@ def has_library(device: Device) -> bool:
 
 def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device,
                left_out: Collection[str] = ()) -> list[Layer]:
-    """Returns the parts of a network, as few and as large as possible. The parts consist of the
-    layers that an algorithm for parts can compute on the device, without the layers that are left
-    out.
+    """Returns the parts of a network, as few and as large as possible, since each one has its own
+    session and threads. The parts consist of the layers that an algorithm for parts can compute on
+    the device, without the layers that are left out.
 
     outputs: the names of the network's outputs.
     left_out: names of layers that are in no part.
@@ -66,13 +66,23 @@ def find_parts(layers: Sequence[Layer], outputs: Collection[str], device: Device
         return []
     left_out = set(left_out)
     while True:
-        parts = [part for group in _groups(layers, left_out)
-                 if (part := part_of(layers, [layers[index] for index in group], outputs))]
-        refused = {member.name for part in parts if _refusal(part, device)
+        clusters = _clusters(layers, left_out)
+        parts = [(group, part) for group in clusters.groups()
+                 if (part := _part_of(layers, group, outputs))]
+        refused = {member.name for _, part in parts if _refusal(part, device)
                    for member in part.members if _refusal_alone(layers, member, outputs, device)}
         if not refused:
-            return [part for part in parts if not _refusal(part, device)]
+            break
         left_out |= refused
+    parts = [(group, part) for group, part in parts if not _refusal(part, device)]
+    found = []
+    for numbers in clusters.independent([group for group, _ in parts]):
+        together = _part_of(layers, sorted(index for number in numbers
+                                           for index in parts[number][0]), outputs)
+        # together they may have more constants than a model can
+        found += [together] if together and not _refusal(together, device) else [
+            parts[number][1] for number in numbers]
+    return found
 
 
 def part_of(layers: Sequence[Layer], members: Sequence[Layer],
@@ -146,12 +156,17 @@ def _refusal_alone(layers: Sequence[Layer], member: Layer, outputs: Collection[s
     return "is no part" if alone is None else _refusal(alone, device)
 
 
-def _groups(layers: Sequence[Layer], left_out: Collection[str]) -> list[list[int]]:
-    """Returns the indices of the layers of each part. The layers of a part are connected, and no
-    path leads from them through other layers back to them."""
+def _part_of(layers: Sequence[Layer], indices: Sequence[int],
+             outputs: Collection[str]) -> Layer | None:
+    return part_of(layers, [layers[index] for index in indices], outputs)
+
+
+def _clusters(layers: Sequence[Layer], left_out: Collection[str]) -> Clusters:
+    """Returns the groups of connected layers that may be parts: no path leads from a group through
+    other layers back to it."""
     clusters = Clusters()
     for layer in layers:
         step = clusters.add(layer.inputs, layer.outputs)
         if layer.name not in left_out:
             clusters.join(step)
-    return clusters.groups()
+    return clusters

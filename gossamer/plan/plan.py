@@ -17,6 +17,7 @@ from gossamer.measure import Timing, called, scatter_notice
 from gossamer.model.batch_axis import default_batch
 from gossamer.model.formats import format_lines
 from gossamer.model.graph import Graph, ValueInfo, as_called
+from gossamer.ops.host_threads import ALL
 from gossamer.plan.callable_plan import CallablePlan
 from gossamer.plan.choose.outcomes import EndToEnd, Planned
 from gossamer.plan.choose.planner import Planner
@@ -111,6 +112,14 @@ class Plan(CallablePlan):
         """Return the names of the network and the device."""
         return f"<Plan of {self.graph.name} on {self.device.name}>"
 
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the report. Where that would first measure, the names."""
+        from gossamer.plan.report.notebook import escape
+
+        if self.tuner is not None and not self._planned:
+            return escape(repr(self))
+        return f"<p>{escape(repr(self))}</p>\n{self.report()._repr_html_()}"
+
     def choose_beside(self, other: Plan) -> None:
         """Let this plan and another plan, for devices of one kind, choose one after another.
 
@@ -142,8 +151,9 @@ class Plan(CallablePlan):
         """
         with self._lock:
             choices = self.choices()
-            head = plan_file.header(self.device, self.policy.strict,
-                                    used_algorithms(choices, self.device))
+            head = plan_file.header(
+                self.device, self.policy.strict, used_algorithms(choices, self.device),
+                self.policy.threads)
             plan_file.write(Path(path), head, self.graph, choices)
 
     def choices(self) -> Mapping[str, Any]:
@@ -164,7 +174,7 @@ class Plan(CallablePlan):
 
     @classmethod
     def load(cls, path: str | Path, device: str | Device | None = None, *,
-             strict: bool = False) -> Plan:
+             strict: bool = False, threads: int | str | None = None) -> Plan:
         """Read a plan that save() wrote.
 
         Nothing is measured: a batch size that was not planned takes the choices of the nearest
@@ -181,6 +191,9 @@ class Plan(CallablePlan):
         strict : bool, default False
             Whether a layer that the device cannot run is an error, as for `gossamer.compile`, even
             where the plan was made without this restriction.
+        threads : int or "all", optional
+            Threads of a layer on the host, as for `gossamer.compile`; by default as the plan was
+            made.
 
         Returns
         -------
@@ -208,8 +221,10 @@ class Plan(CallablePlan):
         with plan_file.checked(path):
             notices = plan_file.check_device(path, head, opened_device)
             plan_file.check_algorithms(path, head, used_algorithms(plain, opened_device))
-            plan = cls(graph, opened_device, Policy(strict=strict or head["strict"]),
-                       choices=StoredChoices(path, plain, notices))
+            plan = cls(graph, opened_device, Policy(
+                strict=strict or head["strict"],
+                threads=head.get("threads", ALL) if threads is None else threads),
+                       choices=StoredChoices(path, plain, notices, threads=threads))
             for batch in plan.planned_batches:
                 plan.program(batch)
         return plan

@@ -87,7 +87,7 @@ class PlanGroup:
 
     @classmethod
     def load(cls, path: str | Path, devices: str | Sequence[str | Device], *,
-             strict: bool = False) -> PlanGroup:
+             strict: bool = False, threads: int | str | None = None) -> PlanGroup:
         """Read a saved plan for several devices of the kind that it was made for.
 
         Parameters
@@ -98,6 +98,8 @@ class PlanGroup:
             The devices, as `gossamer.compile` accepts them.
         strict : bool, default False
             Whether a layer that a device cannot run is an error.
+        threads : int or "all", optional
+            As for `Plan.load`.
 
         Returns
         -------
@@ -110,7 +112,7 @@ class PlanGroup:
             As `Plan.load` does, for the first device that is wrong.
         """
         return cls.of(find_several(devices),
-                      lambda device: Plan.load(path, device, strict=strict))
+                      lambda device: Plan.load(path, device, strict=strict, threads=threads))
 
     def __repr__(self) -> str:
         """Return the names of the network and the devices."""

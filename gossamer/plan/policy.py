@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import numbers
 from collections.abc import Collection, Mapping, Sequence
@@ -10,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gossamer.errors import InputError, quoted
+from gossamer.errors import InputError, closest, one_of, quoted
 from gossamer.ops.algorithm import PRECISIONS, Algorithm
-from gossamer.ops.host_threads import ALL, ONE, Threads
+from gossamer.ops.host_threads import ALL, Threads
 from gossamer.ops.registry import OPS
 from gossamer.tensor import Format
 
@@ -84,7 +83,7 @@ class Policy:
 
     unfused: whether each layer is computed alone, without fusions and parts.
     force: the names of the algorithms that certain layers must take, by the layers' names.
-    threads: threads of a layer on the host, ONE or ALL.
+    threads: threads of a layer on the host, a number or ALL.
     vendors: whether algorithms of vendors' libraries may compute layers that gossamer's own
     algorithms compute too.
     boundary: the format of the network's inputs and outputs of rank 4 in float32; None means NCHW
@@ -110,10 +109,9 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.effort is not None and self.effort not in EFFORTS:
-            raise InputError(f"effort {self.effort!r}: expected one of {', '.join(EFFORTS)}")
+            raise InputError(f"effort {self.effort!r}: {one_of(self.effort, EFFORTS)}")
         if self.precision not in PRECISIONS:
-            raise InputError(f"precision {self.precision!r}: expected one of "
-                             f"{', '.join(PRECISIONS)}")
+            raise InputError(f"precision {self.precision!r}: {one_of(self.precision, PRECISIONS)}")
         for field_name, number in (("budget", self.budget_s), ("tolerance", self.tolerance),
                                    ("sparse_threshold", self.sparse_threshold)):
             if number is not None and not isinstance(number, numbers.Real):
@@ -128,8 +126,10 @@ class Policy:
             raise InputError(f"precision {self.precision!r} goes with an effort, such as "
                              "effort='normal': what is less precise is taken where it measures "
                              "faster")
-        if self.threads not in (ONE, ALL):
-            raise InputError(f"threads {quoted(self.threads)}: expected {ONE} or {ALL}")
+        is_number = isinstance(self.threads, int) and not isinstance(self.threads, bool)
+        if self.threads != ALL and not (is_number and int(self.threads) >= 1):
+            raise InputError(f"threads {quoted(self.threads)}: expected {ALL!r}, or a number of 1 "
+                             "or more")
         if self.only is not None and self.only not in (names := _algorithms()):
             raise InputError(f"only={self.only!r}: {_no_algorithm(self.only, names)}")
         for layer, name in self.force.items():
@@ -155,7 +155,7 @@ def _algorithms() -> set[str]:
 
 def _no_algorithm(name: str, names: Collection[str]) -> str:
     """Returns words for a message: that no algorithm has this name, and which names are similar."""
-    close = difflib.get_close_matches(name, sorted(names), 5, 0.4)
+    close = closest(name, names)
     return "there is no such algorithm; " + (
         f"close to it: {', '.join(close)}" if close else
         "`gossamer compile` with --explain LAYER lists those of a layer")

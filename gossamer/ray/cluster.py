@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gossamer.errors import InputError, quoted
+from gossamer.errors import InputError, installing, quoted
 
 _CONNECT_S = 5.0
 """Seconds in which a cluster's address must answer."""
@@ -35,7 +35,7 @@ def connect(address: str | None = None) -> Any:
     try:
         import ray
     except ImportError:
-        raise InputError("ray is not installed: pip install 'gossamer[ray]'") from None
+        raise InputError(f"ray is not installed: {installing('ray')}") from None
     if ray.is_initialized():
         return ray
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")

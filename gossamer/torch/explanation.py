@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gossamer.device.base import Device
+from gossamer.io.text import duration_text
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.plan.measurement import counted
 from gossamer.plan.plan import Plan
@@ -75,7 +76,8 @@ class Explanation:
         elsewhere = sum(layer.device != self.device for layer in self.layers)
         on_host = f", {elsewhere} of them on the host" if elsewhere else ""
         yield (f"{counted(len(self.layers), 'layer')} at batch {self.batch} on {self.device}"
-               f"{on_host}; about {self.expected_us:.0f} us expected before anything is measured")
+               f"{on_host}; about {duration_text(self.expected_us)} expected before anything is "
+               "measured")
         for thin, what in (("depthwise", "depthwise"), ("zeros", "with zeros among the weights"),
                            ("signs", "of signs, which bits can compute")):
             count = sum(layer.thin == thin for layer in self.layers)
@@ -90,8 +92,9 @@ class Explanation:
         width = max(len(layer.layer) for layer in self.layers)
         for layer in sorted(self.layers, key=lambda layer: -layer.expected_us)[:_LONGEST]:
             density = "" if layer.density is None else f" density {layer.density:.2f}"
-            yield (f"{layer.layer:{width}}  {layer.expected_us:7.1f} us  {layer.algorithm}  "
-                   f"{layer.problem}{density}{f' {layer.thin}' if layer.thin else ''}")
+            yield (f"{layer.layer:{width}}  {duration_text(layer.expected_us):>9}  "
+                   f"{layer.algorithm}  {layer.problem}{density}"
+                   f"{f' {layer.thin}' if layer.thin else ''}")
 
 
 def explain(module: Any, example_inputs: Any, device: str | Device | None) -> Explanation:

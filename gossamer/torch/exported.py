@@ -21,6 +21,7 @@ from torch import nn
 from gossamer.errors import InputError, UnsupportedError, first_line, quoted
 from gossamer.model.graph import Graph
 from gossamer.model.load import load
+from gossamer.model.readers.onnx.order import SCOPES
 from gossamer.torch.call_form import InputForm, OutputForm
 from gossamer.torch.decompositions import decomposed
 from gossamer.torch.interpolation import Sizes, interpolations, mark
@@ -172,6 +173,10 @@ def exported(module: nn.Module, inputs: InputForm, outputs: OutputForm,
                                f"{_cause(error)}") from error
     _check_written(program, inputs.names)
     model.graph.name = type(module).__name__
+    for scopes in (entry for node in model.graph.node for entry in node.metadata_props
+                   if entry.key == SCOPES):
+        # the paths begin with the name that _Tensors gives the module
+        scopes.value = re.sub(r"'module(?:\.|(?='))", "'", scopes.value)
     return Exported(model, program, fixed, interpolations(model, program))
 
 

@@ -16,7 +16,8 @@ Sizes = tuple[tuple[int, ...], tuple[float, ...] | None]
 
 
 def interpolations(model: onnx.ModelProto, program: Any) -> dict[str, Sizes]:
-    """Returns the interpolations in a program, by the names of their nodes in its ONNX model."""
+    """Returns the interpolations in a program, by the names of their results in its ONNX
+    model."""
     resizes = [node for node in model.graph.node if node.op_type == "Resize"]
     layers = [node for node in program.graph.nodes
               if "upsample_" in str(node.target) and str(node.target).endswith(".vec")]
@@ -29,15 +30,15 @@ def interpolations(model: onnx.ModelProto, program: Any) -> dict[str, Sizes]:
                   ).get("scale_factors")
         sizes = tuple(layer.meta["val"].shape[2:])
         if not any(isinstance(size, torch.SymInt) for size in sizes):
-            found[resize.name] = (sizes, tuple(scales) if scales else None)
+            found[resize.output[0]] = (sizes, tuple(scales) if scales else None)
     return found
 
 
 def mark(graph: Graph, found: Mapping[str, Sizes]) -> Graph:
     """Returns the graph, whose interpolations are changed to compute as torch does."""
     for node in graph.nodes:
-        if node.op in ("resize", "resize_linearly") and node.name in found:
-            sizes, scales = found[node.name]
+        if node.op in ("resize", "resize_linearly") and node.outputs[0] in found:
+            sizes, scales = found[node.outputs[0]]
             node.inputs = node.inputs[:1]
             node.attributes |= {"sizes": sizes, "scales": scales,
                                 "axes": tuple(range(2, 2 + len(sizes)))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from gossamer.errors import InputError
+from gossamer.errors import InputError, installing
 
 OLDEST = (2, 4)
 """The oldest version of PyTorch whose torch.export is sufficient."""
@@ -15,8 +15,8 @@ OLDEST_WITH_ONNX_PROGRAMS = (2, 6)
 def check_torch() -> None:
     """Raises InputError where PyTorch is missing or too old."""
     if find_spec("torch") is None:
-        raise InputError("PyTorch is not installed here; pip install 'gossamer[torch]', or install "
-                         "torch as its own site says for your GPU")
+        raise InputError(f"PyTorch is not installed here; {installing('torch')}, or install torch "
+                         "as its own site says for your GPU")
     if version() < OLDEST:
         raise InputError(f"PyTorch {'.'.join(map(str, version()))} is too old: expected "
                          f"{'.'.join(map(str, OLDEST))} or later; pip install --upgrade torch")

@@ -49,9 +49,9 @@ class MLP(Predictor):
         Number of units of each layer, inputs first and outputs last, such as (784, 32, 10).
         Where it is empty, the data decide the first and the last number, and `hidden` states the
         others.
-    hidden : sequence of int, optional
-        Number of units of each hidden layer, where `sizes` is empty; None means one layer of 100
-        units.
+    hidden : int or sequence of int, optional
+        Number of units of each hidden layer, or of the one hidden layer, where `sizes` is empty;
+        None means one layer of 100 units.
     task : {"classification", "regression"} or None
         What y holds: a label for each sample, or numbers to learn. With None, integers, booleans
         and strings are labels, one a row, and floats are numbers; a warning follows where the
@@ -177,7 +177,7 @@ class MLP(Predictor):
     _state: TrainState
     _scaling: Scaling
 
-    def __init__(self, sizes: Sequence[int] = (), *, hidden: Sequence[int] | None = None,
+    def __init__(self, sizes: Sequence[int] = (), *, hidden: int | Sequence[int] | None = None,
                  task: str | None = None,
                  class_weight: Mapping[Any, float] | str | None = None,
                  activation: str = "relu", output: str | None = None,

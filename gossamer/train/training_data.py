@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.errors import ArrayError, GossamerWarning, InputError
+from gossamer.errors import ArrayError, GossamerWarning, InputError, one_of
 from gossamer.train.data.samples import TASKS, Samples, samples
 from gossamer.train.data.scaling import Scaling
 from gossamer.train.data.weights import with_classes
@@ -26,7 +26,7 @@ def given_samples(mlp: Any, x: Any, y: Any, sample_weight: Any = None,
     """Returns checked samples for an MLP, as samples() does, with the class weights of the MLP.
     Warns where numbers to learn may be meant as labels."""
     if mlp.task not in (None, *TASKS):
-        raise InputError(f"task {mlp.task!r}: expected one of {', '.join(TASKS)}, or None")
+        raise InputError(f"task {mlp.task!r}: {one_of(mlp.task, [*TASKS, 'None'])}")
     data = samples(x, y, given_sizes(mlp), classes, task=mlp.task, sample_weight=sample_weight)
     if data.labels is None and mlp.task is None:
         _tell_of_labels(data.targets)

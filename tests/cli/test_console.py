@@ -10,13 +10,30 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.cli.command_line import save_network, script
+import gossamer
+from tests.cli.command_line import save_network, save_photo, script, succeeds
 
 
 def test_console_script(tmp_path):
     result = script("inspect", tmp_path / "absent.onnx")
     assert result.returncode == 2 and result.stdout == ""
     assert len(result.stderr.splitlines()) == 1 and "absent.onnx" in result.stderr
+
+
+def test_names_of_strangers_control_no_terminal(tmp_path):
+    evil = "conv\x1b[2J\x07\x9b\u202e\u2066\r\nend"
+    path, page = tmp_path / "evil.onnx", tmp_path / "page.html"
+    save_network(path, nodes=[helper.make_node("Relu", ["x"], [evil], name=evil)],
+                 outputs=[(evil, ["N", 3, 8, 8])], weights={})
+    printed = ""
+    for words in (["inspect", path], ["run", path, save_photo(tmp_path / "a.png"), "--table"],
+                  ["compile", path, "--effort", "quick", "--html", page]):
+        result = succeeds(*words, *(["--device", "host"] if "inspect" not in words else []))
+        printed += result.stdout + result.stderr
+    texts = (printed, page.read_text(), str(gossamer.compile(path, "host").report()))
+    for text in texts:
+        assert "conv\\x1b[2J\\x07\\x9b\\u202e\\u2066" in text
+        assert [c for c in text if not c.isprintable() and c != "\n"] == []
 
 
 def test_as_a_module(tiny):

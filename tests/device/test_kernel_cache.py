@@ -1,4 +1,5 @@
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import pytest
 from gossamer.device import kernel_cache
 from gossamer.device.kernel_cache import cache_folder, write_atomically
 from gossamer.errors import GossamerWarning
+from gossamer.plan.store.database import Database
 
 
 def cached(key: Sequence[str], build: Callable[[], bytes]) -> bytes:
@@ -37,6 +39,16 @@ def test_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     assert cache_folder() == Path("/b/gossamer")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == Path("/c/.cache/gossamer")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
+def test_only_the_owner_reads_the_cache(folder: Path) -> None:
+    cached(("key",), lambda: b"binary")
+    base = Database(folder / "tuning" / "host.sqlite", "host", {}, {})
+    base.add("plans", {"key": 1})
+    assert base.is_kept
+    for path in (folder, *folder.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
 def test_builds_once_for_each_key(folder: Path) -> None:

@@ -56,7 +56,7 @@ def test_missing_package_is_a_reason(package: str, extra: str) -> None:
             f"try: find({extra!r})\n"
             "except Exception as error: print(type(error).__name__, error)\n")
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"pip install 'gossamer[{extra}]'" in shown.stdout.splitlines()[0]
+    assert f"pip install '.[{extra}]' in gossamer's checkout" in shown.stdout.splitlines()[0]
     assert shown.stdout.splitlines()[1] == "host"
     assert shown.stdout.splitlines()[2].startswith("DeviceError")
 

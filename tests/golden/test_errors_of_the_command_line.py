@@ -79,7 +79,7 @@ CASES = {
     "compile": ["none.onnx", "open.onnx", "rows.onnx --calibration x0=row.npy", *[
         f"n.onnx {more}" for more in (
             "--batch 1,0", "--sparse-threshold 0", "--sparse-threshold 1", "--budget 0",
-            "--budget inf", "--tolerance 1", "--threads 2", "--calibration three.npy",
+            "--budget inf", "--tolerance 1", "--threads 0", "--calibration three.npy",
             "--calibration z=three.npy", "--calibration notes.txt", "--batch ''", "--shape 4,8,8",
             "--calibration image.npy --tolerance 0", "--force first=magic",
             "--force first=host_popcnt",

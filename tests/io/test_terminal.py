@@ -40,6 +40,13 @@ def test_narrow_terminals_lose_spare_columns(monkeypatch, capsys, columns, headi
         f"(left out in a narrow terminal: {left_out}; a pipe gets all, such as | less -S)"])
 
 
+def test_a_notice_is_printed_once_and_an_error_each_time(capsys):
+    for kind in ("notice", "warning", "notice", "warning", "error", "error"):
+        terminal.notice("the  same", kind)
+    assert capsys.readouterr().err.splitlines() == [
+        "notice: the same", "warning: the same", "error: the same", "error: the same"]
+
+
 def test_pipes_get_every_column(capsys):
     terminal.print_table({key: key for key in ROW}, [ROW], spare=("config", "layer"))
     assert capsys.readouterr().out.splitlines()[0].split() == list(ROW)

@@ -125,6 +125,18 @@ def float64_network() -> onnx.ModelProto:
                  types=dict.fromkeys("xy", onnx.TensorProto.DOUBLE))
 
 
+def test_layers_bear_the_path_of_their_module() -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["a"], "node_relu"),
+                   helper.make_node("Relu", ["a"], ["b"], "node_relu_1"),
+                   helper.make_node("Abs", ["b"], ["y"], "node_abs")], {"x": ("N", 4)}, {"y": 2})
+    for node, scopes in zip(proto.graph.node, (
+            "['', 'layer1', 'layer1.0', 'relu']", "['', 'layer1', 'layer1.0', 'relu_1']",
+            "['', 'abs']"), strict=True):
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scopes)
+    assert [node.name for node in gossamer.load(proto).nodes] == [
+        "layer1.0/Relu", "layer1.0/Relu_2", "node_abs"]
+
+
 def test_narrowing_is_said_once() -> None:
     with pytest.warns(GossamerWarning) as caught:
         graph = gossamer.load(float64_network(), precision="fp32")

@@ -129,11 +129,24 @@ def test_the_table_of_layers_is_kept() -> None:
     assert "whole network" in str(report) and json.dumps(report.rows)
 
 
-@pytest.mark.parametrize(("options", "config"), [
-    ({}, "threads=all"), ({"threads": 1}, "threads=1")])
-def test_threads_are_those_of_the_plan(options: dict[str, int], config: str) -> None:
-    plan = gossamer.compile(small(), "host", **options)
-    assert plan.program(1).steps[0].config_text == config
+@pytest.mark.parametrize("vendors", [True, False])
+@pytest.mark.parametrize("threads", [1, 2, "all"])
+def test_threads_are_those_of_the_plan(threads: int | str, vendors: bool, tmp_path: Path) -> None:
+    proto = model([helper.make_node("Conv", ["x", "w"], ["y"], "wide")],
+                  {"x": ("N", 64, 18, 18)}, {"y": 4}, {"w": weights(64, 64, 3, 3)})
+    x = np.random.default_rng(0).standard_normal((2, 64, 18, 18)).astype(np.float32)
+
+    def checked(plan: Plan, wanted: int | str) -> None:
+        (step,) = plan.program(2).steps
+        assert f"threads={wanted}" in step.config_text
+        assert_close(plan(x), runtime(proto, {"x": x})[0])
+
+    plan = gossamer.compile(proto, "host", threads=threads, vendors=vendors)
+    checked(plan, threads)
+    plan.save(tmp_path / "some.plan")
+    checked(Plan.load(tmp_path / "some.plan"), threads)
+    for other in (1, 3, "all"):
+        checked(Plan.load(tmp_path / "some.plan", threads=other), other)
 
 
 def test_contexts_share_a_session() -> None:
@@ -179,6 +192,23 @@ def test_no_path_leads_from_a_part_back_to_it() -> None:
     assert {name for name, _ in steps(plan)} == {
         "first to right, 2 layers", "left", "join to last, 2 layers"}
     assert_close(plan(images(2)), own(branches())(images(2)))
+
+
+@pytest.mark.parametrize(("op", "size", "more"), [
+    ("Relu", 8, 0), ("Relu", 2**17, 1), ("Sinh", 8, 1)])
+def test_many_branches_have_the_threads_of_one(op: str, size: int, more: int) -> None:
+    names = [f"y{number}" for number in range(40)]
+    proto = model([helper.make_node(op, ["x"], [name], name) for name in names],
+                  {"x": (1, size)}, dict.fromkeys(names, 2))
+    x = np.linspace(-1, 1, size, dtype=np.float32)[None]
+    wanted = np.maximum(x, 0) if op == "Relu" else np.sinh(x)
+    gossamer.compile(proto, "host")(x)  # what the process starts once
+    before = len(os.listdir("/proc/self/task"))
+    plan = gossamer.compile(proto, "host")
+    for result in plan(x):
+        assert_close(result, wanted)
+    started = len(os.listdir("/proc/self/task")) - before
+    assert len(plan.program(1).steps) == 1 and started <= more * ((os.cpu_count() or 1) - 1)
 
 
 def layers() -> list[Layer]:

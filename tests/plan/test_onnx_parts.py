@@ -384,7 +384,7 @@ except gossamer.GossamerError as error:
     result = subprocess.run([sys.executable, "-c", code, tmp_path / "known.onnx",
                              tmp_path / "unknown.onnx"], text=True, capture_output=True, check=True)
     assert "does not compute Sinh 's'" in result.stdout
-    assert "pip install 'gossamer[onnxruntime]'" in result.stdout
+    assert "pip install '.[onnxruntime]' in gossamer's checkout" in result.stdout
 
 
 def test_networks_without_parts_do_not_load_onnxruntime(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from gossamer.plan.part import _groups
+from gossamer.plan.part import _clusters
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def chain(*texts: str) -> list[_Layer]:
 def groups(layers: list[_Layer], left_out: Collection[str] = ()) -> list[list[str]]:
     """Returns the names of the layers of each part."""
     return sorted([layers[index].name for index in group]
-                  for group in _groups(layers, left_out))  # type: ignore[arg-type]
+                  for group in _clusters(layers, left_out).groups())  # type: ignore[arg-type]
 
 
 def components(names: Iterable[str], layers: Iterable[_Layer]) -> list[list[str]]:

@@ -251,6 +251,11 @@ def test_memory_goes_with_the_module():
     assert watched[1]() is None
 
 
+def test_layers_bear_the_path_of_their_module(fast):
+    assert [row["layer"] for row in fast.report().rows] == [
+        "stem/Conv", "block.0/Conv", "block.2/Conv", "node_mean", "head/Gemm"]
+
+
 def test_threads_share_a_module(fast):
     inputs = [images(batch, seed) for seed, batch in enumerate((1, 2, 1, 2))]
     expected = [eager(residual(), x) for x in inputs]

@@ -38,6 +38,9 @@ def test_the_data_say_the_sizes(blobs: Blobs) -> None:
     x, labels = blobs
     assert [weight.shape for weight in MLP(epochs=1, device="host").fit(x, labels).coefs_] == [
         (4, 100), (100, 3)]
+    one = [MLP(hidden=hidden, epochs=1, device="host").fit(x, labels) for hidden in (
+        7, np.int64(7), [7])]
+    assert {tuple(array.shape for array in mlp.coefs_) for mlp in one} == {((4, 7), (7, 3))}
     mlp = MLP(hidden=(7, 5), epochs=1, device="host").fit(x, np.array(["a", "b", "c"])[labels])
     assert [weight.shape for weight in mlp.coefs_] == [(4, 7), (7, 5), (5, 3)]
     assert mlp.classes_.tolist() == ["a", "b", "c"]

@@ -31,7 +31,7 @@ class Absent(Library):
     name = "absent"
 
     def supports(self, problem: GemmProblem, device: Device) -> str | None:
-        return "Library is not installed: pip install 'gossamer[vendor]'"
+        return "Library is not installed: pip install '.[vendor]'"
 
 
 @pytest.mark.parametrize("library", [Library, Absent])

@@ -62,7 +62,7 @@ class Elsewhere(Library):
     name = "elsewhere"
 
     def supports(self, problem: Conv2dProblem, device: Device) -> str | None:
-        return "Elsewhere is not installed: pip install 'gossamer[vendor]'"
+        return "Elsewhere is not installed: pip install '.[vendor]'"
 
 
 class Costs:

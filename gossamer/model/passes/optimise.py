@@ -84,7 +84,7 @@ def optimise(graph: Graph, *, channels_first: bool = False,
     fuse_epilogues(graph, shapes)
     if keep_pixels(graph, shapes):
         fuse_epilogues(graph, shapes_by_batch(graph))
-    drop_dead_channels(graph)
+    drop_dead_channels(graph, shapes)
     drop_dead(graph)
     return graph
 

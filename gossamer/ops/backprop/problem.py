@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from gossamer.errors import one_of
 from gossamer.ops.algorithm import Problem
 from gossamer.tensor import TensorSpec, default_spec
 
@@ -101,12 +102,12 @@ class BackpropProblem(Problem):
         if len(self.sizes) < 2 or min(self.sizes) < 1:
             raise ValueError(f"sizes {self.sizes}: expected two layers or more of a unit or more")
         if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation {self.activation!r}: expected one of "
-                             f"{', '.join(ACTIVATIONS)}")
+            raise ValueError(f"activation {self.activation!r}: "
+                             f"{one_of(self.activation, ACTIVATIONS)}")
         if self.loss not in LOSSES:
-            raise ValueError(f"loss {self.loss!r}: expected one of {', '.join(LOSSES)}")
+            raise ValueError(f"loss {self.loss!r}: {one_of(self.loss, LOSSES)}")
         if self.output not in (None, *OUTPUTS):
-            raise ValueError(f"output {self.output!r}: expected one of {', '.join(OUTPUTS)}")
+            raise ValueError(f"output {self.output!r}: {one_of(self.output, OUTPUTS)}")
         if self.output is not None and self.loss != "squared_error":
             raise ValueError(f"output {self.output!r}: goes with the loss squared_error; those of "
                              "cross_entropy are a softmax")

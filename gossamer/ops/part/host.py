@@ -23,6 +23,10 @@ from gossamer.ops.weights import Weights
 _MOST_BYTES = 2**31 - 2**24
 """The most bytes of constants that a part may have: the 2 GiB of an ONNX model in memory, less
 16 MiB for its nodes."""
+_FEW_FLOPS, _FEW_ELEMENTS = 2**17, 2**12
+"""The most work of a part that ONNX Runtime does not split: the operations of its products, below
+which one thread computes each, and the elements of every value, whose functions take about 25
+cycles each."""
 
 
 class OnnxRuntime(Algorithm):
@@ -97,7 +101,15 @@ def made_session(problem: PartProblem, weights: Mapping[str, np.ndarray], varian
     profiled: whether the session measures the times of nodes.
     """
     return Session(model_of(problem), constants_of(problem, weights),
-                   threads=number_of(variant[THREADS]), spinning=problem.whole, profiled=profiled)
+                   threads=1 if _is_small(problem) else number_of(variant[THREADS]),
+                   spinning=problem.whole, profiled=profiled)
+
+
+def _is_small(problem: PartProblem) -> bool:
+    """Returns whether no thread but the caller's would get work."""
+    return all(part.flops <= _FEW_FLOPS and all(
+        spec.size <= _FEW_ELEMENTS for spec in (*part.inputs, *part.outputs))
+        for part in problem.parts)
 
 
 @lru_cache(maxsize=1024)

@@ -53,8 +53,7 @@ class ReshapeProblem(Problem):
 
 @dataclass(frozen=True)
 class PartProblem(FusionProblem):
-    """Problems that are connected by the values between them, and that a library for whole networks
-    computes in one step.
+    """Problems that a library for whole networks computes in one step.
 
     whole: whether the part has all problems of its network, so that no other layer needs the
     processors.

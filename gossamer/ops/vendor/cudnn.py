@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from gossamer.device.base import Device
-from gossamer.errors import DeviceError, first_line
+from gossamer.errors import DeviceError, first_line, installing
 from gossamer.ops.vendor.loaded import Loaded
 
 _OLDEST_FRONTEND = (1, 32)
 _OLDEST_LIBRARY = 90200
 """The first version of cuDNN that reports the workspace of an engine before the engine is built."""
 
-_INSTALL = "pip install 'gossamer[vendor]'"
+_INSTALL = installing("vendor")
 _LIBRARIES: Loaded[CudnnLibrary] = Loaded()
 """cuDNN on each device, or the reason why it cannot be used there."""
 _NEEDED_LIBRARIES = ("cudart", "nvrtc", "cublasLt")

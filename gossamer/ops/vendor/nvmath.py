@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Device
-from gossamer.errors import DeviceError
+from gossamer.errors import DeviceError, installing
 from gossamer.ops.vendor.loaded import Loaded
 
-_INSTALL = "pip install 'gossamer[vendor]'"
+_INSTALL = installing("vendor")
 CUBLAS, CUSPARSE = "cuBLAS", "cuSPARSE"
 DATA_TYPES = {"float32": 0, "float16": 2}
 """CUDA's numbers of the dtypes (cudaDataType)."""

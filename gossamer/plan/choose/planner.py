@@ -3,7 +3,6 @@ or it is chosen, held to a tolerance, and compared with baseline plans from end 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gossamer.device.base import Device
-from gossamer.errors import GossamerError, InputError
+from gossamer.errors import GossamerError, InputError, closest
 from gossamer.model.graph import Graph
 from gossamer.model.infer.resolve import resolve
 from gossamer.ops.weights import WeightsStore
@@ -152,7 +151,7 @@ def _check_forced(layers: Sequence[Layer], policy: Policy) -> None:
     names = [layer.name for layer in layers if not layer.is_reshape]
     for name in policy.force:
         if name not in names:
-            close = difflib.get_close_matches(name, names, 5, 0.4)
+            close = closest(name, names)
             raise InputError(f"force {name}: the network has no such layer" + (
                 f"; close to it: {', '.join(map(repr, close))}" if close else ""))
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from gossamer.device.base import Device
 from gossamer.errors import DeviceLostError, GossamerError, first_line
+from gossamer.io.text import duration_text
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.assigner import Assigned, Assigner
 from gossamer.plan.choose.outcomes import DENSE_ONLY, MEASURED, WHEREVER, EndToEnd, Planned
@@ -137,8 +138,8 @@ class _Plans:
         always = (restriction is floats and self._device.on_processors) or len(assigned.taken) == 1
         if not always and assigned.cost_us >= self._most_us:
             raise _NotTriedError(
-                f"its layers take at least {assigned.cost_us:.1f} us alone, those of the measured "
-                f"choice {self.programs[MEASURED].cost_us or 0.0:.1f} us")
+                f"its layers take at least {duration_text(assigned.cost_us)} alone, those of the "
+                f"measured choice {duration_text(self.programs[MEASURED].cost_us or 0.0)}")
         return self.assigner.checked(restriction, assigned)
 
     def fastest(self, among: Collection[str] | None = None) -> str:
@@ -334,7 +335,7 @@ def _row(plan: str, time: EndToEnd, times: Mapping[str, EndToEnd], taken: str,
     elif first != plan:
         outcome = f"the same as {first}"
     else:
-        outcome = f"{timing.median_us:.1f} us against {best.median_us:.1f} us"
+        outcome = f"{duration_text(timing.median_us)} against {duration_text(best.median_us)}"
         if timing.median_us < best.median_us:
             outcome += ", within the spread: the measured choice stays"
     return {**row, "median_us": timing.median_us, "p25_us": timing.p25_us,

@@ -11,6 +11,7 @@ from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError, quoted
 from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.ops.host_threads import Threads, of_threads, threads_in, without_threads
 from gossamer.ops.part.problem import PartProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.builder import LayerChoice, ProgramBuilder
@@ -72,14 +73,16 @@ class StoredChoices:
     choices.
     made_for: the input sizes for which the choices were made, where the network has other input
     sizes now; a choice may then not fit its layer. "" where the network still has these sizes.
+    threads: threads of a layer on the host, in place of those of the choices.
     """
 
     def __init__(self, path: Path | None, plain: StoredPrograms, notices: Sequence[str] = (),
-                 made_for: str = "") -> None:
+                 made_for: str = "", threads: Threads | None = None) -> None:
         self.path = path or Path()
         self.plain = plain
         self.notices = notices
         self.made_for = made_for
+        self._threads = threads
         self._choices = {int(batch): {(step["layer"], step["inserted"]): step
                                       for step in program["steps"]}
                          for batch, program in plain.items()}
@@ -118,12 +121,12 @@ class StoredChoices:
         fusions = [fusion for fusion in (*find_fusions(layers, outputs),
                                          *_parts(choices.values(), layers, outputs))
                    if (step := choices.get((fusion.name, False))) is not None
-                   and (planned or isinstance(_restored(step, fusion, device, exact=False),
-                                              LayerChoice))]
+                   and (planned or isinstance(
+                       _restored(step, fusion, device, self._threads, exact=False), LayerChoice))]
 
         def decide(builder: ProgramBuilder, layer: Layer) -> LayerChoice:
             step = choices.get((layer.name, layer.inserted))
-            restored = (_restored(step, layer, device, exact=planned) if step
+            restored = (_restored(step, layer, device, self._threads, exact=planned) if step
                         else "it was not planned")
             if isinstance(restored, LayerChoice):
                 return restored
@@ -163,9 +166,13 @@ def _ratio(a: int, b: int) -> float:
     return high / low
 
 
-def _restored(step: Stored, layer: Layer, device: Device, *, exact: bool) -> LayerChoice | str:
-    """Returns the stored choice of a layer, or the reason why this choice cannot be used. exact:
-    whether the choice may be used only for a problem that counts as equal for the algorithm."""
+def _restored(step: Stored, layer: Layer, device: Device, threads: Threads | None, *,
+              exact: bool) -> LayerChoice | str:
+    """Returns the stored choice of a layer, or the reason why this choice cannot be used.
+
+    threads: threads of a layer on the host, in place of those of the choice.
+    exact: whether the choice may be used only for a problem that counts as equal for the algorithm.
+    """
     layer_device = find("host") if step["on_host"] else device
     for algorithm in OPS[layer.op].algorithms:
         if algorithm.name != step["algorithm"]:
@@ -176,8 +183,10 @@ def _restored(step: Stored, layer: Layer, device: Device, *, exact: bool) -> Lay
         reason = algorithm.supports(layer.problem, layer_device)
         if reason is not None:
             return f"{algorithm.name}: {reason}"
-        for variant in _variants(algorithm, layer, layer_device, step["precision"]):
-            if _matches(step, algorithm, variant, exact=exact):
+        number = threads_in(step["config"]) if threads is None else threads
+        listed = _variants(algorithm, layer, layer_device, step["precision"])
+        for variant in listed if number is None else of_threads(listed, number, layer_device):
+            if _matches(step, algorithm, variant, layer_device, exact=exact):
                 return LayerChoice(algorithm, variant, layer_device, dict(step["rejected"]))
         return f"{algorithm.name} has no config {step['config']!r} for these layouts"
     return f"there is no algorithm {step['algorithm']!r}"
@@ -191,12 +200,16 @@ def _variants(algorithm: Algorithm, layer: Layer, device: Device,
     yield from algorithm.variants(layer.problem, device)
 
 
-def _matches(step: Stored, algorithm: Algorithm, variant: Variant, *, exact: bool) -> bool:
-    """Whether a variant is the stored choice. Unless the match has to be exact, a stored layout
-    counts as the default layout if the two layouts described the same memory, as CHWN and NCHW do
-    for a single image."""
+def _matches(step: Stored, algorithm: Algorithm, variant: Variant, device: Device, *,
+             exact: bool) -> bool:
+    """Whether a variant is the stored choice, whatever its threads on the host. Unless the match
+    has to be exact, a stored layout counts as the default layout if the two layouts described the
+    same memory, as CHWN and NCHW do for a single image."""
     name, config, inputs, outputs, precision = candidate_key(algorithm, variant)
-    if (name, config, precision) != (step["algorithm"], step["config"], step["precision"]):
+    stored_config = step["config"]
+    if not device.compiles:  # the caller has chosen the variants of some number of threads
+        config, stored_config = map(without_threads, (config, stored_config))
+    if (name, config, precision) != (step["algorithm"], stored_config, step["precision"]):
         return False
     layouts = [*step["inputs"], *step["outputs"]]
     if exact:

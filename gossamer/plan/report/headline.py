@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from gossamer.io.text import duration_text
+from gossamer.model.passes.dead_channels import less_work
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.outcomes import DENSE_ONLY, WHEREVER
-from gossamer.plan.report.report import Report
+
+if TYPE_CHECKING:
+    from gossamer.plan.report.report import Report
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,8 @@ class Tile:
 
 
 def headline(report: Report) -> list[Tile]:
-    """Returns the time of the whole network, and the times of three other plans as multiples of
+    """Returns the time of the whole network, how much less work it is without the channels that
+    have no effect, and the times of three other plans as multiples of
     this time: the best dense plan, the best plan of one library, and the best plan of one algorithm
     of gossamer's own. Plans without a time are left out; only for the dense plan a tile says that
     it was not timed."""
@@ -26,12 +32,15 @@ def headline(report: Report) -> list[Tile]:
     if not time:
         return []
     cached = ", from the cache" if report.end_to_end_cached else ""
-    tiles = [Tile(_duration(time), f"end to end{cached}: {report.batch / time * 1e6:,.0f} a second"
-                  if report.batch else f"end to end{cached}")]
+    rate = f": {report.batch / time * 1e6:,.0f} a second" if report.batch else ""
+    tiles = [Tile(duration_text(time), f"end to end{cached}{rate}")]
+    if (less := less_work(report.notes)) is not None:
+        tiles.append(Tile(f"{less[1]} x", f"less work, as {less[0]} channels without effect are "
+                          "left out"))
     times = {plan["plan"]: plan["median_us"] for plan in report.plans if plan["median_us"]}
     if DENSE_ONLY in times:
         tiles.append(Tile(f"{times[DENSE_ONLY] / time:.2f} x", "as fast as the best dense plan ("
-                          f"{_duration(times[DENSE_ONLY])})"))
+                          f"{duration_text(times[DENSE_ONLY])})"))
     tiles += [Tile("not timed", f"the best dense plan ({plan['outcome']})") for plan in report.plans
               if plan["plan"] == DENSE_ONLY and not plan["median_us"]]
     single = {name.removesuffix(WHEREVER): median for name, median in times.items()
@@ -44,12 +53,5 @@ def headline(report: Report) -> list[Tile]:
             best = min(names, key=single.__getitem__)
             tiles.append(Tile(
                 f"{single[best] / time:.2f} x", f"as fast as the best plan of one {kind} wherever "
-                f"it can ({libraries.get(best, best)}, {_duration(single[best])})"))
+                f"it can ({libraries.get(best, best)}, {duration_text(single[best])})"))
     return tiles
-
-
-def _duration(microseconds: float) -> str:
-    """Returns a time of three digits with its unit."""
-    if microseconds >= 1e6:
-        return f"{microseconds / 1e6:.3g} s"
-    return (f"{microseconds / 1e3:.3g} ms" if microseconds >= 1e3 else f"{microseconds:.3g} us")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from gossamer.io.text import bytes_text, human, share_text
+from gossamer.io.text import bytes_text, duration_text, human, share_text
 from gossamer.plan.measurement import counted
 from gossamer.plan.report.headline import headline
+from gossamer.plan.report.notebook import cell, escape, paragraph, table
 from gossamer.plan.report.page_style import STYLE
 from gossamer.plan.report.report import Report, seconds_text
 from gossamer.plan.report.zeros import break_even_text
@@ -32,11 +32,11 @@ def page(facts: Mapping[str, Any], reports: Sequence[Report]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>",
         f"<h1>{escape(title)}</h1>",
-        _paragraph(f"{human(facts['parameters'])} parameters{size}; on {facts['device']} "
-                   f"({facts['description']}), {facts['precision']}"),
-        _paragraph(f"gossamer {facts['version']}, {facts['date']}, effort {facts['effort']}: "
-                   f"{counted(facts['measured'], 'candidate')} measured, {facts['reused']} from "
-                   "the cache"),
+        paragraph(f"{human(facts['parameters'])} parameters{size}; on {facts['device']} "
+                  f"({facts['description']}), {facts['precision']}"),
+        paragraph(f"gossamer {facts['version']}, {facts['date']}, effort {facts['effort']}: "
+                  f"{counted(facts['measured'], 'candidate')} measured, {facts['reused']} from "
+                  "the cache"),
         *(_section(report) for report in reports), "</html>", ""])
 
 
@@ -86,10 +86,10 @@ def _section(report: Report) -> str:
         *(f'<p class="warning"><strong>Notice:</strong> {escape(warning)}</p>'
           for warning in report.warnings),
         *([_plans(report.plans)] if report.plans else []),
-        *(_paragraph(line) for line in lines if line),
+        *(paragraph(line) for line in lines if line),
         "<h3>Layers</h3>",
         _legend("the algorithm taken", "the best dense one, where that is another"),
-        _paragraph("A bar is the time alone. A layer opens to why its algorithm was taken."),
+        paragraph("A bar is the time alone. A layer opens to why its algorithm was taken."),
         *(_layer(row, longest, _anchor(report, index)) for index, row in enumerate(report.rows)),
         "<h3>All numbers</h3>", _all_numbers(report)])
 
@@ -111,7 +111,7 @@ def _all_numbers(report: Report) -> str:
     headings = ["layer", "problem", "density", "algorithm", "config", "us", "quartiles",
                 "dense us", "speed-up", *([WHY_SLOWER] if slower else []),
                 *([BREAK_EVEN] if with_zeros else []), "error", "build", "MiB"]
-    return _table(headings, [_numbers(row, _anchor(report, index), slower, with_zeros)
+    return table(headings, [_numbers(row, _anchor(report, index), slower, with_zeros)
                              for index, row in enumerate(report.rows)])
 
 
@@ -163,11 +163,11 @@ def _numbers(row: Mapping[str, Any], anchor: str, with_reason: bool,
     median, dense = row.get("median_us"), row.get("best_dense_us")
     speedup = row.get("speedup")
     return [
-        f'<td><a href="#{anchor}">{escape(row["layer"])}</a></td>', _text(row["problem"]),
+        f'<td><a href="#{anchor}">{escape(row["layer"])}</a></td>', cell(row["problem"]),
         _number(_density(row)), _whole(with_precision(row)),
-        _text(row["config"]), _number(time_text(median)), _number(quartiles_text(row)),
+        cell(row["config"]), _number(time_text(median)), _number(quartiles_text(row)),
         _number(time_text(dense)), _number("" if speedup is None else f"{speedup:.2f}"),
-        *([_text(row.get("speedup_reason") or "")] if with_reason else []),
+        *([cell(row.get("speedup_reason") or "")] if with_reason else []),
         *([_number(break_even_text(row))] if with_zeros else []),
         _number(error_text(row.get("error"))), _number(build_text(row)),
         _number(_mebibytes(row["device_bytes"]))]
@@ -190,15 +190,15 @@ def _candidates(row: Mapping[str, Any]) -> str:
         bars.append(_bar(name, candidate["median_us"], longest, taken) or _value(name))
         bars.append(f'<div class="why">{escape(candidate["reason"])}</div>')
         lines.append([
-            _whole(candidate["algorithm"]), _text(candidate["config"]),
+            _whole(candidate["algorithm"]), cell(candidate["config"]),
             _number(time_text(candidate["median_us"])), _number(quartiles_text(candidate)),
             _number(time_text(candidate["cold_us"])), _number(error_text(candidate["error"])),
-            _text(" ".join(candidate["layouts"])), _text(candidate["precision"]),
+            cell(" ".join(candidate["layouts"])), cell(candidate["precision"]),
             _number(build_text(candidate)), _number(_mebibytes(candidate["device_bytes"]))])
     named = {candidate["algorithm"] for candidate in candidates}
     bars += [f'<div>{escape(name)}</div><div class="why">{escape(reason)}</div>'
              for name, reason in row["rejected"].items() if name not in named]
-    return "\n".join([*bars, _table(
+    return "\n".join([*bars, table(
         ["algorithm", "config", "us", "quartiles", "cold us", "error", "layouts",
          "precision", "build", "MiB"], lines,
         next((index for index, candidate in enumerate(candidates)
@@ -211,30 +211,6 @@ def _mebibytes(nbytes: int | None) -> str:
 
 def _longest(row: Mapping[str, Any]) -> float:
     return max(row.get("median_us") or 0.0, row.get("best_dense_us") or 0.0)
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], taken: int = -1) -> str:
-    """Returns a table.
-
-    rows: the cells of each row as HTML. On a narrow screen, without room for the line of headings,
-    each cell shows the name of its column.
-    taken: number of the row that is highlighted; -1 for none.
-    """
-    lines = ["<table>", "<thead><tr>" + "".join(f"<th>{heading}</th>" for heading in headings)
-             + "</tr></thead>", "<tbody>"]
-    for index, cells in enumerate(rows):
-        named = [cell.replace("<td", f'<td data-name="{heading}"', 1)
-                 for heading, cell in zip(headings, cells, strict=True)]
-        lines.append(f'<tr{" class=taken" if index == taken else ""}>{"".join(named)}</tr>')
-    return "\n".join([*lines, "</tbody></table>"])
-
-
-def _paragraph(text: str) -> str:
-    return f"<p>{escape(text)}</p>"
-
-
-def _text(value: str) -> str:
-    return f"<td>{escape(value)}</td>"
 
 
 def _whole(value: str) -> str:
@@ -258,5 +234,5 @@ def _bar(name: str, value: float | None, longest: float, taken: bool, more: str 
         return ""
     width = 100 * value / longest if longest else 0.0
     return (f'<div class="bar{"" if taken else " other"}"><div class="value">'
-            f'<span>{escape(name)}</span>: {time_text(value)} us{escape(more)}</div>'
+            f'<span>{escape(name)}</span>: {duration_text(value)}{escape(more)}</div>'
             f'<div><div class="fill" style="width:{width:.1f}%"></div></div></div>')

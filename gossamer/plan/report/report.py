@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gossamer.device.base import Device
+from gossamer.errors import one_line
+from gossamer.io.text import duration_text
 from gossamer.measure import Timing
 from gossamer.plan.candidate import Candidate, why_not
 from gossamer.plan.choose.outcomes import DENSE_ONLY, Accuracy, EndToEnd, Planned
@@ -28,7 +30,7 @@ _SLOWEST = 3
 """Number of layers that the report names as slowest to build."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The steps of a plan at one batch size.
 
@@ -154,12 +156,12 @@ class Report:
                              for key in ("median_us", "best_dense_us")):
             return text
         taken, dense = (sum(row[key] for row in sparse) for key in ("median_us", "best_dense_us"))
-        text += (f": alone these take {taken:.1f} us, with the best dense algorithms "
-                 f"{dense:.1f} us")
+        text += (f": alone these take {duration_text(taken)}, with the best dense algorithms "
+                 f"{duration_text(dense)}")
         medians = [row["median_us"] for row in self.plans if row["plan"] == DENSE_ONLY]
         if self.end_to_end_us is not None and medians and medians[0] is not None:
-            text += (f"; the network takes {self.end_to_end_us:.1f} us, with {DENSE_ONLY} "
-                     f"{medians[0]:.1f} us")
+            text += (f"; the network takes {duration_text(self.end_to_end_us)}, with {DENSE_ONLY} "
+                     f"{duration_text(medians[0])}")
         return text
 
     @property
@@ -186,11 +188,11 @@ class Report:
     def shares_line(self) -> str:
         """A line such as 'of 196.0 us end to end: 83% our kernels, 12% cuDNN, 5% between layers';
         "" where the shares are not known."""
-        if not self.shares:
+        if not self.shares or self.end_to_end_us is None:
             return ""
         parts = [f"{share:.0%} {name}" if share >= 0.005 else f"less than 1% {name}"
                  for name, share in self.shares.items()]
-        return f"of {self.end_to_end_us:.1f} us end to end: {', '.join(parts)}"
+        return f"of {duration_text(self.end_to_end_us)} end to end: {', '.join(parts)}"
 
     @property
     def call_line(self) -> str:
@@ -199,10 +201,24 @@ class Report:
         if self.call_us is None or self.end_to_end_us is None:
             return ""
         more = max(self.call_us - self.end_to_end_us, 0.0)
-        return (f"a call with NumPy arrays takes {self.call_us:.1f} us, {more:.1f} us more than "
-                "its kernels: checks, copies and launches")
+        return (f"a call with NumPy arrays takes {duration_text(self.call_us)}, "
+                f"{duration_text(more)} more than its kernels: checks, copies and launches")
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        """Returns one line, since a notebook or a prompt may show it; str() has the layers."""
+        time = "" if self.end_to_end_us is None else f", {duration_text(self.end_to_end_us)}"
+        return (f"<Report of {counted(len(self.rows), 'layer')} on {self.device}, batch "
+                f"{self.batch}{time}; print() shows it>")
+
+    def _repr_html_(self) -> str:
+        """Returns what notebooks show: the headline, the table of layers and the lines."""
+        from gossamer.plan.report.notebook import fragment
+
+        return fragment(self)
+
+    @property
+    def table(self) -> list[list[str]]:
+        """The cells of the table of layers, of which the first row has the headings."""
         timed = self.end_to_end_us is not None and all("share" in row for row in self.rows)
         header = ["layer", "problem", "algorithm", "config"] + (["us", "%"] if timed else [])
         lines = [header]
@@ -211,12 +227,15 @@ class Report:
             if timed:
                 cells += [f"{row['median_us']:.1f}", f"{100 * row['share']:.1f}"]
             lines.append(cells)
-        widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-        text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-                for line in lines]
+        return lines
+
+    @property
+    def lines(self) -> list[str]:
+        """The sentences that follow the table."""
+        text = []
         if self.end_to_end_us is not None:
             text.append(f"end to end on {self.device}, batch {self.batch}: "
-                        f"{self.end_to_end_us:.1f} us")
+                        f"{duration_text(self.end_to_end_us)}")
         if self.shares:
             text.append(self.shares_line)
         if self.call_line:
@@ -225,7 +244,15 @@ class Report:
         text += [line for line in (*self.zeros_lines, self.forms_line, memory_line, self.build_line)
                  if line]
         text += [f"{row['plan']}: {row['outcome']}" for row in self.plans]
-        return "\n".join([*text, *self.notes])
+        return [*text, *self.notes]
+
+    def __str__(self) -> str:
+        table = self.table
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+                for line in table]
+        # names may come from strangers, and must not control the terminal
+        return "\n".join(map(one_line, [*text, *self.lines]))
 
 
 def seconds_text(seconds: float) -> str:
@@ -355,7 +382,7 @@ def _alone(candidates: Sequence[Candidate], part: str,
     compute the layer alone.
     rejected: why other algorithms were not taken."""
     reasons = [candidate.measured.failure
-               or f"{candidate.cost:.1f} us alone; computed with others: {part}"
+               or f"{duration_text(candidate.cost)} alone; computed with others: {part}"
                for candidate in candidates]
     dense = min((candidate.cost for candidate in candidates if candidate.algorithm.dense),
                 default=math.inf)

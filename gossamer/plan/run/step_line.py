@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gossamer.io.text import duration_text
 from gossamer.ops.algorithm import State
 from gossamer.plan.program import Step
 
@@ -12,8 +13,8 @@ def step_line(step: Step, elapsed_us: float, state: State, level: int) -> str:
     # a layer that launched nothing took no time
     per_ns = 1e-3 / elapsed_us if elapsed_us else 0.0
     text = (f"{step.layer.name}: {problem.describe()}, {step.algorithm.name} on "
-            f"{step.device.name}: {elapsed_us:.1f} us, {problem.flops * per_ns:.1f} GFLOP/s, "
-            f"{problem.least_bytes * per_ns:.1f} GB/s")
+            f"{step.device.name}: {duration_text(elapsed_us)}, "
+            f"{problem.flops * per_ns:.1f} GFLOP/s, {problem.least_bytes * per_ns:.1f} GB/s")
     if level >= 3:
         text += f" [{step.config_text}]"
         text += "".join(f"; not {name}: {reason}" for name, reason in step.rejected.items())

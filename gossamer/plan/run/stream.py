@@ -13,7 +13,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any
 
-from gossamer.errors import GossamerError, InputError
+from gossamer.errors import GossamerError, InputError, one_of
 from gossamer.plan.run.device_workers import BatchTask, DeviceWorker, Member, Members, SharedWork
 from gossamer.plan.run.lanes import Finish, checked
 
@@ -35,7 +35,7 @@ class ResultStream(Iterator[Any]):
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
             raise InputError(f"depth {depth!r}: expected a whole number of 1 or more")
         if errors not in ERRORS:
-            raise InputError(f"errors {errors!r}: expected one of {', '.join(ERRORS)}")
+            raise InputError(f"errors {errors!r}: {one_of(errors, ERRORS)}")
         if isinstance(batches, (Mapping, str)) or hasattr(batches, "shape"):
             raise InputError(f"batches is a {type(batches).__name__}, which is one batch; give an "
                              "iterable of batches, such as a list")

@@ -6,13 +6,15 @@ import contextlib
 import json
 import os
 import sqlite3
+import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from gossamer.device.kernel_cache import warn_unwritable
+from gossamer.device.kernel_cache import PRIVATE, make_private, warn_unwritable
 from gossamer.errors import cut
 from gossamer.plan.measurement import counted
 from gossamer.plan.store.tuning_file import (
@@ -28,7 +30,9 @@ from gossamer.plan.store.tuning_file import (
 )
 
 _BUSY_SECONDS = 10.0
-"""Seconds for which a process waits for another process that writes."""
+"""Seconds for which a process waits, in all, for other processes that write to a data base."""
+_waited: defaultdict[Path, float] = defaultdict(float)
+"""Seconds that this process has waited in vain for each data base since it was last free."""
 _APPLICATION = int.from_bytes(b"gsmr", "big")
 _TABLES = (
     "CREATE TABLE device (described TEXT NOT NULL)",
@@ -182,7 +186,7 @@ class Database:
 
     def _write(self, sections: list[Section]) -> None:
         """Raises OSError or BadFile."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(self.path.parent)
         with _connected(self.path, "rwc") as base:
             if _version(base) is None:
                 for statement in _TABLES:
@@ -270,26 +274,29 @@ def _connected(path: Path, mode: str, *, exclusive: bool = False) -> Iterator[sq
     mode: "ro", "rw", or "rwc" to create the file and to write.
     exclusive: whether all other processes are kept out.
     """
+    start = time.monotonic()
     kind = "EXCLUSIVE" if exclusive else "IMMEDIATE" if mode == "rwc" else "DEFERRED"
     try:
         while True:
             if path.exists() and not path.is_file():
                 raise BadFile("foreign", "is no file")
             if mode == "rwc":
-                path.touch()
+                path.touch(PRIVATE)
             before = path.stat()
             with contextlib.closing(sqlite3.connect(
-                    f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_SECONDS,
-                    isolation_level=None)) as base:
+                    f"{path.absolute().as_uri()}?mode={mode}", uri=True,
+                    timeout=max(0.0, _BUSY_SECONDS - _waited[path]), isolation_level=None)) as base:
                 base.execute(f"BEGIN {kind}")
                 # another process may have removed or replaced the file before this process had the
                 # lock
                 if path.exists() and os.path.samestat(before, path.stat()):
                     yield base
+                    _waited.pop(path, None)
                     return
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            _waited[path] += time.monotonic() - start
             raise _Busy(0, str(error)) from None
         if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise BadFile("corrupt", f"is corrupt or cut short ({error})") from None

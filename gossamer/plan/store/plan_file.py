@@ -25,6 +25,7 @@ from gossamer.io.output_files import replacing
 from gossamer.model.graph import RETURNED, Graph, Node, Tail, ValueInfo
 from gossamer.model.input_format import InputFormat
 from gossamer.model.metadata import fields_of, metadata_of
+from gossamer.ops.host_threads import ALL, Threads
 from gossamer.plan.measurement import counted
 from gossamer.version import PACKAGE_VERSION
 
@@ -44,18 +45,21 @@ def again(path: Path, device: str = "") -> str:
     return f"compile the network again (`{shlex.join(words)}`)"
 
 
-def header(device: Device, strict: bool, algorithms: Mapping[str, Any]) -> dict[str, Any]:
+def header(device: Device, strict: bool, algorithms: Mapping[str, Any],
+           threads: Threads = ALL) -> dict[str, Any]:
     """Returns the header of a saved plan: everything that must be the same where the plan is
-    loaded, and whether the plan is strict. The header has no date, so that equal plans make equal
-    files.
-    algorithms: the algorithms that the plan uses, as used_algorithms() returns them."""
+    loaded, whether the plan is strict, and the threads of its layers on the host. The header has no
+    date, so that equal plans make equal files.
+
+    algorithms: the algorithms that the plan uses, as used_algorithms() returns them.
+    """
     return {
         "format": FORMAT, "version": VERSION,
         "device": {"api": device.api, "description": device.description,
                    "compute_units": device.limits.compute_units, "name": device.name},
         "made_by": {"driver": device.driver, "toolkit": device.toolkit,
                     "gossamer": PACKAGE_VERSION, "algorithms": algorithms},
-        "strict": strict,
+        "strict": strict, "threads": threads,
     }
 
 

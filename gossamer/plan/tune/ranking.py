@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from gossamer.device.host import processors
 from gossamer.device.source import KernelSource
+from gossamer.io.text import duration_text
 from gossamer.plan.policy import Effort
 from gossamer.plan.tune.cost import Estimates, Ratios
 from gossamer.plan.tune.layer_times import Attempt, LayerTimes
@@ -126,7 +127,8 @@ class Ranking:
         if bound == 0:
             return Skip("its layers are computed by a fusion that takes much less")
         if least_us >= bound:
-            return Skip(f"at least {least_us:.1f} us expected against {bound:.1f} us")
+            return Skip(f"at least {duration_text(least_us)} expected against "
+                        f"{duration_text(bound)}")
         return None
 
     def _not_worth_it(self, attempt: Attempt, score: float) -> Skip | None:
@@ -140,8 +142,8 @@ class Ranking:
         least = max(limits.worth, limits.more_gain / seconds if attempt.is_more else 0.0)
         if total == math.inf or score >= least * total:
             return None
-        return Skip(f"too little is expected to be saved of the network's {total:.1f} us for "
-                    f"{seconds:.2f} s of building")
+        return Skip(f"too little is expected to be saved of the network's {duration_text(total)} "
+                    f"for {seconds:.2f} s of building")
 
     def _is_sure(self, attempt: Attempt) -> bool:
         """Returns whether an attempt is measured in any case."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
-from gossamer.errors import GossamerWarning, InputError, UnsupportedError
+from gossamer.errors import GossamerWarning, InputError, UnsupportedError, one_of
 from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm, Variant
 from gossamer.ops.backprop.blocked.blocked import Blocked
@@ -65,9 +65,9 @@ def choose(problem: BackpropProblem, device: Device, effort: str | None,
     algorithms = OPS[problem.op].algorithms
     names = [algorithm.name for algorithm in algorithms]
     if effort is not None and effort not in EFFORTS:
-        raise InputError(f"effort {effort!r}: expected one of {', '.join(EFFORTS)}")
+        raise InputError(f"effort {effort!r}: {one_of(effort, EFFORTS)}")
     if algorithm is not None and algorithm not in names:
-        raise InputError(f"algorithm {algorithm!r}: expected one of {', '.join(names)}")
+        raise InputError(f"algorithm {algorithm!r}: {one_of(algorithm, names)}")
     choices, reasons = _supporting(problem, device)
     if algorithm is not None:
         choices = [choice for choice in choices if choice.algorithm.name == algorithm]

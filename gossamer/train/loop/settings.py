@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.errors import InputError
+from gossamer.errors import InputError, one_of
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.train.data.samples import DataShape, Samples
 from gossamer.train.data.scaling import Scaling
@@ -83,16 +83,15 @@ class Settings:
         if not 0 <= self.momentum < 1:
             raise InputError(f"momentum {self.momentum!r}: expected 0 or more, and below 1")
         if self.optimiser not in OPTIMISERS:
-            raise InputError(f"optimiser {self.optimiser!r}: expected one of "
-                             f"{', '.join(OPTIMISERS)}")
+            raise InputError(f"optimiser {self.optimiser!r}: {one_of(self.optimiser, OPTIMISERS)}")
         if self.keep not in KEEP:
-            raise InputError(f"keep {self.keep!r}: expected one of {', '.join(KEEP)}")
+            raise InputError(f"keep {self.keep!r}: {one_of(self.keep, KEEP)}")
         if self.patience is not None and self.patience < 1:
             raise InputError(f"patience {self.patience}: expected 1 or more epochs, or None")
         if self.epochs < 1:
             raise InputError(f"epochs {self.epochs}: expected 1 or more epochs over the data")
         if self.initial not in INITIAL:
-            raise InputError(f"initial {self.initial!r}: expected one of {', '.join(INITIAL)}")
+            raise InputError(f"initial {self.initial!r}: {one_of(self.initial, INITIAL)}")
         if self.seed is not None and self.seed < 0:
             raise InputError(f"seed {self.seed}: expected 0 or more, or None for another each time")
         factor(self.schedule, 0)
@@ -198,6 +197,8 @@ def units(mlp: Any, inputs: int, outputs: int) -> tuple[int, ...]:
     if sizes := given_sizes(mlp):
         return sizes
     hidden = HIDDEN if mlp.hidden is None else mlp.hidden
+    if isinstance(hidden, Integral) and not isinstance(hidden, bool):
+        hidden = (hidden,)
     if not _are_whole(hidden):
         raise InputError(f"hidden {hidden!r}: expected whole numbers, the units of each hidden "
                          "layer, such as (100,)")

@@ -15,6 +15,7 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
+from gossamer.errors import installing
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.ops.algorithm import Algorithm, Epilogue, Problem, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
@@ -218,7 +219,7 @@ def test_an_absent_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
         current = staticmethod(contextlib.nullcontext)
 
     reason = unavailable(CUBLAS, Nvidia())
-    assert reason == "nvmath-python is not installed: pip install 'gossamer[vendor]'"
+    assert reason == f"nvmath-python is not installed: {installing('vendor')}"
 
 
 def test_the_libraries_tell_their_versions(double: Any) -> None:

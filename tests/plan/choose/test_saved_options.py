@@ -26,7 +26,8 @@ def restored(variant: Variant, device: Device) -> LayerChoice | str:
     (algorithm,) = (found for found in OPS["fused"].algorithms
                     if isinstance(found, InvertedResidualMma))
     step = Step(LAYER, algorithm, variant, device, ["x"], ["y"])
-    return saved_options._restored(saved_options._stored(step, device), LAYER, device, exact=True)
+    return saved_options._restored(saved_options._stored(step, device), LAYER, device, None,
+                                   exact=True)
 
 
 @pytest.mark.slow

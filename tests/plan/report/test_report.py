@@ -15,6 +15,7 @@ from onnx import helper
 import gossamer
 from gossamer.device.base import Device
 from gossamer.errors import ModelError, UnsupportedError
+from gossamer.io.text import duration_text
 from gossamer.measure import Timing
 from gossamer.ops.registry import OPS
 from gossamer.plan.choose.outcomes import DENSE_ONLY, EndToEnd, Planned
@@ -141,6 +142,25 @@ def test_what_became_of_the_zeros_in_words() -> None:
     assert Report("host", 1, [row(False, 0.0, 1.0, 1.0)]).zeros_line == (
         "zeros are skipped in 0 of 1 layer with weights")
     assert Report("host", 1, [full, pool]).zeros_line == ""
+
+
+def test_a_notebook_shows_the_table_and_a_prompt_one_line(plan: Plan) -> None:
+    report = plan.profile()
+    assert len(repr(report)) < 120 and repr(report).startswith("<Report of")
+    page = report._repr_html_()
+    assert page in plan._repr_html_() or plan._repr_html_().count("<tr>") == page.count("<tr>")
+    assert page.count("<tr>") == len(report.rows) + 1
+    for row in report.rows:
+        assert f">{row['layer']}</td>" in page and f">{row['algorithm']}</td>" in page
+    assert duration_text(report.end_to_end_us) in page
+
+
+@pytest.mark.parametrize(("microseconds", "text"), [
+    (0, "0.0 us"), (8.25, "8.2 us"), (999.9, "999.9 us"), (999.96, "1.00 ms"), (1e3, "1.00 ms"),
+    (1234, "1.23 ms"), (12345, "12.3 ms"), (123456, "123 ms"), (999499, "999 ms"),
+    (999500, "1.00 s"), (1.5e6, "1.50 s"), (123456789, "123 s"), (4e9, "4000 s")])
+def test_times_have_three_digits_from_a_millisecond_on(microseconds: float, text: str) -> None:
+    assert duration_text(microseconds) == text
 
 
 def test_report_is_of_the_last_batch(plan: Plan) -> None:

@@ -15,7 +15,7 @@ from gossamer.bench.calls import LATENCY, THROUGHPUT
 from gossamer.bench.contender import PeerNetwork
 from gossamer.bench.networks import file_network, in_torch, network_at
 from gossamer.bench.work import Setting
-from gossamer.errors import InputError
+from gossamer.errors import InputError, did_you_mean
 from gossamer.model import zoo
 from gossamer.model.graph import Graph
 from gossamer.model.readers import registry
@@ -271,7 +271,8 @@ def select(names: Sequence[str], batches: Sequence[int], parts: str | None = Non
         hint = "".join(f"; a file goes with networks --model {name}" for name in unknown
                        if registry.reader_of(name))
         raise InputError(f"no suite {', '.join(map(repr, unknown)) or 'given'}; there are: "
-                         f"{', '.join(SUITES)}{hint}")
+                         f"{', '.join(SUITES)}"
+                         f"{hint or ''.join(did_you_mean(name, SUITES) for name in unknown)}")
     if models and not {"networks", "sparse-networks", BINARY_NETWORKS, "tuning", LATENCY,
                        THROUGHPUT} & set(names):
         raise InputError(f"--model {models[0]}: goes with the suite networks, sparse-networks, "

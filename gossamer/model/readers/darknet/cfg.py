@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gossamer.errors import ModelError, UnsupportedError
+from gossamer.errors import ModelError, UnsupportedError, closest
 from gossamer.io.packed import whole
 from gossamer.model.readers.darknet.keys import COMMON, KEYS, NOT_COMPUTED, SHORT_NAMES
 from gossamer.model.readers.other_kinds import by_content
@@ -169,7 +168,7 @@ def unknown_keys(sections: Sequence[Section]) -> list[str]:
 
 def _do_you_mean(key: str, keys: Iterable[str]) -> str:
     """Returns the question whether another key is meant; empty where no key is similar."""
-    close = difflib.get_close_matches(key.lower(), keys, 1, cutoff=0.8)
+    close = closest(key, keys, 1, 0.8)
     return f", do you mean {close[0]!r}?" if close else ""
 
 
@@ -182,7 +181,7 @@ def _section(path: Path, line: str, number: int, index: int) -> Section:
         raise UnsupportedError(f"{path}: line {number}: [{name}] is a section of Darknet that "
                                f"gossamer does not compute; it computes {', '.join(sorted(KEYS))}")
     if not line.endswith("]") or kind not in KEYS:
-        close = difflib.get_close_matches(name.lower(), KEYS, 1)
+        close = closest(name, KEYS, 1, 0.6)
         hint = f"do you mean [{close[0]}]?" if close else f"it knows {', '.join(sorted(KEYS))}"
         raise UnsupportedError(f"{path}: line {number}: gossamer does not know the section "
                                f"{line[:40]}; {hint}")

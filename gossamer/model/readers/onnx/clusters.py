@@ -3,7 +3,9 @@ another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+
+from gossamer.model.readers.onnx.order import stable_order
 
 
 class Clusters:
@@ -48,6 +50,29 @@ class Clusters:
     def groups(self) -> list[list[int]]:
         """Returns the steps of each group, in order."""
         return sorted(self._members.values())
+
+    def independent(self, groups: Sequence[Collection[int]]) -> list[list[int]]:
+        """Returns the numbers of the groups that can be computed together in one step: as many of
+        them as no path leads from one to another.
+
+        groups: some of the groups; steps of other groups are computed alone.
+        """
+        place = list(range(len(self._reads)))
+        for group in groups:
+            for step in group:
+                place[step] = min(group)
+        before: list[set[int]] = [set() for _ in place]
+        for step, of in enumerate(place):
+            before[of].update({place[maker] for maker in self._before(step)} - {of})
+        number = {min(group): index for index, group in enumerate(groups)}
+        depth: dict[int, int] = {}
+        found: dict[int, list[int]] = {}
+        for of in stable_order(before, set(place)):
+            depth[of] = max((depth[other] for other in before[of]), default=0)
+            if of in number:
+                found.setdefault(depth[of], []).append(number[of])
+                depth[of] += 1
+        return [sorted(together) for together in found.values()]
 
     def maker(self, name: str) -> int | None:
         """Returns the step that makes a value; None where no step makes it."""

@@ -21,7 +21,7 @@ from gossamer.model.graph import Graph, Node
 from gossamer.model.opset.onnx_reference import as_float32
 from gossamer.model.opset.registry import inputs_to_attributes
 from gossamer.model.readers.onnx.constants import to_array
-from gossamer.model.readers.onnx.order import source
+from gossamer.model.readers.onnx.order import layer_name, source
 
 _FIELDS = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i", AttributeProto.STRING: "s",
            AttributeProto.TENSOR: "t", AttributeProto.GRAPH: "g", AttributeProto.FLOATS: "floats",
@@ -80,7 +80,7 @@ class OnnxNode:
         self.graph = graph
         first_output = next(iter(self.outputs), "")
         self.source = source(proto)
-        self._name = proto.name or f"{self.op}_{first_output}"
+        self._name = layer_name(proto) or f"{self.op}_{first_output}"
         self._attributes: dict[str, Any] = {}
         self._check_form(proto)
         for attribute in proto.attribute:

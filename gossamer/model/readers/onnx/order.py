@@ -4,11 +4,16 @@ be computed."""
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import onnx
 
 from gossamer.errors import ModelError, quoted
+
+SCOPES = "pkg.torch.onnx.name_scopes"
+"""The metadata of a node in which PyTorch keeps its modules."""
+_QUOTED = re.compile(r"'([^']*)'")
 
 
 def in_order(graph: onnx.GraphProto, outputs: Iterable[str], file: str) -> list[onnx.NodeProto]:
@@ -83,6 +88,16 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
                     yield name
 
 
+def layer_name(node: onnx.NodeProto) -> str:
+    """Returns the name of a node, or the path of the module of PyTorch that it was exported from,
+    with its op, such as "layer1.0.conv1/Conv"; "" where it has neither."""
+    scopes = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "")
+    # "['', 'layer1', 'layer1.0', 'conv2d_2']": the modules, each by its path, and the call
+    modules = _QUOTED.findall(scopes)[:-1]
+    return f"{modules[-1]}/{node.op_type}" if modules and modules[-1] else node.name
+
+
 def source(node: onnx.NodeProto) -> str:
     """Returns op and name of a node, for messages."""
-    return f"{quoted(node.op_type)[1:-1]} {quoted(node.name or next(iter(node.output), ''))}"
+    name = layer_name(node) or next(iter(node.output), "")
+    return f"{quoted(node.op_type)[1:-1]} {quoted(name)}"

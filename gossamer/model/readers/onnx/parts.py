@@ -36,8 +36,9 @@ pictures."""
 class Parts:
     """Nodes of a file that are left to ONNX Runtime.
 
-    Connected nodes form one part where possible. A value whose shape the data decide stays within
-    one part, with all its readers; so does a float64 value where `keeps_float64` is set.
+    Connected nodes form one part where possible, and so do nodes that do not depend on each other.
+    A value whose shape the data decide stays within one part, with all its readers; so does a
+    float64 value where `keeps_float64` is set.
     """
 
     def __init__(self, graph: Graph, types: FileTypes, keeps_float64: bool = False) -> None:
@@ -156,9 +157,10 @@ class Parts:
         nodes = [node for step, nodes in self._converted.items() if step not in in_tail
                  for node in nodes]
         outputs = [info.name for info in self._graph.outputs]
-        groups = [[step for step in steps if step not in in_tail]
-                  for steps in self._clusters.groups()]
-        for number, steps in enumerate(filter(None, groups)):
+        groups = list(filter(None, ([step for step in steps if step not in in_tail]
+                                    for steps in self._clusters.groups())))
+        for number, together in enumerate(self._clusters.independent(groups)):
+            steps = sorted(step for index in together for step in groups[index])
             read = {name for step in range(len(self._nodes)) if step not in steps
                     for name in self._reads_of(step, step in in_tail)}.union(outputs)
             members = [(self._nodes[step], self._left[step]) for step in steps]

@@ -349,7 +349,7 @@ class TestUnavailable:
     def test_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         error = ModuleNotFoundError("No module named 'cudnn'", name="cudnn")
         assert self.loading(monkeypatch, error) == (
-            "cuDNN is not installed: pip install 'gossamer[vendor]'")
+            "cuDNN is not installed: pip install '.[vendor]' in gossamer's checkout")
 
     def test_library_that_does_not_load(self, monkeypatch: pytest.MonkeyPatch) -> None:
         error = OSError("libcudnn.so.9: file too short\nmore")
@@ -359,7 +359,8 @@ class TestUnavailable:
     def test_old_frontend(self, monkeypatch: pytest.MonkeyPatch) -> None:
         old = types.SimpleNamespace(__version__="1.20.0")
         assert self.loading(monkeypatch, old) == (
-            "nvidia-cudnn-frontend 1.20.0 is older than 1.32: pip install 'gossamer[vendor]'")
+            "nvidia-cudnn-frontend 1.20.0 is older than 1.32: pip install '.[vendor]' in "
+            "gossamer's checkout")
 
     def test_frontend_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def version() -> int:
@@ -372,7 +373,7 @@ class TestUnavailable:
         old = types.SimpleNamespace(__version__="1.32.0", backend_version=lambda: 90100,
                                     backend_version_string=lambda: "9.1.0")
         assert self.loading(monkeypatch, old) == (
-            "cuDNN 9.1.0 is older than 9.2: pip install 'gossamer[vendor]'")
+            "cuDNN 9.1.0 is older than 9.2: pip install '.[vendor]' in gossamer's checkout")
 
     def test_version(self, monkeypatch: pytest.MonkeyPatch) -> None:
         loaded = types.SimpleNamespace(
