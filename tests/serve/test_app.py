@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import gzip
 import io
@@ -31,6 +32,7 @@ httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 
+from gossamer.serve import checks  # noqa: E402
 from gossamer.serve.app import Server, make_app  # noqa: E402
 from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel  # noqa: E402
 from gossamer.serve.protocol import InferRequest  # noqa: E402
@@ -197,6 +199,14 @@ def test_types_encodings_hosts_and_sizes_that_are_refused(server: Server) -> Non
     ]:
         response = post(server, content=content, headers=headers)
         assert response.status_code == status and message in response.json()["error"]
+
+
+@pytest.mark.parametrize(("version", "fields", "is_good"), [
+    ("1.1", [], False), ("1.1", [(b"host", b"a")] * 2, False), ("1.1", [(b"host", b"a")], True),
+    ("1.0", [], True), ("1.0", [(b"transfer-encoding", b"chunked")], False)])
+def test_versions_of_http(version: str, fields: list[tuple[bytes, bytes]], is_good: bool) -> None:
+    with contextlib.nullcontext() if is_good else pytest.raises(checks.Refusal):
+        checks.check_head(version, fields, None)
 
 
 def test_large_json_and_the_memory_of_all_requests(server: Server) -> None:

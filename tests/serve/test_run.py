@@ -274,6 +274,7 @@ def test_the_log(file: Path) -> None:
         lines = [json.loads(line) for line in process.communicate(timeout=30)[1].splitlines()]
     messages = [line["message"] for line in lines]
     assert messages[1] == f"small: reads {file}" and messages[-1] == "ends"
+    assert any("a batch of 1 takes" in text for text in messages)
     assert any(text.endswith('"GET /v2/health/live HTTP/1.1" 200') for text in messages)
     assert any(text.startswith("small stays as it was: ") for text in messages)
     assert {line["level"] for line in lines} == {"info", "error"}
