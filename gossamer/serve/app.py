@@ -46,7 +46,7 @@ _MANY_NUMBERS = 2**18
 """The numbers above which few answers are written as JSON at the same time."""
 _MANY_PIXELS = 2**22
 """The pixels above which few pictures are decoded at the same time."""
-_BODIES_AT_ONCE = 8
+_BODIES_AT_ONCE = 6
 """The most memory that all requests together may hold, as a multiple of the largest size of a
 body."""
 _PIECE = 2**20
@@ -176,7 +176,7 @@ class Server:
             share)
 
     async def _body(self, headers: Mapping[str, str], receive: Receive, encoding: str,
-                    share: Share) -> bytearray:
+                    share: Share) -> bytes | bytearray:
         """Returns the body of a request, unpacked."""
         body = bytearray()
         self._check_size(int(headers.get("content-length", 0)))
@@ -195,8 +195,8 @@ class Server:
             raise Refusal(408, f"the body did not come in {self._body_seconds:g} s") from None
         if not encoding:
             return body
-        content: bytearray = await self.workers.in_thread(checks.unpacked, body, encoding,
-                                                          self._most_bytes)
+        content: bytes = await self.workers.in_thread(checks.unpacked, body, encoding,
+                                                      self._most_bytes)
         share.set(len(content))
         return content
 
@@ -221,7 +221,7 @@ class Server:
         return time.monotonic() + milliseconds / 1e3
 
     async def _wanted(self, name: str, kind: str, headers: Mapping[str, str], share: Share,
-                      body: bytearray) -> protocol.InferRequest:
+                      body: bytes | bytearray) -> protocol.InferRequest:
         """Returns the request in a body. kind: the body's media type, "" for tensors."""
         if kind:
             arrays = await self._picture(self.models.by_name[name], bytes(body))

@@ -85,12 +85,13 @@ def content_encoding(headers: Mapping[str, str]) -> str:
     return encoding
 
 
-def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytearray:
+def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytes:
     """Returns the content of a packed body. Raises Refusal where it has more than `most` bytes, and
     InputError where it is damaged."""
     # gzip's header, or zlib's
     unpacker = zlib.decompressobj(15 + (0 if encoding == "deflate" else 16))
-    content = bytearray()
+    pieces: list[bytes] = []
+    size = 0
     view = memoryview(body)
     try:
         # in pieces, each of which keeps Python's lock for a moment only
@@ -99,8 +100,9 @@ def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytearray:
             is_whole = False
             while not is_whole:
                 piece = unpacker.decompress(packed, _PIECE)
-                content += piece
-                if len(content) > most:
+                pieces.append(piece)
+                size += len(piece)
+                if size > most:
                     raise Refusal(413, f"the body unpacks to more than {bytes_text(most)}; send "
                                        "fewer images at once")
                 packed = unpacker.unconsumed_tail
@@ -111,4 +113,4 @@ def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytearray:
         raise InputError(f"the body is no valid {encoding}: {error}") from None
     if not unpacker.eof:
         raise InputError(f"the body is no valid {encoding}: it ends too early")
-    return content
+    return b"".join(pieces)

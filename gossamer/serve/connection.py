@@ -18,7 +18,7 @@ MOST_HEAD_BYTES = 2**16
 """The most bytes of a request's head, and of its trailers."""
 MOST_FIELDS = 100
 """The most fields of a request's head and trailers together."""
-_MOST_PIPELINED = 64
+_MOST_PIPELINED = 16
 """The most requests that may wait for the answer to an earlier one of the same connection."""
 _LINGER_S = 2.0
 """Seconds for which a connection is still read after a refusal: closing it while bytes come would

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import signal
@@ -23,6 +24,10 @@ _END_S = 60
 """Seconds after which requests that are still being answered are given up when the server ends."""
 _LAST_REQUEST_S = 0.5
 """Seconds for which open connections may still send a request when the server ends."""
+_M_MMAP_THRESHOLD = -3
+"""The number of this setting in glibc's malloc.h."""
+_LARGE_BLOCK = 2**22
+"""Bytes of memory from which on a block is given back to the system."""
 _CONNECTIONS = 2**16
 """Connections that may be open at once, where the system allows as many."""
 _SWITCH_S = 5e-4
@@ -47,6 +52,7 @@ def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
     ready: function that is called when the first request may come.
     """
     _allow_connections()
+    _return_memory()
     sys.setswitchinterval(_SWITCH_S)
     # garbage collections leave the present objects out from now on: a collection over all objects
     # of the networks would delay answers by 0.1 s
@@ -114,6 +120,13 @@ class _Uvicorn(uvicorn.Server):
         while self.server_state.connections and time.monotonic() < end:
             await asyncio.sleep(_LAST_REQUEST_S / 20)
         await super().shutdown(sockets)
+
+
+def _return_memory() -> None:
+    """Has glibc give large blocks back to the system when they are freed, such as bodies."""
+    # other systems have no such function
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 def _allow_connections() -> None:

@@ -21,6 +21,8 @@ from gossamer.io.process_pool import ProcessPool
 _MOST_PROCESSES = 8
 _LARGE_AT_ONCE = 2
 """How many large tasks may be done at the same time, each of which takes some hundred MB."""
+_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}
+"""Has glibc give large blocks back to the system when a task is done."""
 _NICENESS = 5
 """By how much the processes are nicer than the server, which must answer in the meantime."""
 
@@ -38,7 +40,8 @@ class Workers:
     def start(self) -> ProcessPool:
         """Starts the processes where they do not run, and returns their pool."""
         if self._pool is None:
-            self._pool = ProcessPool(self._count, "process that reads and writes requests", _begin)
+            self._pool = ProcessPool(self._count, "process that reads and writes requests", _begin,
+                                     variables=_VARIABLES)
         return self._pool
 
     async def call(self, function: Callable[..., Any], *arguments: Any, what: str,

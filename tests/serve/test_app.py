@@ -166,7 +166,6 @@ def test_tensors_in_json_and_in_binary(server: Server, batch: int) -> None:
 def test_types_encodings_and_hosts_that_are_taken(server: Server) -> None:
     for headers in [
             {"Content-Type": "application/json; charset=utf-8", "Origin": "http://a.example"},
-            {"Content-Type": "application/octet-stream"}, {"Content-Encoding": "identity"},
             {"Content-Type": "application/x-www-form-urlencoded"}, {"Content-Encoding": "gzip"},
             {"Content-Encoding": "deflate"}, *[{"Host": host} for host in (
                 "localhost", "127.0.0.1:80", "[::1]:8000", "192.0.2.1", "box",
@@ -188,7 +187,6 @@ def test_types_encodings_hosts_and_sizes_that_are_refused(server: Server) -> Non
         (400, "it ends too early", packed[:-3], {"Content-Encoding": "gzip"}),
         (400, "goes on after its end", packed + b"{}", {"Content-Encoding": "gzip"}),
         (415, "'br': expected gzip, deflate", packed, {"Content-Encoding": "br"}),
-        (415, "expected application/json", b"{}", {"Content-Type": "text/plain"}),
         (415, "expected application/json", b"{}", {"Origin": "null"}),
         (415, "expected application/json", b"{}", {
             "Content-Type": "application/x-www-form-urlencoded", "Origin": "http://a.example"}),
@@ -270,12 +268,6 @@ def test_what_is_refused(server: Server, options: dict[str, Any], status: int,
     response = post(server, **options)
     assert response.status_code == status, response.text
     assert re.search(message, response.json()["error"])
-
-
-@pytest.mark.parametrize("name", ["large", "..", "%2e%2e%2fetc%2fpasswd", "small%00", "a/b"])
-def test_names_of_no_model(server: Server, name: str) -> None:
-    response = post(server, name, json=body_of(images(1)))
-    assert response.status_code in (404, 405) and "error" in response.json()
 
 
 def test_a_body_without_a_length_is_limited_too(server: Server) -> None:
