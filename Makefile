@@ -16,6 +16,7 @@
 # make classes  the classes of the real binary networks in ../shared/models, beside ONNX Runtime's
 # make soak   compiles that are killed 200 times, and run twice at once, on one cache folder
 # make serve-fuzz  100,000 malformed requests to a server; make serve-load: 64 clients for a minute
+# make serve-attacks  whether a server still answers others while it gets large or endless requests
 # make serve-overhead  what a server costs beside an empty handler, with a stand-in for a GPU
 # make ray-cluster  a Ray cluster that loses a worker; make stand-ins: streams over eight devices
 # Each makes its own .venv when there is none. PYTHON=python3.12 make test picks the interpreter.
@@ -74,7 +75,7 @@ QUICK := $(BIN)/ruff check --quiet . && $(BIN)/mypy --no-error-summary && \
 	$(BIN)/python -m pytest @tests/quick.txt -m "not slow" --host-only --maxfail 5 \
 	--numprocesses 2 --dist worksteal
 
-.PHONY: demo test bench-tests torch-tests quick plant-faults torch-suite wheel lint bench fuzz fuzz-plans differential backend-tests classes soak serve-fuzz serve-load serve-overhead ray-cluster stand-ins pocl
+.PHONY: demo test bench-tests torch-tests quick plant-faults torch-suite wheel lint bench fuzz fuzz-plans differential backend-tests classes soak serve-fuzz serve-load serve-attacks serve-overhead ray-cluster stand-ins pocl
 
 demo: .venv/demo.stamp
 	@$(BIN)/gossamer devices
@@ -138,9 +139,14 @@ classes: .venv/dev.stamp pocl
 soak: .venv/dev.stamp pocl
 	$(BIN)/python tools/soak.py $(SOAK_ARGS)
 
-# whether malformed requests ever get a 500, a traceback, or more and more memory
+# whether malformed requests, and those that schemathesis makes of the server's description, ever
+# get a 500, a traceback, or more and more memory
 serve-fuzz: .venv/dev.stamp
 	$(BIN)/python -m tests.bulk.serve_fuzz $(SERVE_FUZZ_ARGS)
+
+# whether a server answers others in time, and stays small, while it is attacked
+serve-attacks: .venv/dev.stamp
+	$(BIN)/python -m tests.bulk.serve_attacks
 
 # whether a server under load answers everything, and answers it right
 serve-load: .venv/dev.stamp

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
+import signal
 from functools import partial
 from pathlib import Path
+from socket import socket
 from typing import Annotated
 
 import typer
@@ -16,16 +19,22 @@ from gossamer.cli.arguments import load_graph, load_plan
 from gossamer.cli.options import DevicesOption, PreprocessOption, StrictOption
 from gossamer.cli.photo_options import PhotoOptions
 from gossamer.device.registry import find, find_several, names_several
-from gossamer.errors import InputError, installing, quoted
-from gossamer.io import terminal
+from gossamer.errors import InputError, quoted
 from gossamer.io.images import Preprocessing
 from gossamer.io.limits import bytes_of
 from gossamer.model.graph import Graph
 from gossamer.model.photos import taking_photos
+from gossamer.serve import log
 from gossamer.serve.address import bound, is_loopback, url_of
 from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel
+from gossamer.version import PACKAGE_VERSION
+
+logger = logging.getLogger("gossamer.serve")
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_HOST = re.compile(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:]+")
+_STATISTICS = "stats"
+"""The word that stands in the place of a name in the address of all statistics."""
 _SUFFIXES = re.compile(r"(\.onnx|\.onnx\.gz|\.cfg|\.plan)$")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 """Seconds of each unit of time."""
@@ -51,6 +60,20 @@ def serve(
     max_body: Annotated[str, typer.Option(
         metavar="BYTES", help="The largest request, such as 64M; larger ones are answered with "
                               "413.")] = "64M",
+    max_json: Annotated[str, typer.Option(
+        metavar="BYTES", help="The longest answer in JSON; longer ones are refused with 400, and "
+                              "come in binary where they are asked for so.")] = "64M",
+    max_pixels: Annotated[str, typer.Option(
+        metavar="PIXELS", help="The most pixels of a picture, such as 16M; their sides have at "
+                               "most 16384.")] = "16M",
+    allow_host: Annotated[list[str] | None, typer.Option(
+        metavar="NAME", help="A name that requests may give in their header Host, such as that "
+                             "of a proxy; * allows all. Without it a server at 127.0.0.1 takes "
+                             "addresses and names without a dot. May be repeated.")] = None,
+    access_log: Annotated[bool, typer.Option(
+        "--access-log", help="Log every request.")] = False,
+    log_format: Annotated[str, typer.Option(
+        metavar="text|json", help="How the log is written to standard error.")] = "text",
     grace: Annotated[float, typer.Option(
         min=0, help="Seconds after SIGTERM in which requests are still taken, while the server "
                     "says that it is ending.")] = 1.0,
@@ -58,9 +81,18 @@ def serve(
     strict: StrictOption = False,
 ) -> None:
     """Answer requests over HTTP: tensors by the Open Inference Protocol, or pictures."""
+    if hasattr(signal, "SIGHUP"):
+        # the signal ends a process that does not handle it, as this one does only when it has
+        # started
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     options = BatchOptions(None if latency is None else seconds_of(latency, "--latency"), batch,
                            queue)
     most_bytes = bytes_of(max_body, "--max-body")
+    most_json = bytes_of(max_json, "--max-json")
+    most_pixels = bytes_of(max_pixels, "--max-pixels", "pixels")
+    if log_format not in log.FORMATS:
+        raise InputError(f"--log-format {quoted(log_format)}: expected one of "
+                         f"{', '.join(log.FORMATS)}")
     if not grace < math.inf:
         raise InputError(f"--grace {grace}: expected seconds")
     if preprocess is not None:
@@ -72,22 +104,39 @@ def serve(
         from gossamer.serve.app import Server
         from gossamer.serve.run import serve as serve_until_ended
     except ImportError as error:
-        raise InputError(f"serve needs the package {error.name}: "
-                         f"{installing('serve')}") from None
-    served = [ServedModel(name, _files(model),
-                          partial(_loaded, model, device, preprocess, strict=strict), options)
-              for name, model in named.items()]
-    if not is_loopback(listener):
-        terminal.notice(f"everybody who reaches {listener.getsockname()[0]} may send requests: "
-                        "there is no authentication; put the server behind a proxy that has it",
-                        "warning")
-    for each in served:
-        times = ", ".join(f"{size} in {1e3 * seconds:.3g} ms"
-                          for size, seconds in each.batcher.times.items())
-        print(f"{each.name}: batches of {times or 'one request'}")
-    serve_until_ended(Server(Models(served), most_bytes=most_bytes), listener, grace=grace,
-                      ready=partial(print, f"listening at {url_of(listener)}", flush=True))
-    print("ended")
+        raise InputError(f"serve needs the package {error.name}: pip install "
+                         "'gossamer[serve]'") from None
+    hosts = _hosts(host, listener, allow_host)
+    with log.written(log_format, requests=access_log):
+        logger.info("gossamer %s serves %s", PACKAGE_VERSION, ", ".join(named))
+        served = [ServedModel(name, _files(model),
+                              partial(_loaded, model, device, preprocess, strict=strict), options)
+                  for name, model in named.items()]
+        if not is_loopback(listener):
+            logger.warning("everybody who reaches %s may send requests: there is no "
+                           "authentication; put the server behind a proxy that has it",
+                           listener.getsockname()[0])
+        for each in served:
+            times = ", ".join(f"{size} in {1e3 * seconds:.3g} ms"
+                              for size, seconds in each.batcher.times.items())
+            print(f"{each.name}: batches of {times or 'one request'}")
+        server = Server(Models(served), most_bytes=most_bytes, most_json=most_json,
+                        most_pixels=most_pixels, hosts=hosts)
+        serve_until_ended(server, listener, grace=grace, logs_requests=access_log,
+                          ready=partial(print, f"listening at {url_of(listener)}", flush=True))
+        print("ended")
+
+
+def _hosts(host: str, listener: socket, allowed: list[str] | None) -> set[str] | None:
+    """Returns the names with a dot that the header Host may have; None for any. A website may have
+    its name resolved to this machine, so that its pages reach a server that only this machine can
+    reach: the header then has the website's name. Raises InputError for what is no name."""
+    for name in allowed or []:
+        if name != "*" and not _HOST.fullmatch(name):
+            raise InputError(f"--allow-host {quoted(name)}: expected a name without a port, such "
+                             "as models.example, or *")
+    names = {name.lower() for name in (host, *(allowed or []))}
+    return None if "*" in names or not (allowed or is_loopback(listener)) else names
 
 
 def _check_device(device: str | None) -> None:
@@ -116,7 +165,7 @@ def _named(models: list[str]) -> dict[str, str]:
         name, equals, model = text.partition("=")
         if not equals:
             name, model = _SUFFIXES.sub("", Path(text).name), text
-        if not _NAME.fullmatch(name):
+        if not _NAME.fullmatch(name) or name == _STATISTICS:
             raise InputError(f"{text}: the name {quoted(name)} is not fit for an address; give "
                              "NAME=MODEL with letters, digits, '.', '_' and '-'")
         if name in named:

@@ -206,20 +206,32 @@ def open_image(path: str | Path) -> Image.Image:
     return _read(path, str(path))
 
 
-def decode_image(data: bytes, name: str = "the picture") -> Image.Image:
-    """Returns the photo in the bytes of a file, as open_image() does. name: the photo's name in
-    messages. Raises InputError where the bytes are no photo that can be read."""
-    return _read(io.BytesIO(data), name)
+class ImageSizeError(InputError):
+    """A photo has more pixels than may be read, or a longer side."""
 
 
-def _read(source: Path | io.BytesIO, name: str) -> Image.Image:
+def decode_image(data: bytes, name: str = "the picture", *,
+                 most_pixels: int | None = None, longest: int | None = None) -> Image.Image:
+    """Returns the photo in the bytes of a file, as open_image() does. Raises InputError where the
+    bytes are no photo that can be read.
+
+    name: the photo's name in messages.
+    most_pixels: the most pixels of a photo that is read (default: MOST_PIXELS).
+    longest: the longest side of a photo that is read (default: any).
+    """
+    return _read(io.BytesIO(data), name, most_pixels, longest)
+
+
+def _read(source: Path | io.BytesIO, name: str, most_pixels: int | None = None,
+          longest: int | None = None) -> Image.Image:
     from PIL import Image, UnidentifiedImageError
 
+    most_pixels = most_pixels or MOST_PIXELS
     try:
         with warnings.catch_warnings():
             # Pillow warns of damage that it ignores
             warnings.simplefilter("ignore")
-            return _opened(source, name)
+            return _opened(source, name, most_pixels, longest)
     except FileNotFoundError:
         raise InputError(f"{name}: no such image file") from None
     except UnidentifiedImageError:
@@ -229,23 +241,27 @@ def _read(source: Path | io.BytesIO, name: str) -> Image.Image:
     except InputError:
         raise
     except Image.DecompressionBombError:
-        raise InputError(f"{name}: too many pixels; scale it down to {MOST_PIXELS} or fewer "
-                         "first") from None
+        raise ImageSizeError(f"{name}: too many pixels; scale it down to {most_pixels} or fewer "
+                             "first") from None
     except Exception as error:
         # Pillow's decoders raise errors of many kinds for damaged files
         raise InputError(f"{name}: damaged image ({first_line(error)})") from None
 
 
-def _opened(source: Path | io.BytesIO, name: str) -> Image.Image:
+def _opened(source: Path | io.BytesIO, name: str, most_pixels: int,
+            longest: int | None) -> Image.Image:
     from PIL import Image, ImageOps
 
     # without a list of formats Pillow takes any format that it knows, and runs other programs for
     # some formats
     with Image.open(source, formats=FORMATS) as file:
         width, height = file.size
-        if width * height > MOST_PIXELS:
-            raise InputError(f"{name}: is {width} pixels wide and {height} high, too many pixels; "
-                             f"scale it down to {MOST_PIXELS} or fewer first")
+        if width * height > most_pixels:
+            raise ImageSizeError(f"{name}: is {width} pixels wide and {height} high, too many "
+                                 f"pixels; scale it down to {most_pixels} or fewer first")
+        if longest is not None and max(width, height) > longest:
+            raise ImageSizeError(f"{name}: is {width} pixels wide and {height} high; scale it down "
+                                 f"to sides of {longest} or shorter first")
         # in place, so that an upright photo is not copied
         ImageOps.exif_transpose(file, in_place=True)
         file.load()

@@ -33,13 +33,17 @@ def set_limit() -> int | None:
     return bytes_of(text, VARIABLE) if text else None
 
 
-def bytes_of(text: str, name: str) -> int:
-    """Returns the number of bytes that a text such as 8G states. name: the option or variable with
-    the text, for the message. Raises InputError where the text states no number of bytes."""
+def bytes_of(text: str, name: str, unit: str = "bytes") -> int:
+    """Returns the number of bytes that a text such as 8G states. Raises InputError where the text
+    states no number of bytes.
+
+    name: the option or variable with the text, for the message.
+    unit: what is counted, where it is not bytes, for the message.
+    """
     match = re.fullmatch(r"([0-9]{1,18})\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if match is None or int(match[1]) == 0:
-        raise InputError(f"{name} is {quoted(text)}, expected a number of bytes above 0, such as "
-                         "2000000000 or 8G")
+        raise InputError(f"{name} is {quoted(text)}, expected a number of {unit} above 0, such "
+                         "as 2000000000 or 8G")
     return int(match[1]) * _UNITS[match[2]]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gossamer import debug
 from gossamer.errors import DeadlineError, GossamerError, InputError, QueueFullError
 from gossamer.measure import called
 from gossamer.model.batch_axis import mixing_node
@@ -329,4 +330,7 @@ def _seconds(plan: PlanParts, size: int) -> float:
              for info, array in zip(plan.graph.inputs, arrays, strict=True)}
     for _ in range(WARM_CALLS):
         context.begin(named)()
-    return called(lambda: context.begin(named)()).median_us / 1e6
+    seconds = called(lambda: context.begin(named)()).median_us / 1e6
+    debug.logger.info("%s on %s: a batch of %d takes %.3g ms", plan.graph.name,
+                      plan.device.name, size, 1e3 * seconds)
+    return seconds

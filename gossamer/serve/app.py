@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,60 +16,119 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from gossamer.device.host import processors
 from gossamer.errors import DeadlineError, GossamerError, InputError, QueueFullError, quoted
+from gossamer.io.images import ImageSizeError
 from gossamer.io.text import bytes_text
-from gossamer.serve import protocol
+from gossamer.serve import checks, protocol
+from gossamer.serve.checks import Refusal
+from gossamer.serve.description import BINARY, DEADLINE, INFERENCE, responses
 from gossamer.serve.exchange import Exchange
+from gossamer.serve.memory import Memory, MemoryFullError, Share
 from gossamer.serve.metrics import Metrics
-from gossamer.serve.models import Models
+from gossamer.serve.models import Models, ServedModel
+from gossamer.serve.workers import Workers
 from gossamer.version import PACKAGE_VERSION
 
 logger = logging.getLogger("gossamer.serve")
 
-DEADLINE = "Deadline-Ms"
-"""The header with the milliseconds after which an answer is of no use."""
-PICTURES = ("image/jpeg", "image/png", "image/webp", "image/bmp", "image/gif")
 _INFERENCE = re.compile("/v2/models/([^/]+)/infer")
-_BINARY = "application/octet-stream"
 _SMALL_BYTES = 2**15
 """The most bytes of JSON that the event loop itself parses. Longer JSON would keep the loop busy;
-a thread parses it."""
+another process parses it."""
+_LARGE_BYTES = 2**21
+"""The bytes of JSON above which few bodies are parsed at the same time."""
 _FEW_NUMBERS = 2**12
-"""The most numbers that the event loop itself writes as JSON; a thread writes larger outputs."""
-_BODIES_AT_ONCE = 16
-"""The most memory that all bodies together may take, as a multiple of the largest size of a
+"""The most numbers that the event loop itself writes as JSON; another process writes larger
+outputs."""
+_MANY_NUMBERS = 2**18
+"""The numbers above which few answers are written as JSON at the same time."""
+_MANY_PIXELS = 2**22
+"""The pixels above which few pictures are decoded at the same time."""
+_BODIES_AT_ONCE = 6
+"""The most memory that all requests together may hold, as a multiple of the largest size of a
 body."""
+_PIECE = 2**20
+"""Bytes of an answer that are written at a time, so that an answer which a client reads slowly is
+not copied to the connection's buffer as a whole."""
+_LINGER_S = 2.0
+"""Seconds for which a body is read, and dropped, after an answer that did not wait for it."""
 
 
-class _Refusal(Exception):
-    """An answer other than success: its HTTP status, and the message for the client."""
+class _LargeResponse(Response):
+    """An answer that is written in pieces."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+    def __init__(self, parts: Sequence[bytes | memoryview], media_type: str,
+                 headers: Mapping[str, str]) -> None:
+        super().__init__(None, media_type=media_type, headers={
+            **headers, "Content-Length": str(sum(map(len, parts)))})
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code,
+                    "headers": self.raw_headers})
+        for part in self._parts:
+            for start in range(0, len(part), _PIECE):
+                await send({"type": "http.response.body", "body": part[start:start + _PIECE],
+                            "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class _Receive:
+    """ASGI's function that returns the parts of a body. is_whole: whether no further part comes."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.is_whole = False
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self.is_whole = not message.get("more_body", False)
+        return message
+
+    async def respond(self, response: Response, scope: Scope, send: Send) -> None:
+        """Sends a response. Where the connection is closed before its body was read, the body is
+        read and dropped for a moment: bytes that come to a closed connection would make the
+        client's system throw the answer away."""
+        if self.is_whole or response.headers.get("connection") != "close":
+            await response(scope, self, send)
+            return
+        await send({"type": "http.response.start", "status": response.status_code,
+                    "headers": response.raw_headers})
+        await send({"type": "http.response.body", "body": response.body, "more_body": True})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                while not self.is_whole:
+                    await self()
+        await send({"type": "http.response.body", "body": b""})
 
 
 class Server:
     """The state of an application.
 
     most_bytes: bytes of the largest body.
+    most_json: bytes of the longest answer in JSON.
+    most_pixels: pixels of the largest picture.
     body_seconds: seconds that a client may take to send a body.
+    hosts: the names with a dot that the header Host may have; None where it may have any.
     is_ending: whether the server is about to end, so that connections are not kept.
     """
 
-    def __init__(self, models: Models, *, most_bytes: int = 2**26,
-                 body_seconds: float = 30.0) -> None:
+    def __init__(self, models: Models, *, most_bytes: int = 2**26, most_json: int = 2**26,
+                 most_pixels: int = 2**24, body_seconds: float = 30.0,
+                 hosts: Collection[str] | None = None) -> None:
         self.models = models
         self.metrics = Metrics(models)
         self.is_ending = False
+        self.hosts = hosts
+        self.memory = Memory(_BODIES_AT_ONCE * most_bytes)
+        self.workers = Workers()
         self._most_bytes = most_bytes
+        self._most_json = most_json
+        self._most_pixels = most_pixels
         self._body_seconds = body_seconds
-        self._bytes_now = 0
         self._exchange = Exchange()
-        self._threads = ThreadPoolExecutor(processors(), "gossamer-serve")
 
     async def renew(self) -> None:
         """Reads again the networks whose files have changed. The old plan of such a network
@@ -82,42 +141,69 @@ class Server:
             await loop.run_in_executor(None, old.close)
             logger.warning("%s was read again", name)
 
-    async def _infer(self, name: str, headers: Mapping[str, str], receive: Receive) -> Response:
+    def close(self) -> None:
+        """Computes the requests that wait, and frees what the server holds."""
+        self.models.close()
+        self.workers.close()
+
+    async def _infer(self, name: str, headers: Mapping[str, str], receive: Receive,
+                     share: Share) -> Response:
         """Returns the answer to a request for inference. Raises errors, which answer() catches."""
         if name not in self.models.by_name:
-            raise _Refusal(404, f"there is no model {quoted(name)}")
+            raise Refusal(404, f"there is no model {quoted(name)}")
         deadline = self._deadline(headers)
-        size = 0
-        chunks: list[bytes] = []
+        kind = checks.media_type(headers)
+        encoding = checks.content_encoding(headers)
+        # no name here holds the body, whose memory is free when its tensors are computed
+        wanted = await self._wanted(name, kind, headers, share,
+                                    await self._body(headers, receive, encoding, share))
+        if wanted.timeout_us is not None:
+            until = time.monotonic() + wanted.timeout_us / 1e6
+            deadline = until if deadline is None else min(deadline, until)
+        # the network may have been read again while this request came in
+        model = self.models.by_name[name]
+        left = None if deadline is None else deadline - time.monotonic()
+        arriving = self._exchange.submit(model.batcher, wanted.arrays, left)
         try:
-            self._check_size(int(headers.get("content-length", 0)))
-            try:
-                async with asyncio.timeout(self._body_seconds):
-                    is_whole = False
-                    while not is_whole:
-                        message = await receive()
-                        if message["type"] == "http.disconnect":
-                            raise ClientDisconnect
-                        chunk = message.get("body", b"")
-                        size += len(chunk)
-                        self._bytes_now += len(chunk)
-                        self._check_size(size)
-                        chunks.append(chunk)
-                        is_whole = not message.get("more_body", False)
-            except TimeoutError:
-                raise _Refusal(408, f"the body did not come in {self._body_seconds:g} s") from None
-            return await self._computed(name, headers, b"".join(chunks), deadline)
-        finally:
-            self._bytes_now -= size
+            result = await (arriving if left is None else asyncio.wait_for(arriving, left))
+        except TimeoutError:
+            raise DeadlineError("the deadline passed before the answer was there") from None
+        wanted = protocol.without_arrays(wanted)
+        results = result if isinstance(result, tuple) else (result,)
+        share.set(sum(array.nbytes for array in results))
+        return await self._response(name, wanted, {
+            info.name: array for info, array in zip(model.plan.outputs, results, strict=True)},
+            share)
+
+    async def _body(self, headers: Mapping[str, str], receive: Receive, encoding: str,
+                    share: Share) -> bytes | bytearray:
+        """Returns the body of a request, unpacked."""
+        body = bytearray()
+        self._check_size(int(headers.get("content-length", 0)))
+        try:
+            async with asyncio.timeout(self._body_seconds):
+                is_whole = False
+                while not is_whole:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnect
+                    body += message.get("body", b"")
+                    self._check_size(len(body))
+                    share.set(len(body))
+                    is_whole = not message.get("more_body", False)
+        except TimeoutError:
+            raise Refusal(408, f"the body did not come in {self._body_seconds:g} s") from None
+        if not encoding:
+            return body
+        content: bytes = await self.workers.in_thread(checks.unpacked, body, encoding,
+                                                      self._most_bytes)
+        share.set(len(content))
+        return content
 
     def _check_size(self, size: int) -> None:
-        """Refuses a body that is too large, alone or together with the bodies that are in
-        memory."""
         if size > self._most_bytes:
-            raise _Refusal(413, f"the body is larger than {bytes_text(self._most_bytes)}; send "
-                                "fewer images at once")
-        if self._bytes_now > _BODIES_AT_ONCE * self._most_bytes:
-            raise _Refusal(429, "too many large requests at once; try again later")
+            raise Refusal(413, f"the body is larger than {bytes_text(self._most_bytes)}; send "
+                               "fewer images at once")
 
     @staticmethod
     def _deadline(headers: Mapping[str, str]) -> float | None:
@@ -131,63 +217,75 @@ class Server:
         except ValueError:
             milliseconds = -1.0
         if not 0 < milliseconds < 1e9:
-            raise _Refusal(400, f"{DEADLINE} is {quoted(text)}, expected milliseconds above 0")
+            raise Refusal(400, f"{DEADLINE} is {quoted(text)}, expected milliseconds above 0")
         return time.monotonic() + milliseconds / 1e3
 
-    async def _computed(self, name: str, headers: Mapping[str, str], body: bytes,
-                        deadline: float | None) -> Response:
-        model = self.models.by_name[name]
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind in PICTURES:
-            arrays = await self._in_thread(model.picture, body)
-            wanted = protocol.InferRequest(
-                arrays, binary=_BINARY in headers.get("accept", ""))
-        else:
-            length = headers.get(protocol.HEADER_LENGTH.lower())
-            text, binary = protocol.split(body, length)
-            wanted = (protocol.parsed(text, binary) if len(text) <= _SMALL_BYTES
-                      else await self._in_thread(protocol.parsed, text, binary))
-        if wanted.timeout_us is not None:
-            until = time.monotonic() + wanted.timeout_us / 1e6
-            deadline = until if deadline is None else min(deadline, until)
-        # the network may have been read again while this request came in
-        model = self.models.by_name[name]
-        left = None if deadline is None else deadline - time.monotonic()
-        arriving = self._exchange.submit(model.batcher, wanted.arrays, left)
+    async def _wanted(self, name: str, kind: str, headers: Mapping[str, str], share: Share,
+                      body: bytes | bytearray) -> protocol.InferRequest:
+        """Returns the request in a body. kind: the body's media type, "" for tensors."""
+        if kind:
+            arrays = await self._picture(self.models.by_name[name], bytes(body))
+            return protocol.InferRequest(arrays, binary=BINARY in headers.get("accept", ""))
+        length = headers.get(protocol.HEADER_LENGTH.lower())
+        text, binary = protocol.split(body, length)
+        if len(text) <= _SMALL_BYTES:
+            return protocol.parsed(text, binary)
+        wanted = await self.workers.call(protocol.parsed_json, text, len(binary),
+                                         what="parsed JSON", is_large=len(text) > _LARGE_BYTES)
+        wanted = protocol.with_binary(wanted, binary)
+        share.set(sum(array.nbytes for array in wanted.arrays.values()))
+        return wanted
+
+    async def _picture(self, model: ServedModel, body: bytes) -> dict[str, np.ndarray]:
+        decode = model.picture().arrays
+        what = "decoded a picture"
+        few = min(self._most_pixels, _MANY_PIXELS)
         try:
-            result = await (arriving if left is None else asyncio.wait_for(arriving, left))
-        except TimeoutError:
-            raise DeadlineError("the deadline passed before the answer was there") from None
-        results = result if isinstance(result, tuple) else (result,)
-        outputs: dict[str, np.ndarray] = {
-            info.name: array for info, array in zip(model.plan.outputs, results, strict=True)}
-        numbers = sum(array.size for array in outputs.values())
-        content, head_length = (
-            protocol.answer(name, wanted, outputs) if numbers <= _FEW_NUMBERS or wanted.binary
-            else await self._in_thread(protocol.answer, name, wanted, outputs))
-        if head_length is None:
-            return Response(content, media_type="application/json")
-        return Response(content, media_type=_BINARY,
-                        headers={protocol.HEADER_LENGTH: str(head_length)})
+            # which also tells how many pixels there are
+            return await self.workers.call(decode, body, few, what=what)
+        except ImageSizeError:
+            return await self.workers.call(decode, body, self._most_pixels, what=what,
+                                           is_large=True)
 
-    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, function, *arguments)
+    async def _response(self, name: str, wanted: protocol.InferRequest,
+                        outputs: Mapping[str, np.ndarray], share: Share) -> Response:
+        """Returns the answer with the outputs that a request wants."""
+        tensors = protocol.wanted_outputs(wanted, outputs)
+        protocol.check_json(tensors, self._most_json)
+        numbers = sum(each.numbers.size for each in tensors if each.numbers is not None)
+        arguments = (name, wanted.id, tensors, self._most_json)
+        text = (protocol.written(*arguments) if numbers <= _FEW_NUMBERS else
+                await self.workers.call(protocol.written, *arguments, what="wrote JSON",
+                                        is_large=numbers > _MANY_NUMBERS))
+        parts = [text, *(protocol.binary_data(outputs[each.name]) for each in tensors
+                         if each.numbers is None)]
+        size = sum(map(len, parts))
+        share.set(size)
+        media_type = "application/json"
+        headers = {}
+        if len(parts) > 1:
+            media_type = BINARY
+            headers = {protocol.HEADER_LENGTH: str(len(text))}
+        if size <= _PIECE:
+            return Response(b"".join(parts), media_type=media_type, headers=headers)
+        return _LargeResponse(parts, media_type, headers)
 
-    async def answer(self, name: str, headers: Mapping[str, str], receive: Receive) -> Response:
+    async def answer(self, name: str, headers: Mapping[str, str], receive: Receive,
+                     share: Share) -> Response:
         """Returns the answer to a request for inference, whether the request succeeds or fails, and
         counts the answer.
 
         headers: values of the headers, by their names in lower case.
         receive: ASGI's function that returns the parts of the body.
+        share: the request's share of the memory.
         """
         start = time.monotonic()
         try:
-            response = await self._infer(name, headers, receive)
+            response = await self._infer(name, headers, receive, share)
         except Exception as error:
             response = _error_response(name, error)
             _forget_frames(error)
-        if response.status_code in (408, 413, 429) or self.is_ending:
+        if response.status_code in (408, 413, 415, 429) or self.is_ending:
             # the rest of the body may not have been read, or the server takes no further requests
             response.headers["Connection"] = "close"
         self.metrics.count(name if name in self.models.by_name else "", response.status_code,
@@ -197,10 +295,10 @@ class Server:
 
 def _error_response(name: str, error: Exception) -> Response:
     """Returns the answer for an error of a request for inference."""
-    if isinstance(error, _Refusal):
+    if isinstance(error, Refusal):
         return _error(error.status, str(error))
-    if isinstance(error, QueueFullError):
-        response = _error(429, str(error))
+    if isinstance(error, QueueFullError | MemoryFullError):
+        response = _error(429, str(error) or "too many large requests at once; try again later")
         response.headers["Retry-After"] = "1"
         return response
     if isinstance(error, DeadlineError):
@@ -212,7 +310,7 @@ def _error_response(name: str, error: Exception) -> Response:
     if isinstance(error, GossamerError):
         logger.error("%s: %s", name, error)
         return _error(503, str(error))
-    logger.error("%s: a fault of the server: %s: %s", name, type(error).__name__, error)
+    logger.error("%s: a fault of the server", name, exc_info=error)
     return _error(500, "a fault of the server")
 
 
@@ -235,22 +333,49 @@ class _App(FastAPI):
 
     server: Server
 
+    def openapi(self) -> dict[str, Any]:
+        """Returns the description of the application, which names the networks."""
+        if self.openapi_schema is None:
+            for path in super().openapi()["paths"].values():
+                for operation in path.values():
+                    # FastAPI describes an answer to names of a wrong type, and every text is a name
+                    operation["responses"].pop("422", None)
+                    for parameter in operation.get("parameters", ()):
+                        if parameter["in"] == "path":
+                            parameter["schema"]["enum"] = list(self.server.models.by_name)
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = (_INFERENCE.fullmatch(scope["path"])
-                 if scope["type"] == "http" and scope["method"] == "POST" else None)
-        if found is None:
+        if scope["type"] != "http":
             await super().__call__(scope, receive, send)
+            return
+        try:
+            checks.check_head(scope["http_version"], scope["headers"], self.server.hosts)
+        except Refusal as refusal:
+            response = _error(refusal.status, str(refusal))
+            response.headers["Connection"] = "close"
+            await _Receive(receive).respond(response, scope, send)
+            return
+        found = _INFERENCE.fullmatch(scope["path"]) if scope["method"] == "POST" else None
+        if found is None:
+            # who sends an answer leaves the content out of one to HEAD
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]
+            await super().__call__({**scope, "method": method}, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1")
                    for name, value in scope["headers"]}
-        response = await self.server.answer(found[1], headers, receive)
-        await response(scope, receive, send)
+        whole = _Receive(receive)
+        with self.server.memory.share() as share:
+            response = await self.server.answer(found[1], headers, whole, share)
+            await whole.respond(response, scope, send)
 
 
 def make_app(server: Server) -> FastAPI:
     """Returns the application of a server."""
     app = _App(title="gossamer", version=PACKAGE_VERSION, docs_url=None, redoc_url=None,
-               openapi_url=None)
+               redirect_slashes=False, default_response_class=Response,
+               description="Networks by the Open Inference Protocol, version 2.")
     app.server = server
 
     @app.exception_handler(HTTPException)
@@ -259,40 +384,65 @@ def make_app(server: Server) -> FastAPI:
         response.headers.update(error.headers or {})
         return response
 
-    def model_of(name: str) -> Any:
+    def model_of(name: str) -> ServedModel:
         if name not in server.models.by_name:
             raise HTTPException(404, f"there is no model {quoted(name)}")
         return server.models.by_name[name]
 
-    @app.get("/v2/health/live")
+    @app.get("/v2/health/live", responses=responses())
     async def live() -> Response:
         return Response()
 
-    @app.get("/v2/health/ready")
+    @app.get("/v2/health/ready", responses=responses("", 503))
     async def ready() -> Response:
         return _error(503, "the server is ending") if server.is_ending else Response()
 
-    @app.get("/v2")
+    @app.get("/v2", responses=responses("server"))
     async def about() -> Response:
-        return JSONResponse({"name": "gossamer", "version": PACKAGE_VERSION,
-                             "extensions": ["binary_tensor_data"]})
+        return JSONResponse({"name": "gossamer", "version": PACKAGE_VERSION, "extensions": [
+            "binary_tensor_data", "model_configuration", "statistics", "model_repository"]})
 
-    @app.get("/v2/models/{name}")
+    @app.get("/v2/models/stats", responses=responses("statistics"))
+    async def all_statistics() -> Response:
+        return _statistics(server, server.models.by_name)
+
+    @app.get("/v2/models/{name}", responses=responses("model", 404))
     async def description(name: str) -> Response:
         return JSONResponse(model_of(name).description())
 
-    @app.api_route("/v2/models/{name}/infer",
-                   methods=["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
+    @app.get("/v2/models/{name}/config", responses=responses("config", 404))
+    async def config(name: str) -> Response:
+        return JSONResponse(model_of(name).config())
+
+    @app.get("/v2/models/{name}/stats", responses=responses("statistics", 404))
+    async def statistics(name: str) -> Response:
+        model_of(name)
+        return _statistics(server, [name])
+
+    @app.post("/v2/repository/index", responses=responses("index"))
+    async def index() -> Response:
+        return JSONResponse([{"name": name, "version": "", "state": "READY", "reason": ""}
+                             for name in server.models.by_name])
+
+    @app.post("/v2/models/{name}/infer", openapi_extra=INFERENCE)
+    @app.api_route("/v2/models/{name}/infer", include_in_schema=False,
+                   methods=["GET", "PUT", "PATCH", "DELETE", "OPTIONS"])
     async def only_post(name: str) -> Response:
         raise HTTPException(405, "inference takes POST", {"Allow": "POST"})
 
-    @app.get("/v2/models/{name}/ready")
+    @app.get("/v2/models/{name}/ready", responses=responses("", 404, 503))
     async def model_ready(name: str) -> Response:
         model_of(name)
         return await ready()
 
-    @app.get("/metrics")
+    @app.get("/metrics", responses={200: {"content": {"text/plain": {}}}, **{
+        status: answer for status, answer in responses().items() if status != 200}})
     async def metrics() -> Response:
         return Response(generate_latest(server.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return app
+
+
+def _statistics(server: Server, names: Collection[str]) -> Response:
+    return JSONResponse({"model_stats": [
+        server.metrics.statistics(name, server.models.by_name[name]) for name in names]})

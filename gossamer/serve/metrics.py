@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gossamer.serve.models import Models
+from gossamer.serve.models import Models, ServedModel
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Upper bounds of the histogram's buckets."""
+
+
+@dataclass
+class Total:
+    """How many events there were, and how long they took together."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def described(self) -> dict[str, int]:
+        """Returns the total as Triton writes it."""
+        return {"count": self.count, "ns": int(1e9 * self.seconds)}
 
 
 class Metrics:
@@ -28,6 +42,22 @@ class Metrics:
         self.registry.register(_Batches(models))
         # looking labels up takes longer than counting
         self._labelled: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+        self._totals: dict[tuple[str, bool], Total] = {}
+        self._last: dict[str, float] = {}
+
+    def statistics(self, name: str, model: ServedModel) -> dict[str, Any]:
+        """Returns the statistics of a network as Triton's extension of the protocol has them. The
+        parts of a request's time are not measured apart, and are left out."""
+        succeeded, failed = (self._totals.get((name, ok), Total()) for ok in (True, False))
+        batches = model.batcher.batches
+        return {"name": name, "version": "", "last_inference": int(1e3 * self._last.get(name, 0)),
+                "inference_count": succeeded.count, "execution_count": sum(batches.values()),
+                "inference_stats": {"success": succeeded.described(), "fail": failed.described()},
+                "batch_stats": [
+                    {"batch_size": size,
+                     "compute_infer": Total(count, count * model.batcher.times.get(size, 0.0)
+                                            ).described()}
+                    for size, count in sorted(batches.items())]}
 
     def count(self, model: str, status: int, seconds: float) -> None:
         """Counts an answer of a network by its HTTP status, and adds its seconds."""
@@ -37,6 +67,10 @@ class Metrics:
         answers, times = self._labelled[model, status]
         answers.inc()
         times.observe(seconds)
+        total = self._totals.setdefault((model, status == 200), Total())
+        total.count += 1
+        total.seconds += seconds
+        self._last[model] = time.time()
 
 
 class _Batches(Collector):

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from gossamer.errors import GossamerError, InputError
-from gossamer.io.images import Preprocessing, decode_image
+from gossamer.io.images import LONGEST, Preprocessing, decode_image
+from gossamer.model.graph import ValueInfo
 from gossamer.model.photos import as_taken
 from gossamer.plan.batcher import Batcher
 from gossamer.plan.plan import Plan
@@ -63,10 +64,13 @@ class ServedModel:
         self._load = load
         self._options = options
         self._stamps = self._stamps_now()
+        logger.info("%s: reads %s", name, ", ".join(map(str, files)) or "the network")
         loaded = load()
         self.plan = loaded.plan
         self._prepare = loaded.prepare
+        logger.info("%s: measures sizes of batches", name)
         self.batcher = Batcher(self.plan, options.latency, most=options.most, queue=options.queue)
+        logger.info("%s: ready", name)
 
     def _stamps_now(self) -> list[tuple[int, int] | None]:
         """Returns the time of change and the size of each file; None for a file that is gone."""
@@ -97,14 +101,40 @@ class ServedModel:
                 "inputs": [described(info) for info in self.plan.inputs],
                 "outputs": [described(info) for info in self.plan.outputs]}
 
-    def picture(self, body: bytes) -> dict[str, np.ndarray]:
-        """Returns the network's input for a picture. body: the bytes of the picture's file. Raises
-        InputError where the picture cannot be read, or where no preparation is known."""
-        info = self.plan.graph.inputs[0]
+    def config(self) -> dict[str, Any]:
+        """Returns the network's configuration as Triton's extension of the protocol has it."""
+        infos = (self.plan.inputs, self.plan.outputs)
+        # the sizes leave out a batch that is free
+        is_free = all(info.shape[:1] == (None,) for group in infos for info in group)
+        inputs, outputs = (
+            [{"name": each["name"], "data_type": f"TYPE_{each['datatype']}",
+              "dims": each["shape"][int(is_free):]} for each in map(described, group)]
+            for group in infos)
+        return {"name": self.name, "platform": "gossamer", "backend": "gossamer",
+                "max_batch_size": self._options.most if is_free else 0,
+                "input": inputs, "output": outputs}
+
+    def picture(self) -> Picture:
+        """Returns how the network's input is made of a picture. Raises InputError where no
+        preparation is known."""
         if self._prepare is None:
             raise InputError(f"{self.name}: nothing is known of how pictures are prepared; send "
                              "tensors, or start the server with --preprocess")
-        return {info.name: as_taken(self._prepare, info, decode_image(body))[None]}
+        return Picture(self.plan.graph.inputs[0], self._prepare)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A network's input, and how a picture is prepared for it."""
+
+    info: ValueInfo
+    prepare: Preprocessing
+
+    def arrays(self, body: bytes, most_pixels: int) -> dict[str, np.ndarray]:
+        """Returns the input for the picture whose file has these bytes. Raises InputError where the
+        picture cannot be read, and ImageSizeError where it has more pixels than `most_pixels`."""
+        photo = decode_image(body, most_pixels=most_pixels, longest=LONGEST)
+        return {self.info.name: as_taken(self.prepare, self.info, photo)[None]}
 
 
 class Models:
@@ -123,6 +153,8 @@ class Models:
                     found[name] = renewed
             except GossamerError as error:
                 logger.error("%s stays as it was: %s", name, error)
+            except Exception:
+                logger.exception("%s stays as it was", name)
         return found
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,23 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 MOST_JSON_BYTES = 2**24
 """The most bytes of JSON that are parsed: parsed numbers take many times as much memory as their
 text in JSON."""
+_MOST_PARTS = 2**20
+"""The most lists, objects and texts of JSON together; empty lists take 30 times as much memory as
+their text."""
+_MOST_TENSORS = 1024
+"""The most inputs, and the most outputs, that a request names."""
+_MOST_ID = 1024
+"""The most characters of a request's id, which is part of the answer."""
 _MOST_DIMENSIONS = 32
 """Most dimensions of a tensor in a request."""
+_MOST_SIZE = 2**48
+"""The largest product of a shape's sizes other than 0. A shape with a 0 needs no data, and NumPy
+takes no shape whose other sizes are beyond its range."""
+_PIECE = 2**14
+"""Numbers that are written as JSON at a time."""
+_LEAST_CHARACTERS = {"b": 5, "f": 4}
+"""The fewest characters of a number in JSON with its comma, by the kind of its dtype; 2 for
+others."""
 
 DATATYPES = {"bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32",
              "uint64": "UINT64", "int8": "INT8", "int16": "INT16", "int32": "INT32",
@@ -52,30 +67,79 @@ class InferRequest:
     timeout_us: float | None = None
 
 
+@dataclass(frozen=True)
+class BinaryTensor:
+    """The place of an input's bytes behind the JSON: its first byte, and what the bytes are."""
+
+    place: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def array(self, binary: memoryview) -> np.ndarray:
+        """Returns the input. binary: all bytes behind the JSON."""
+        size = math.prod(self.shape) * self.dtype.itemsize
+        data = np.frombuffer(binary[self.place:self.place + size], self.dtype.newbyteorder("<"))
+        if self.dtype == np.bool_:
+            data = data.view(np.uint8) != 0
+        return data.astype(self.dtype, copy=False).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class OutputTensor:
+    """An output that a request wants. numbers: its array where it is written as JSON; None where
+    its `byte_count` bytes follow the JSON."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    byte_count: int
+    numbers: np.ndarray | None
+
+
 def parsed(text: bytes, binary: memoryview) -> InferRequest:
     """Returns the request that consists of JSON and of the binary tensors after it. Raises
     InputError where the two make no valid request."""
-    if len(text) > MOST_JSON_BYTES:
-        raise InputError(f"the JSON has {bytes_text(len(text))}, more than "
-                         f"{bytes_text(MOST_JSON_BYTES)}; send the tensors in binary")
+    return with_binary(parsed_json(text, len(binary)), binary)
+
+
+def without_arrays(request: InferRequest) -> InferRequest:
+    """Returns a request without its inputs, so that their memory may be freed."""
+    return replace(request, arrays={})
+
+
+def with_binary(request: InferRequest, binary: memoryview) -> InferRequest:
+    """Returns a request of parsed_json() with arrays in the places of its BinaryTensors."""
+    return replace(request, arrays={
+        name: value.array(binary) if isinstance(value, BinaryTensor) else value
+        for name, value in request.arrays.items()})
+
+
+def parsed_json(text: bytes, binary_bytes: int) -> InferRequest:
+    """Returns the request in JSON, in which a BinaryTensor stands for each binary input.
+    binary_bytes: number of bytes after the JSON. Raises InputError where the JSON is no valid
+    request."""
+    _check_length(len(text))
+    if sum(map(text.count, (b"[", b"{", b'"'))) > _MOST_PARTS:
+        raise InputError(f"the JSON has more than {_MOST_PARTS} lists, objects and texts; give the "
+                         "data of each input in one list")
     try:
         request = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"the request is no JSON: {first_line(error)}") from None
     request = _object(request, "the request")
     parameters = _object(request.get("parameters", {}), "parameters")
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     place = 0
-    for tensor in _list(request.get("inputs"), "inputs"):
+    for tensor in _tensors(request.get("inputs"), "inputs"):
         name = _name(_object(tensor, "an input"), "an input")
         if name in arrays:
             raise InputError(f"input {quoted(name)} is given twice")
-        arrays[name], place = _array(tensor, f"input {quoted(name)}", binary, place)
-    if place != len(binary):
-        raise InputError(f"{len(binary)} bytes of binary data, and the inputs take {place}")
+        arrays[name], place = _array(tensor, f"input {quoted(name)}", binary_bytes, place)
+    if place != binary_bytes:
+        raise InputError(f"{binary_bytes} bytes of binary data, and the inputs take {place}")
     outputs: dict[str, bool] = {}
     wants_binary = _flag(parameters, "binary_data_output", False)
-    for output in _list(request.get("outputs", []), "outputs"):
+    for output in _tensors(request.get("outputs", []), "outputs"):
         name = _name(_object(output, "an output"), "an output")
         of_output = _object(output.get("parameters", {}), "parameters of an output")
         if "classification" in of_output:
@@ -85,20 +149,29 @@ def parsed(text: bytes, binary: memoryview) -> InferRequest:
     return InferRequest(arrays, _id(request), outputs, wants_binary, _timeout(parameters))
 
 
-def split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
+def split(body: bytes | bytearray, header_length: str | None) -> tuple[bytes, memoryview]:
     """Returns the JSON of a body, and the binary tensors after it.
 
     header_length: the value of the header HEADER_LENGTH; None where the request lacks the header.
-    Raises InputError where the value does not fit the body.
+    Raises InputError where the value does not fit the body, or where the JSON is too long.
     """
-    if header_length is None:
-        return body, memoryview(b"")
-    if not header_length.isascii() or not header_length.isdigit() or len(header_length) > 18:
-        raise InputError(f"{HEADER_LENGTH} is {quoted(header_length)}, expected a number of bytes")
-    length = int(header_length)
-    if length > len(body):
-        raise InputError(f"{HEADER_LENGTH} is {length}, and the body has {len(body)} bytes")
-    return body[:length], memoryview(body)[length:]
+    length = len(body)
+    if header_length is not None:
+        if not header_length.isascii() or not header_length.isdigit() or len(header_length) > 18:
+            raise InputError(f"{HEADER_LENGTH} is {quoted(header_length)}, expected a number of "
+                             "bytes")
+        length = int(header_length)
+        if length > len(body):
+            raise InputError(f"{HEADER_LENGTH} is {length}, and the body has {len(body)} bytes")
+    _check_length(length)
+    view = memoryview(body)
+    return bytes(view[:length]), view[length:]
+
+
+def _check_length(length: int) -> None:
+    if length > MOST_JSON_BYTES:
+        raise InputError(f"the JSON has {bytes_text(length)}, more than "
+                         f"{bytes_text(MOST_JSON_BYTES)}; send the tensors in binary")
 
 
 def _object(value: Any, what: str) -> Mapping[str, Any]:
@@ -113,6 +186,13 @@ def _list(value: Any, what: str) -> Sequence[Any]:
     return value
 
 
+def _tensors(value: Any, what: str) -> Sequence[Any]:
+    tensors = _list(value, what)
+    if len(tensors) > _MOST_TENSORS:
+        raise InputError(f"{what} has {len(tensors)} tensors, expected at most {_MOST_TENSORS}")
+    return tensors
+
+
 def _name(tensor: Mapping[str, Any], what: str) -> str:
     name = tensor.get("name")
     if not isinstance(name, str):
@@ -124,6 +204,8 @@ def _id(request: Mapping[str, Any]) -> str | None:
     name = request.get("id")
     if name is not None and not isinstance(name, str):
         raise InputError(f"id is {quoted(name)}, expected a text")
+    if name is not None and len(name) > _MOST_ID:
+        raise InputError(f"id has {len(name)} characters, expected at most {_MOST_ID}")
     return name
 
 
@@ -143,8 +225,8 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
     return float(value)
 
 
-def _array(tensor: Mapping[str, Any], what: str, binary: memoryview,
-           place: int) -> tuple[np.ndarray, int]:
+def _array(tensor: Mapping[str, Any], what: str, binary_bytes: int,
+           place: int) -> tuple[np.ndarray | BinaryTensor, int]:
     """Returns the array of a tensor, and the byte at which the next tensor's binary data begin."""
     shape = _shape(tensor.get("shape"), what)
     datatype = tensor.get("datatype")
@@ -161,13 +243,10 @@ def _array(tensor: Mapping[str, Any], what: str, binary: memoryview,
     if size != expected:
         raise InputError(f"{what}: binary_data_size is {size}, and {shape_text(shape)} {datatype} "
                          f"takes {expected}")
-    if place + size > len(binary):
-        raise InputError(f"{what}: takes {size} bytes of binary data, and {len(binary) - place} "
+    if place + size > binary_bytes:
+        raise InputError(f"{what}: takes {size} bytes of binary data, and {binary_bytes - place} "
                          "are left")
-    data = np.frombuffer(binary[place:place + size], dtype.newbyteorder("<"))
-    if dtype == np.bool_:
-        data = data.view(np.uint8) != 0
-    return data.astype(dtype, copy=False).reshape(shape), place + size
+    return BinaryTensor(place, shape, dtype), place + size
 
 
 def _shape(value: Any, what: str) -> tuple[int, ...]:
@@ -175,6 +254,8 @@ def _shape(value: Any, what: str) -> tuple[int, ...]:
             isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 2**31
             for size in value):
         raise InputError(f"{what}: shape {quoted(value)}, expected a list of sizes")
+    if math.prod(size or 1 for size in value) > _MOST_SIZE:
+        raise InputError(f"{what}: shape {quoted(value)} is too large, also without its zeros")
     return tuple(value)
 
 
@@ -204,34 +285,79 @@ def _from_json(data: Any, shape: tuple[int, ...], dtype: np.dtype, what: str) ->
         return values.astype(dtype).reshape(shape)
 
 
-def answer(model: str, request: InferRequest,
-           outputs: Mapping[str, np.ndarray]) -> tuple[bytes, int | None]:
-    """Returns the body of the answer and, where tensors are binary, the length of its JSON.
-
-    Raises InputError where the request wants an output that the network does not have.
-    """
+def wanted_outputs(request: InferRequest,
+                   outputs: Mapping[str, np.ndarray]) -> list[OutputTensor]:
+    """Returns the outputs that a request wants. Raises InputError where the network does not have
+    one of them."""
     wanted = request.outputs or dict.fromkeys(outputs, request.binary)
-    tensors: list[dict[str, Any]] = []
-    binary: list[bytes] = []
+    tensors = []
     for name, is_binary in wanted.items():
         if name not in outputs:
             raise InputError(f"there is no output {quoted(name)}; the outputs are "
                              f"{', '.join(map(quoted, outputs))}")
         array = outputs[name]
-        tensor: dict[str, Any] = {"name": name, "datatype": _DATATYPES[array.dtype],
-                                  "shape": list(array.shape)}
-        if is_binary:
-            data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-            tensor["parameters"] = {"binary_data_size": len(data)}
-            binary.append(data)
-        else:
-            tensor["data"] = array.reshape(-1).tolist()
-        tensors.append(tensor)
-    head: dict[str, Any] = {"model_name": model, "outputs": tensors}
-    if request.id is not None:
-        head["id"] = request.id
-    text = json.dumps(head).encode()
-    return (b"".join([text, *binary]), len(text)) if binary else (text, None)
+        tensors.append(OutputTensor(name, _DATATYPES[array.dtype], array.shape, array.nbytes,
+                                    None if is_binary else array))
+    return tensors
+
+
+def written(model: str, request_id: str | None, tensors: Sequence[OutputTensor],
+            most: int) -> bytes:
+    """Returns the JSON of an answer. Raises InputError where it would have more than `most`
+    bytes."""
+    parts: list[str] = []
+    size = 0
+
+    def add(text: str) -> None:
+        nonlocal size
+        parts.append(text)
+        size += len(text)
+        _check_json_bytes(size, most)
+
+    head: dict[str, Any] = {"model_name": model}
+    if request_id is not None:
+        head["id"] = request_id
+    add(_compact(head)[:-1] + ',"outputs":[')
+    for index, tensor in enumerate(tensors):
+        described: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype,
+                                     "shape": tensor.shape}
+        if tensor.numbers is None:
+            described["parameters"] = {"binary_data_size": tensor.byte_count}
+        add("," * (index > 0) + _compact(described)[:-1])
+        if tensor.numbers is not None:
+            add(',"data":[')
+            flat = tensor.numbers.reshape(-1)
+            # in pieces, which take little memory beside the text
+            for start in range(0, flat.size, _PIECE):
+                add("," * (start > 0) + _compact(flat[start:start + _PIECE].tolist())[1:-1])
+            add("]")
+        add("}")
+    add("]}")
+    # json writes other characters as \u...
+    return "".join(parts).encode("ascii")
+
+
+def check_json(tensors: Sequence[OutputTensor], most: int) -> None:
+    """Raises InputError where the JSON of an answer certainly has more than `most` bytes."""
+    _check_json_bytes(sum(each.numbers.size * _LEAST_CHARACTERS.get(each.numbers.dtype.kind, 2)
+                          for each in tensors if each.numbers is not None), most)
+
+
+def _check_json_bytes(count: int, most: int) -> None:
+    if count > most:
+        raise InputError(f"the outputs take more than {bytes_text(most)} as JSON; ask for them in "
+                         'binary, with "parameters": {"binary_data_output": true}')
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def binary_data(array: np.ndarray) -> memoryview:
+    """Returns the bytes of an output as they follow the JSON, without a copy where they lie in
+    memory so."""
+    flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
+    return flat.view(np.uint8).data
 
 
 def described(info: ValueInfo) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import signal
@@ -11,21 +12,22 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gossamer.serve.app import Server, make_app
+from gossamer.serve.connection import IDLE_S, Connection
 
 logger = logging.getLogger("gossamer.serve")
 
-_IDLE_S = 30.0
-"""Seconds in which a connection has to send the head of its next request."""
 _END_S = 60
 """Seconds after which requests that are still being answered are given up when the server ends."""
 _LAST_REQUEST_S = 0.5
 """Seconds for which open connections may still send a request when the server ends."""
+_M_MMAP_THRESHOLD = -3
+"""The number of this setting in glibc's malloc.h."""
+_LARGE_BLOCK = 2**22
+"""Bytes of memory from which on a block is given back to the system."""
 _CONNECTIONS = 2**16
 """Connections that may be open at once, where the system allows as many."""
 _SWITCH_S = 5e-4
@@ -40,23 +42,26 @@ progress would already start a collection. A rule of thumb."""
 
 
 def serve(server: Server, listener: socket.socket, *, grace: float = 1.0,
+          logs_requests: bool = False,
           ready: Callable[[], None] = lambda: None) -> None:
     """Answers requests until SIGTERM or SIGINT comes; SIGHUP reads changed networks again.
 
     grace: seconds for which a server that ends still accepts requests. Meanwhile /v2/health/ready
     answers 503, so that clients turn to other servers.
+    logs_requests: whether each request is written to the log.
     ready: function that is called when the first request may come.
     """
     _allow_connections()
+    _return_memory()
     sys.setswitchinterval(_SWITCH_S)
     # garbage collections leave the present objects out from now on: a collection over all objects
     # of the networks would delay answers by 0.1 s
     gc.collect()
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
-    config = uvicorn.Config(make_app(server), http=_Protocol, ws="none", lifespan="off",
-                            log_level="error", access_log=False, backlog=2048,
-                            timeout_keep_alive=int(_IDLE_S), timeout_graceful_shutdown=_END_S,
+    config = uvicorn.Config(make_app(server), http=Connection, ws="none", lifespan="off",
+                            log_config=None, access_log=logs_requests, backlog=2048,
+                            timeout_keep_alive=int(IDLE_S), timeout_graceful_shutdown=_END_S,
                             server_header=False)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(_serve(_Uvicorn(config), server, listener, grace, ready))
@@ -69,6 +74,7 @@ async def _serve(http: _Uvicorn, server: Server, listener: socket.socket, grace:
     one_at_a_time = asyncio.Lock()
 
     def end() -> None:
+        logger.info("ends")
         if server.is_ending:
             http.should_exit = http.force_exit = True
         server.is_ending = True
@@ -76,7 +82,10 @@ async def _serve(http: _Uvicorn, server: Server, listener: socket.socket, grace:
 
     async def renew() -> None:
         async with one_at_a_time:
-            await server.renew()
+            try:
+                await server.renew()
+            except Exception:
+                logger.exception("changed networks were not read again")
 
     def begin_renewal() -> None:
         task = loop.create_task(renew())
@@ -87,9 +96,12 @@ async def _serve(http: _Uvicorn, server: Server, listener: socket.socket, grace:
         loop.add_signal_handler(number, end)
     if hasattr(signal, "SIGHUP"):
         loop.add_signal_handler(signal.SIGHUP, begin_renewal)
+    # a signal that came during the start was ignored
+    begin_renewal()
+    server.workers.start()
     loop.call_soon(ready)
     await http.serve([listener])
-    await loop.run_in_executor(None, server.models.close)
+    await loop.run_in_executor(None, server.close)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -110,49 +122,11 @@ class _Uvicorn(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-class _Protocol(HttpToolsProtocol):
-    """A connection that is closed where the head of a request is not complete in time, even while
-    single bytes of the head still come."""
-
-    _waiting: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._stop_waiting()
-        elif self._waiting is None:
-            self._wait()
-
-    def on_body(self, body: bytes) -> None:
-        cycle: Any = self.cycle
-        if not cycle.body:
-            # a body of one part is not copied: b"" + part and bytes(part) are the part itself
-            cycle.body = b""
-        elif isinstance(cycle.body, bytes):
-            # as bytes, a body of many parts would be copied once for each part
-            cycle.body = bytearray(cycle.body)
-        super().on_body(body)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._stop_waiting()
-
-    def _wait(self) -> None:
-        self._waiting = self.loop.call_later(_IDLE_S, self._close_idle)
-
-    def _stop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-
-    def _close_idle(self) -> None:
-        self._waiting = None
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
+def _return_memory() -> None:
+    """Has glibc give large blocks back to the system when they are freed, such as bodies."""
+    # other systems have no such function
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
 def _allow_connections() -> None:

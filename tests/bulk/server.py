@@ -23,11 +23,12 @@ class Served:
         return self._errors.read_text()
 
     def resident_mb(self) -> float:
-        """Returns the memory that the process holds now, in MB."""
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) / 1024
-        raise RuntimeError("the server has ended")
+        """Returns the memory that the process and its children hold now, in MB."""
+        threads = Path(f"/proc/{self.process.pid}/task")
+        pids = " ".join([str(self.process.pid),
+                         *[(each / "children").read_text() for each in threads.iterdir()]])
+        return sum(int(Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0])
+                   for pid in pids.split()) / 1024
 
 
 @contextmanager

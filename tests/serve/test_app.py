@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import gzip
 import io
 import json
 import re
 import threading
+import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
@@ -29,6 +32,7 @@ httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 
+from gossamer.serve import checks  # noqa: E402
 from gossamer.serve.app import Server, make_app  # noqa: E402
 from gossamer.serve.models import BatchOptions, Loaded, Models, ServedModel  # noqa: E402
 from gossamer.serve.protocol import InferRequest  # noqa: E402
@@ -68,10 +72,11 @@ def server(file: Path, held: HeldHost) -> Iterator[Server]:
         gossamer.compile(str(file), held), PREPARE), BatchOptions(queue=4))
     other = ServedModel("blind", [], lambda: Loaded(
         gossamer.compile(str(file), "host"), None), BatchOptions())
-    server = Server(Models([served, other]), most_bytes=100_000, body_seconds=0.2)
+    server = Server(Models([served, other]), most_bytes=100_000, body_seconds=0.2,
+                    most_json=5000, most_pixels=200, hosts=["proxy.example"])
     yield server
     held.may_go.set()
-    server.models.close()
+    server.close()
 
 
 def talk(server: Server, conversation: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
@@ -116,15 +121,33 @@ def test_health_and_descriptions(server: Server) -> None:
             "/v2/health/live", "/v2/health/ready", "/v2", "/v2/models/small",
             "/v2/models/small/ready", "/v2/models/large", "/nowhere")]
 
+    async def more(client: Any) -> list[Any]:
+        for body in (body_of(images(1)), {}):
+            await client.post("/v2/models/small/infer", json=body)
+        return [await client.post("/v2/repository/index"), *[await client.get(path) for path in (
+            "/v2/models/small/config", "/v2/models/small/stats", "/v2/models/stats",
+            "/openapi.json")], await client.head("/v2/health/live"), await client.get("/v2/")]
+
     live, ready, about, described, model_ready, absent, nowhere = talk(server, look)
     assert [r.status_code for r in (live, ready, model_ready)] == [200] * 3
-    assert about.json()["extensions"] == ["binary_tensor_data"]
+    assert "binary_tensor_data" in about.json()["extensions"]
     assert described.json() == {
         "name": "small", "versions": [], "platform": "gossamer",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3, 6, 5]}],
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, -1]}]}
     assert absent.status_code == 404 and absent.json() == {"error": "there is no model 'large'"}
     assert nowhere.status_code == 404
+    index, config, statistics, every, openapi, head, slash = talk(server, more)
+    assert index.json()[0] == {"name": "small", "version": "", "state": "READY", "reason": ""}
+    assert config.json()["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [3, 6, 5]}]
+    assert config.json()["max_batch_size"] == 64
+    (own,) = statistics.json()["model_stats"]
+    assert (own["inference_count"], own["inference_stats"]["fail"]["count"]) == (1, 1)
+    assert own["execution_count"] == sum(each["compute_infer"]["count"]
+                                         for each in own["batch_stats"]) == 1
+    assert [each["name"] for each in every.json()["model_stats"]] == ["small", "blind"]
+    assert "post" in openapi.json()["paths"]["/v2/models/{name}/infer"]
+    assert head.status_code == 200 and slash.status_code == 404
     server.is_ending = True
     _, ready, *_ = talk(server, look)
     assert ready.status_code == 503 and ready.json() == {"error": "the server is ending"}
@@ -138,6 +161,75 @@ def test_tensors_in_json_and_in_binary(server: Server, batch: int) -> None:
     response = post(server, content=content, headers=headers)
     assert response.headers["content-type"] == "application/octet-stream"
     assert_close(output_of(response), expected(x))
+
+
+def test_types_encodings_and_hosts_that_are_taken(server: Server) -> None:
+    for headers in [
+            {"Content-Type": "application/json; charset=utf-8", "Origin": "http://a.example"},
+            {"Content-Type": "application/x-www-form-urlencoded"}, {"Content-Encoding": "gzip"},
+            {"Content-Encoding": "deflate"}, *[{"Host": host} for host in (
+                "localhost", "127.0.0.1:80", "[::1]:8000", "192.0.2.1", "box",
+                "Proxy.Example.:8000")]]:
+        pack = {"gzip": gzip.compress, "deflate": zlib.compress}.get(
+            headers.get("Content-Encoding", ""), bytes)
+        content = pack(json.dumps(body_of(images(2))).encode())
+        assert_close(output_of(post(server, content=content, headers=headers)), expected(images(2)))
+
+
+def test_types_encodings_hosts_and_sizes_that_are_refused(server: Server) -> None:
+    packed = gzip.compress(json.dumps(body_of(images(2))).encode())
+    picture = io.BytesIO()
+    Image.new("L", (20, 11)).save(picture, "png")
+    for status, message, content, headers in [
+        (413, "unpacks to more than 97.66 KiB", gzip.compress(bytes(100_001)),
+         {"Content-Encoding": "gzip"}),
+        (400, "no valid gzip", b"{}", {"Content-Encoding": "gzip"}),
+        (400, "it ends too early", packed[:-3], {"Content-Encoding": "gzip"}),
+        (400, "goes on after its end", packed + b"{}", {"Content-Encoding": "gzip"}),
+        (415, "'br': expected gzip, deflate", packed, {"Content-Encoding": "br"}),
+        (415, "expected application/json", b"{}", {"Origin": "null"}),
+        (415, "expected application/json", b"{}", {
+            "Content-Type": "application/x-www-form-urlencoded", "Origin": "http://a.example"}),
+        (400, "20 pixels wide and 11 high, too many pixels; scale it down to 200",
+         picture.getvalue(), {"Content-Type": "image/png"}),
+        *[(403, "is not a name of this server; start it with --allow-host", b"{}", {"Host": host})
+          for host in ("a.example", "127.0.0.1.a.example:80", "a.b:c", "localhost.a.example")],
+    ]:
+        response = post(server, content=content, headers=headers)
+        assert response.status_code == status and message in response.json()["error"]
+
+
+@pytest.mark.parametrize(("version", "fields", "is_good"), [
+    ("1.1", [], False), ("1.1", [(b"host", b"a")] * 2, False), ("1.1", [(b"host", b"a")], True),
+    ("1.0", [], True), ("1.0", [(b"transfer-encoding", b"chunked")], False)])
+def test_versions_of_http(version: str, fields: list[tuple[bytes, bytes]], is_good: bool) -> None:
+    with contextlib.nullcontext() if is_good else pytest.raises(checks.Refusal):
+        checks.check_head(version, fields, None)
+
+
+def test_large_json_and_the_memory_of_all_requests(server: Server) -> None:
+    x = images(300)
+    content, headers = binary_body(x)
+    server._most_bytes = server.memory.most = 10**6
+    response = post(server, "blind", json=body_of(x[:60]))
+    assert len(response.request.content) > 2**15
+    assert_close(output_of(response), expected(x[:60]))
+    response = post(server, "blind", json=body_of(x[:80]))
+    assert response.status_code == 400 and "more than 4.883 KiB as JSON" in response.json()["error"]
+    server.memory.most = len(content)
+    assert_close(output_of(post(server, "blind", content=content, headers=headers)), expected(x))
+    server.memory.most -= 1
+    response = post(server, "blind", content=content, headers=headers)
+    assert response.status_code == 429 and response.headers["retry-after"] == "1"
+    assert server.memory.held == 0
+
+
+def test_a_fault_of_the_server(server: Server, caplog: pytest.LogCaptureFixture,
+                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_exchange", None)
+    response = post(server, json=body_of(images(1)))
+    assert response.status_code == 500 and response.json() == {"error": "a fault of the server"}
+    assert "small: a fault of the server" in caplog.text and "Traceback" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg"])
@@ -176,12 +268,6 @@ def test_what_is_refused(server: Server, options: dict[str, Any], status: int,
     response = post(server, **options)
     assert response.status_code == status, response.text
     assert re.search(message, response.json()["error"])
-
-
-@pytest.mark.parametrize("name", ["large", "..", "%2e%2e%2fetc%2fpasswd", "small%00", "a/b"])
-def test_names_of_no_model(server: Server, name: str) -> None:
-    response = post(server, name, json=body_of(images(1)))
-    assert response.status_code in (404, 405) and "error" in response.json()
 
 
 def test_a_body_without_a_length_is_limited_too(server: Server) -> None:

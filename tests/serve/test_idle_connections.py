@@ -1,4 +1,4 @@
-"""Connections that do not send the head of a request in time, on a clock that the tests move."""
+"""Connections that send too little, too much, or read nothing, on a clock that the tests move."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 for needed in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
     pytest.importorskip(needed)
 
-from gossamer.serve import run  # noqa: E402
+from gossamer.serve import connection as limits  # noqa: E402
 
 REQUEST = b"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
 HALF = REQUEST[:20]
@@ -53,6 +53,7 @@ class _Transport:
 
     def __init__(self) -> None:
         self.written, self.is_closed = b"", False
+        self.abort = self.close
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -83,7 +84,7 @@ class _Connection:
         self.loop, self.transport = _Loop(), _Transport()
         config = uvicorn.Config(self._answer, interface="asgi3", ws="none", lifespan="off",
                                 log_level="error", access_log=False, timeout_keep_alive=10**6)
-        self.protocol = run._Protocol(config, ServerState(), {}, self.loop)
+        self.protocol = limits.Connection(config, ServerState(), {}, self.loop)
         self.protocol.connection_made(self.transport)
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
@@ -131,28 +132,28 @@ def closes_after(seconds: float, before: Sequence[bytes], answers: int = 0,
 
 @pytest.mark.parametrize("before", [[], [HALF], [HALF, REQUEST[20:-2]], [b"P", b"O", b"S"]])
 def test_a_head_has_to_come_in_time(before: list[bytes]) -> None:
-    assert not closes_after(run._IDLE_S - 1, before)
-    assert closes_after(run._IDLE_S, before)
+    assert not closes_after(limits.IDLE_S - 1, before)
+    assert closes_after(limits.IDLE_S, before)
 
 
 def test_single_bytes_of_a_head_give_no_more_time() -> None:
     single = [bytes([byte]) for byte in REQUEST[:10]]
-    assert not closes_after(run._IDLE_S - len(single) - 1, [], then=single)
-    assert closes_after(run._IDLE_S - len(single), [], then=single)
+    assert not closes_after(limits.IDLE_S - len(single) - 1, [], then=single)
+    assert closes_after(limits.IDLE_S - len(single), [], then=single)
 
 
 @pytest.mark.parametrize("before", [[REQUEST], [REQUEST, b"bo"], [HALF, REQUEST[20:]],
                                     [REQUEST + b"body"]])
 def test_a_request_that_is_being_answered_has_time(before: list[bytes]) -> None:
-    assert not closes_after(1000 * run._IDLE_S, before)
+    assert not closes_after(1000 * limits.IDLE_S, before)
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_head_of_the_next_request_has_to_come_in_time(count: int) -> None:
     before = [REQUEST + b"body"] * count
-    assert not closes_after(run._IDLE_S - 1, before, count, [HALF])
-    assert closes_after(run._IDLE_S, before, count, [HALF])
-    assert not closes_after(1000 * run._IDLE_S, before, count, [HALF, REQUEST[20:]])
+    assert not closes_after(limits.IDLE_S - 1, before, count, [HALF])
+    assert closes_after(limits.IDLE_S, before, count, [HALF])
+    assert not closes_after(1000 * limits.IDLE_S, before, count, [HALF, REQUEST[20:]])
 
 
 @pytest.mark.parametrize("before", [[], [HALF], [REQUEST]])
@@ -161,7 +162,62 @@ def test_a_connection_that_is_lost_waits_for_nothing(before: list[bytes]) -> Non
         connection = _Connection()
         await connection.get(*before)
         connection.protocol.connection_lost(OSError("reset"))
-        connection.loop.pass_time(1000 * run._IDLE_S)
+        connection.loop.pass_time(1000 * limits.IDLE_S)
         assert not connection.transport.is_closed
 
     asyncio.run(lose())
+
+
+CHUNKED = REQUEST.replace(b"Content-Length: 4", b"Transfer-Encoding: chunked") + b"1\r\n{\r\n0\r\n"
+START = b"GET / HTTP/1.1\r\nHost: x\r\n"
+PART = b"a" * 2**14
+
+
+@pytest.mark.parametrize(("parts", "status"), [
+    # what has no end
+    ([b"GET /", *[PART] * 5], 431), ([START, b"X: ", *[PART] * 5], 431), ([b"\r\n" * 2**16], 431),
+    ([START, *[b"X: y\r\n"] * 101], 431), ([CHUNKED, b"X: ", *[PART] * 5], 431),
+    ([CHUNKED, *[b"X: y\r\n"] * 100], 431), ([CHUNKED[:-5], b"\r\n1;", *[PART] * 5], 431),
+    # what is complete
+    ([START + b"X: " + b"a" * 2**16 + b"\r\n\r\n"], 431),
+    ([START + b"X: y\r\n" * 98 + b"\r\n"], 204), ([CHUNKED + b"X: y\r\n" * 50 + b"\r\n"], 204),
+    ([START + b"X: " + b"a" * 65000 + b"\r\n\r\n"], 204),
+    ([b"CONNECT /v2 HTTP/1.1\r\nHost: x\r\n\r\n"], 400), ([b"\x16\x03\x01"], 400),
+    ([(START + b"\r\n") * 17], 204), ([(START + b"\r\n") * 18, b"a" * 8], 204),
+    ([START + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n" + START + b"\r\n"], 204),
+])
+def test_heads_that_are_too_long(parts: list[bytes], status: int) -> None:
+    async def connect() -> None:
+        connection = _Connection()
+        await connection.get(*parts)
+        connection.may_answer.set()
+        for _ in range(17):
+            await connection.get()
+        written = connection.transport.written
+        assert written.startswith(b"HTTP/1.1 %d " % status)
+        if status == 431:
+            assert b"at most 65536 bytes in 100 fields" in written
+        connection.loop.pass_time(limits._LINGER_S)
+        # a connection with a refusal is closed, and one with answers is kept
+        assert connection.transport.is_closed == (status != 204 or len(parts) == 2)
+        if status == 204:
+            assert written.count(b"HTTP/1.1 204") == min(b"".join(parts).count(b"HTTP/1.1\r"), 17)
+
+    asyncio.run(connect())
+
+
+@pytest.mark.parametrize(("seconds", "reads"), [(29, False), (30, False), (30, True)])
+def test_answers_that_nobody_reads(seconds: float, reads: bool) -> None:
+    async def connect() -> bool:
+        connection = _Connection()
+        await connection.get(REQUEST)
+        connection.protocol.pause_writing()
+        if reads:
+            connection.protocol.resume_writing()
+        connection.loop.pass_time(seconds)
+        is_closed = connection.transport.is_closed
+        # the application would wait for ever
+        connection.protocol.connection_lost(OSError("aborted"))
+        return is_closed
+
+    assert asyncio.run(connect()) == (not reads and seconds == 30)

@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.errors import InputError
-from gossamer.serve.protocol import DATATYPES, InferRequest, answer, parsed, split
+from gossamer.serve.protocol import (
+    DATATYPES,
+    InferRequest,
+    binary_data,
+    check_json,
+    parsed,
+    split,
+    wanted_outputs,
+    written,
+)
 
 
 def request(body: Any, binary: bytes = b"") -> InferRequest:
@@ -69,7 +78,12 @@ def test_sizes_of_zero() -> None:
     ({"inputs": [tensor([-1])]}, r"shape \[-1\], expected"),
     ({"inputs": [tensor([True])]}, r"shape \[True\], expected"),
     ({"inputs": [tensor([1] * 33)]}, "expected a list of sizes"),
-    ({"inputs": [tensor([2**40])]}, "expected a list of sizes"),
+    ({"inputs": [tensor([2**31])]}, "expected a list of sizes"),
+    *[({"inputs": [tensor(shape, data=[])]}, "is too large, also without its zeros") for shape in (
+        [0, *[2**31 - 1] * 2], [*[2**31 - 1] * 3, 0], [0] + [2] * 30 + [2**31 - 1])],
+    ({"inputs": [tensor()] * 1025}, "inputs has 1025 tensors, expected at most 1024"),
+    ({"inputs": [tensor([0], data=[])], "id": "a" * 1025}, "id has 1025 characters"),
+    ({"inputs": [tensor(data=[[]] * 2**20)]}, "more than 1048576 lists, objects and texts"),
     ({"inputs": [tensor(datatype="BYTES")]}, "datatype 'BYTES', expected one of BOOL, UINT8"),
     ({"inputs": [tensor(datatype=["FP32"])]}, "expected one of"),
     ({"inputs": [tensor()]}, "data is None, expected a list of numbers"),
@@ -128,48 +142,49 @@ def test_what_is_no_json(text: bytes) -> None:
 
 def test_too_much_json() -> None:
     with pytest.raises(InputError, match="the JSON has 16 MiB, more than 16 MiB; send"):
-        parsed(b" " * (2**24 + 1), memoryview(b""))
+        split(b" " * (2**24 + 1), None)
 
 
-@pytest.mark.parametrize("length", ["-1", "x", "", "1" * 30, "\u0663", "9"])
+@pytest.mark.parametrize("length", ["-1", "x", "", "1" * 30, f"{2:019}", "\u0663", "6"])
 def test_lengths_of_json_that_do_not_fit(length: str) -> None:
     with pytest.raises(InputError, match="Inference-Header-Content-Length is"):
         split(b"12345", length)
 
 
-def test_where_json_ends() -> None:
-    text, binary = split(b"12345", "2")
-    assert (text, bytes(binary)) == (b"12", b"345")
-    assert split(b"12345", None)[0] == b"12345"
-
-
-def test_lengths_of_json_have_at_most_18_digits() -> None:
-    assert split(b"12345", f"{2:018}")[0] == b"12"
-    with pytest.raises(InputError, match="expected a number of bytes"):
-        split(b"12345", f"{2:019}")
-
-
-def test_json_may_be_the_whole_body_and_no_more() -> None:
-    text, binary = split(b"12345", "5")
-    assert (text, bytes(binary)) == (b"12345", b"")
-    with pytest.raises(InputError, match="is 6, and the body has 5 bytes"):
-        split(b"12345", "6")
+@pytest.mark.parametrize(("length", "text"), [
+    (None, b"12345"), ("2", b"12"), (f"{2:018}", b"12"), ("5", b"12345"), ("0", b"")])
+def test_where_json_ends(length: str | None, text: bytes) -> None:
+    found, binary = split(b"12345", length)
+    assert (found, bytes(binary)) == (text, b"12345"[len(text):])
 
 
 def test_answers() -> None:
     outputs = {"y": np.float32([[1.5, -2]]), "z": np.array([True])}
-    text, length = answer("net", InferRequest({}, id="a"), outputs)
-    assert length is None and json.loads(text) == {
-        "model_name": "net", "id": "a", "outputs": [
+    tensors = wanted_outputs(InferRequest({}), outputs)
+    assert json.loads(written("net", "\u00e4", tensors, 2**20)) == {
+        "model_name": "net", "id": "\u00e4", "outputs": [
             {"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [1.5, -2]},
             {"name": "z", "datatype": "BOOL", "shape": [1], "data": [True]}]}
-    body, length = answer("net", InferRequest({}, outputs={"z": False, "y": True}), outputs)
-    assert length is not None
-    assert json.loads(body[:length])["outputs"][1] == {
+    tensors = wanted_outputs(InferRequest({}, outputs={"z": False, "y": True}), outputs)
+    assert json.loads(written("net", None, tensors, 2**20))["outputs"][1] == {
         "name": "y", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}
-    assert np.frombuffer(body[length:], np.float32).tolist() == [1.5, -2]
+    assert bytes(binary_data(outputs["y"])) == np.float32([1.5, -2]).tobytes()
     with pytest.raises(InputError, match="there is no output 'w'; the outputs are 'y', 'z'"):
-        answer("net", InferRequest({}, outputs={"w": True}), outputs)
+        wanted_outputs(InferRequest({}, outputs={"w": True}), outputs)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int64, np.bool_])
+@pytest.mark.parametrize("count", [0, 1, 2**14, 2**14 + 1])
+def test_numbers_in_pieces(dtype: Any, count: int) -> None:
+    numbers = np.random.default_rng(count).integers(0, 100, (count, 1)).astype(dtype)
+    tensors = wanted_outputs(InferRequest({}), {"y": numbers})
+    text = written("net", None, tensors, 2**30)
+    assert json.loads(text)["outputs"][0]["data"] == numbers.reshape(-1).tolist()
+    assert written("net", None, tensors, len(text)) == text
+    with pytest.raises(InputError, match=r"outputs take more than .* as JSON; ask for them in"):
+        written("net", None, tensors, len(text) - 1)
+    # what is refused without being written is too long
+    check_json(tensors, len(text))
 
 
 _JSON = st.recursive(

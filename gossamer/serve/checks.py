@@ -1,0 +1,116 @@
+"""Checks of a request's head that the application makes before it reads a body."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import zlib
+from collections.abc import Collection, Mapping
+
+from gossamer.errors import InputError, quoted
+from gossamer.io.text import bytes_text
+
+PICTURES = ("image/jpeg", "image/png", "image/webp", "image/bmp", "image/gif")
+"""The media types of pictures that are read."""
+_JSON = "application/json"
+_JSON_OF_PROGRAMS = ("", "application/octet-stream", "application/x-www-form-urlencoded")
+"""What clients state for JSON besides its own type: nothing, as clients of KServe and Triton do, or
+what they state by default, as curl does. A page in a browser can send these types to any server
+without asking it first, so that they are refused from pages."""
+_ENCODINGS = ("gzip", "x-gzip", "deflate")
+_PACKED_PIECE, _PIECE = 2**16, 2**20
+"""Bytes that are unpacked at a time, and that they may become at a time."""
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]*)(:[0-9]*)?")
+
+
+class Refusal(Exception):
+    """An answer other than success: its HTTP status, and the message for the client."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def check_head(version: str, fields: Collection[tuple[bytes, bytes]],
+               hosts: Collection[str] | None) -> None:
+    """Raises Refusal where the head of a request is malformed, or names another host.
+
+    version: the version of HTTP, such as "1.1".
+    fields: the header's fields, with their names in lower case.
+    hosts: the names with a dot that the field Host may have; None where it may have any. A website
+    has a name with a dot, and may have it resolved to any address.
+    """
+    stated = [value for name, value in fields if name == b"host"]
+    if len(stated) > 1 or (version == "1.1" and not stated):
+        raise Refusal(400, "a request of HTTP/1.1 has one field Host")
+    if version == "1.0" and any(name == b"transfer-encoding" for name, _ in fields):
+        raise Refusal(400, "HTTP/1.0 has no Transfer-Encoding; state the Content-Length")
+    if hosts is not None and stated:
+        text = stated[0].decode("latin-1").strip()
+        match = _HOST.fullmatch(text)
+        name = match[1].strip("[]").lower().rstrip(".") if match else ""
+        if match is None or ("." in name and not (name in hosts or _is_address(name))):
+            raise Refusal(403, f"Host {quoted(text)} is not a name of this server; start it with "
+                               "--allow-host NAME where a proxy sends this name")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def media_type(headers: Mapping[str, str]) -> str:
+    """Returns the media type of a body: one of PICTURES, or "" for tensors. Raises Refusal for
+    other types."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in PICTURES:
+        return kind
+    if kind == _JSON or (kind in _JSON_OF_PROGRAMS and "origin" not in headers):
+        return ""
+    raise Refusal(415, f"Content-Type {quoted(kind)}: expected {_JSON} for tensors, or one of "
+                       f"{', '.join(PICTURES)}")
+
+
+def content_encoding(headers: Mapping[str, str]) -> str:
+    """Returns how a body is packed; "" where it is not. Raises Refusal for encodings that are not
+    read."""
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding in ("", "identity"):
+        return ""
+    if encoding not in _ENCODINGS:
+        raise Refusal(415, f"Content-Encoding {quoted(encoding)}: expected gzip, deflate or none")
+    return encoding
+
+
+def unpacked(body: bytes | bytearray, encoding: str, most: int) -> bytes:
+    """Returns the content of a packed body. Raises Refusal where it has more than `most` bytes, and
+    InputError where it is damaged."""
+    # gzip's header, or zlib's
+    unpacker = zlib.decompressobj(15 + (0 if encoding == "deflate" else 16))
+    pieces: list[bytes] = []
+    size = 0
+    view = memoryview(body)
+    try:
+        # in pieces, each of which keeps Python's lock for a moment only
+        for start in range(0, len(body), _PACKED_PIECE):
+            packed: bytes | memoryview = view[start:start + _PACKED_PIECE]
+            is_whole = False
+            while not is_whole:
+                piece = unpacker.decompress(packed, _PIECE)
+                pieces.append(piece)
+                size += len(piece)
+                if size > most:
+                    raise Refusal(413, f"the body unpacks to more than {bytes_text(most)}; send "
+                                       "fewer images at once")
+                packed = unpacker.unconsumed_tail
+                is_whole = not packed and len(piece) < _PIECE
+            if unpacker.eof and (unpacker.unused_data or start + _PACKED_PIECE < len(body)):
+                raise InputError(f"the body is no valid {encoding}: it goes on after its end")
+    except zlib.error as error:
+        raise InputError(f"the body is no valid {encoding}: {error}") from None
+    if not unpacker.eof:
+        raise InputError(f"the body is no valid {encoding}: it ends too early")
+    return b"".join(pieces)
