@@ -27,7 +27,7 @@ CAUSES = (
           "Runtime rounds up to a window beyond the input"),
     Cause("refused|shape|numbers", r"Pool-(?=.*SAME_).*(dilations=\[[^]]*2|ceil_mode=1)", "",
           "SAME_* by the standard pads for dilated windows, and has no size to round up"),
-    Cause("shape", "^ConvTranspose-.*SAME_", "",
+    Cause("refused|shape", "^ConvTranspose-.*SAME_", "",
           "the standard multiplies sizes by strides; ONNX Runtime takes no pads below 0"),
     Cause("shape", "^Loop", "", "the standard stacks scan outputs, the reference joins them"),
     Cause("shape", "^NonZero-", r"shape \(0, ", "a number has no axes: ONNX Runtime counts one"),
