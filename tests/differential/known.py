@@ -27,6 +27,8 @@ CAUSES = (
           "Runtime rounds up to a window beyond the input"),
     Cause("refused|shape|numbers", r"Pool-(?=.*SAME_).*(dilations=\[[^]]*2|ceil_mode=1)", "",
           "SAME_* by the standard pads for dilated windows, and has no size to round up"),
+    Cause("refused", "^ConvTranspose-(?=.*SAME_).*output_padding", "makes a result of shape",
+          "ONNX's inference adds output_padding to a size of SAME_*, which does not have it"),
     Cause("shape", "^ConvTranspose-.*SAME_", "",
           "the standard multiplies sizes by strides; ONNX Runtime takes no pads below 0"),
     Cause("shape", "^Loop", "", "the standard stacks scan outputs, the reference joins them"),

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
+import gossamer
 from gossamer.device.base import Device
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
 from gossamer.ops.concat.packed import PackedConcat
@@ -11,8 +15,10 @@ from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.concat.slices import SliceCopies
 from gossamer.ops.weights import Weights
 from gossamer.tensor import default_spec
+from tests.model.onnx_models import model, runtime, weights
 from tests.ops.harness import check
 from tests.ops.recording import RecordingDevice
+from tests.plan.caches import empty_cache
 
 
 @given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=5), data=st.data())
@@ -79,3 +85,15 @@ def test_dtypes(device: Device, dtype: str) -> None:
 def test_parts_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="does not continue"):
         ConcatProblem((default_spec((2, 3)), default_spec((3, 3))), 1)
+
+
+@pytest.mark.parametrize("node", [
+    helper.make_node("Pad", ["x", "pads"], ["y"], "pad"),
+    helper.make_node("Concat", ["x", "x"], ["y"], "join", axis=0)], ids=lambda node: node.op_type)
+def test_truth_values_are_not_packed_as_numbers_are(node: onnx.NodeProto) -> None:
+    proto = model([node], {"x": (2, 32, 4, 4)}, {"y": 4}, {"pads": np.array([0, 0, 1, 1] * 2)},
+                  types=dict.fromkeys("xy", TensorProto.BOOL))
+    x = weights(2, 32, 4, 4) > 0
+    with empty_cache():
+        y = gossamer.compile(proto, "host", effort="quick")(x)
+    np.testing.assert_array_equal(y, runtime(proto, {"x": x})[0])

@@ -31,6 +31,8 @@ class PackedConcat(Algorithm):
     def supports(self, problem: ConcatProblem, device: Device) -> str | None:
         if len(problem.outputs[0].shape) != 4:
             return "needs (N, C, H, W)"
+        if problem.parts[0].dtype != "float32":
+            return f"packs float32, not {problem.parts[0].dtype}"
         if not formats_for(_joined(problem)):
             return "needs values that are known to be -1, 0 or 1"
         if not _formats(problem):

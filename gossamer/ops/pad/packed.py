@@ -41,6 +41,8 @@ class PackedPad(Algorithm):
             return "pads rows and columns of (N, C, H, W) only"
         if problem.mode != "constant":
             return "adds a constant only"
+        if problem.input.dtype != "float32":
+            return f"packs float32, not {problem.input.dtype}"
         if not _formats(problem):
             return "needs values and a constant that are known to be -1, 0 or 1"
         return cannot_index_variants(self.variants(problem, device), device)
