@@ -158,8 +158,7 @@ def _with_weights(name: str, reader: registry.Reader | None, files: list[Path],
 
 
 def other_kind(name: str) -> str | None:
-    """Return what a file is that no reader takes, or that it is absent, and what helps; None where
-    this is not known."""
+    """Return what a file is that no reader takes, and what helps; None where this is not known."""
     if (Path(name).suffix or "/" in name) and not Path(name).exists():
         return f"no such file or folder; expected {expected_models()}{_hint(name)}"
     return other_kinds.by_content(Path(name)) or (
