@@ -9,7 +9,7 @@ import pytest
 
 import gossamer
 from gossamer import errors
-from gossamer.bench.suites.catalogue import select
+from gossamer_bench.suites.catalogue import select
 
 DIGITS = "0123456789" * 10**4
 

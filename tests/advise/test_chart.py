@@ -24,4 +24,4 @@ def test_one_curve_of_any_weights_and_one_mark_for_each_pattern(
     assert drawn == {"any weights": [(0, 1), (80, 1.25), (90, 2)], "pattern 2:4": [(50, 2.5)],
                      "half the channels": [(50, 4)]}
     assert axis.get_title() == "net, batch 8, a GPU" and axis.get_ylim()[0] == 0
-    assert [text.get_text() for text in axis.texts] == ["as it is: 100 us"]
+    assert [text.get_text() for text in axis.texts] == ["as it is: 100.0 us"]

@@ -159,7 +159,9 @@ WRONG: list[dict[str, Any]] = [
     {"names": ["a"]}, {"threshold": 1.5}, {"nms": -0.1}, {"nms": math.nan}, {"resize": "crop"}]
 
 
-def test_what_a_detector_takes(tmp_path: Path, golden: Golden) -> None:
+def test_what_a_detector_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                               golden: Golden) -> None:
+    monkeypatch.chdir(tmp_path)
     graph = load_text(tmp_path, NETWORKS["yolov3_tiny"])
     plan = gossamer.compile(graph, "host")
     plan.save(tmp_path / "net.plan")
@@ -173,7 +175,7 @@ def test_what_a_detector_takes(tmp_path: Path, golden: Golden) -> None:
         assert detector.detect([]) == []
     golden.refusals("detectors: what they take", {
         "a plan on a device": lambda: gossamer.Detector(plan, "host"),
-        "weights": lambda: gossamer.Detector(tmp_path / "net.weights", "host"),
+        "weights": lambda: gossamer.Detector("net.weights", "host"),
         "a grey photo": lambda: detector(PHOTO[:, :, 0]), "no rows": lambda: detector(PHOTO[:0]),
         "floats": lambda: detector(PHOTO.astype(np.float32)),
         **{str(options): lambda options=options: gossamer.Detector(graph, "host", **options)

@@ -56,8 +56,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 ALLOWED = {
     ("plan/tune/discontinuity.py", "epilogue: Epilogue = problem.epilogue"):
         "the attribute is one of problems",
-    ("bench/peers/clblast.py", "return isinstance(device, OpenCLDevice)"):
-        "CLBlast adds commands to queues of OpenCL, which no capability is about",
 }
 """Lines that the scan may find, by file and beginning, each with the reason."""
 

@@ -53,7 +53,7 @@ def test_parameters_by_name(blobs: Blobs) -> None:
 
 WRONG: list[dict[str, Any]] = [
     *[{"sizes": sizes} for sizes in ((32,), 4, (4, 2.5, 3), (4, 0, 3), (4, 2**30, 3))],
-    *[{"sizes": (), "hidden": hidden} for hidden in ((8, 0), 8, "")], {"hidden": (8,)},
+    *[{"sizes": (), "hidden": hidden} for hidden in ((8, 0), 0, "")], {"hidden": (8,)},
     {"optimiser": "adam", "momentum": 0.9}, {"output": "linear", "loss": "cross_entropy"},
     *[{name: value} for name, values in {
         "task": ["sorting"], "optimiser": ["lbfgs"], "output": ["step"], "patience": [0],
