@@ -17,7 +17,8 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 @pytest.mark.slow
 def test_a_wheel_has_the_same_bytes_each_time(tmp_path: Path) -> None:
-    rule = subprocess.run(["make", "--dry-run", "wheel", "WHEEL_ARGS=--no-build-isolation"],
+    rule = subprocess.run(["make", "--dry-run", "--no-print-directory", "wheel",
+                           "WHEEL_ARGS=--no-build-isolation"],
                           cwd=ROOT, text=True, capture_output=True, check=True).stdout
     rule = "umask 022" + rule.rpartition("umask 022")[2]
     wheels = []
