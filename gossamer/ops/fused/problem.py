@@ -101,9 +101,14 @@ class FusionProblem(Problem):
 
     def first_images(self, count: int) -> Problem:
         try:
-            return replace(self, parts=tuple(part.first_images(count) for part in self.parts))
+            few = replace(self, parts=tuple(part.first_images(count) for part in self.parts))
         except ValueError:  # some part works on all images at once
             return self
+        # parts that do not depend on each other may work on different numbers of images
+        sizes, few_sizes = ({spec.shape[:1] for spec in problem.outputs} for problem in (self, few))
+        shortened = {whole.shape[:1] for whole, first in zip(self.inputs, few.inputs, strict=True)
+                     if whole.shape != first.shape}
+        return few if len(sizes) == len(few_sizes) == 1 and shortened <= sizes else self
 
     @cached_property
     def facts(self) -> tuple[ValueFacts, ...]:  # type: ignore[override]
