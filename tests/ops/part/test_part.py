@@ -30,6 +30,7 @@ from gossamer.ops.part.profile import problem_times
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.resize.problem import ResizeProblem
+from gossamer.ops.softmax.problem import SoftmaxProblem
 from gossamer.tensor import Format, default_spec
 from tests.ops.harness import check, random_array
 from tests.ops.problems import PROBLEMS
@@ -276,3 +277,11 @@ def test_each_problem_has_a_time_of_its_own() -> None:
     weights = {"0.weight": np.ones((16, 16, 3, 3), np.float32)}
     times = problem_times(problem, weights, variant, [np.ones((1, 16, 30, 30), np.float32)])
     assert len(times) == 2 and times[0] > 0
+
+
+@pytest.mark.parametrize("sizes", [(7, 5), (5, 7)])
+def test_problems_of_other_numbers_of_images_are_compared_whole(sizes: Sequence[int]) -> None:
+    parts = tuple(SoftmaxProblem(default_spec((size, 3)), 1) for size in sizes)
+    problem = PartProblem(parts, ((entry(0),), (entry(1),)), ((0, 0), (1, 0)))
+    assert problem.first_images(1) == problem.first_images(6) == problem
+    assert check(problem, HOST)
