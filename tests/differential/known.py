@@ -25,8 +25,8 @@ CAUSES = (
           "where values fix sizes that the file leaves open, these are not known in time"),
     Cause("refused", "Pool", "does not fit an input", "the standard's result is empty, which ONNX "
           "Runtime rounds up to a window beyond the input"),
-    Cause("shape", "^(Average|Lp|Max)Pool-", r"shape \(.*\b0\b", "where a window is larger than the "
-          "input the standard's result is empty; ONNX Runtime divides towards 0 and counts one"),
+    Cause("shape", "^(Average|Lp|Max)Pool-", r"shape \(.*\b0\b", "of windows larger than the "
+          "input the standard has none; ONNX Runtime divides towards 0 and counts one"),
     Cause("refused|shape|numbers", r"Pool-(?=.*SAME_).*(dilations=\[[^]]*2|ceil_mode=1)", "",
           "SAME_* by the standard pads for dilated windows, and has no size to round up"),
     Cause("refused", "^ConvTranspose-(?=.*SAME_).*output_padding", "makes a result of shape",
