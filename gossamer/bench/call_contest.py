@@ -43,6 +43,11 @@ class Result:
     notice: str = ""
     seconds: float = 0.0
 
+    def add_failure(self, label: str, error: Exception) -> None:
+        """Lists a contender or an alternative that failed, with the first line of its error."""
+        text = next(iter(str(error).strip().splitlines()), "")
+        self.failed[label] = f"{type(error).__name__}: {text}"
+
 
 @dataclass(frozen=True)
 class CallCase(Case):
@@ -117,8 +122,7 @@ def _failed(result: Result, name: str, error: Exception) -> None:
     if name.split()[0].partition(":")[0] == OWN:
         raise error if isinstance(error, GossamerError) else RuntimeError(
             f"{name} failed at {result.case.name}: {error}") from error
-    text = next(iter(str(error).strip().splitlines()), "")
-    result.failed[name] = f"{type(error).__name__}: {text}"
+    result.add_failure(name, error)
 
 
 def _row(case: Case, contender: CalledContender, error: float, times: CallTimes, load: Load,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.bench.verb import device_name, quick_calls  # noqa: F401
 from tests.cli.command_line import save_network
 from tests.cli.picture_folders import save_picture
 

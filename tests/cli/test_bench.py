@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,37 +16,12 @@ from gossamer.bench.calls import BOUND, ONE_BY_ONE
 from gossamer.bench.contender import OWN
 from gossamer.cli.app import app
 from gossamer.cli.verbs import VERBS
-from tests.cli.command_line import save_network
-from tests.fixtures import working_devices
+from tests.bench.verb import bench
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+def without_suites(monkeypatch: pytest.MonkeyPatch, quick_calls: None) -> None:
     monkeypatch.setitem(VERBS, "bench", replace(VERBS["bench"], extension=""))
-    monkeypatch.setattr("gossamer.bench.calls._COPIED_BYTES", 2**16)
-    monkeypatch.setattr("gossamer.bench.calls._SAMPLE_US", 1e3)
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> Path:
-    path: Path = save_network(tmp_path / "tiny.onnx")
-    return path
-
-
-@pytest.fixture(params=["host", "opencl:0"])
-def device_name(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    if name != "host" and "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
-    return name
-
-
-def bench(*words: object) -> Any:
-    result = CliRunner().invoke(app, ["bench", *map(str, words), "--seconds", "0.05",
-                                      "--effort", "quick"])
-    assert result.exit_code == 0, result.output
-    return result
 
 
 def test_one_table_of_a_network(tiny: Path, device_name: str) -> None:

@@ -25,6 +25,8 @@ from gossamer_bench.contender import Alternative
 from gossamer_bench.peaks import Peaks
 from gossamer_bench.suites.networks import network_case
 from gossamer_bench.work import Case
+from tests.bench.verb import device_name, quick_calls  # noqa: F401
+from tests.cli.conftest import tiny as tiny_file  # noqa: F401
 
 
 class NvidiaDevice(HostDevice):

@@ -77,8 +77,7 @@ def run(case: Case, peaks: Peaks, stamp: Stamp,
         nonlocal own_failure
         if name == OWN:
             own_failure = own_failure or error
-        text = next(iter(str(error).strip().splitlines()), "")
-        result.failed[label] = f"{type(error).__name__}: {text}"
+        result.add_failure(label, error)
 
     def made(name: str, label: str, make: Callable[[], _Made]) -> _Made | None:
         try:

@@ -48,15 +48,20 @@ def onnxruntime(network: PeerNetwork, x: np.ndarray, device: Device, precision: 
                            f"CPU, {host.limits.compute_units} threads")
 
 
+def check_torch(network: PeerNetwork) -> None:
+    """Raises AbsentError where PyTorch cannot run a network here."""
+    if network.torch is None:
+        raise AbsentError(f"{network.name} is not written down in PyTorch")
+    if importlib.util.find_spec("torch") is None:
+        raise AbsentError("torch is not installed: pip install torch")
+
+
 def _torch(name: str) -> CalledPeer:
     """Returns the peer of this name. Its module torch_calls is imported when the peer is first
     used."""
     def peer(network: PeerNetwork, x: np.ndarray, device: Device, precision: str, kind: str,
              threads: int) -> CalledContender:
-        if network.torch is None:
-            raise AbsentError(f"{network.name} is not written down in PyTorch")
-        if importlib.util.find_spec("torch") is None:
-            raise AbsentError("torch is not installed: pip install torch")
+        check_torch(network)
         from gossamer.bench.peers import torch_calls
 
         return torch_calls.called(name, network, x, device, precision, kind, threads)

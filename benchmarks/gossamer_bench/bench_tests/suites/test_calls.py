@@ -30,42 +30,17 @@ from gossamer_bench.row_files import csv_bytes, read_rows
 from gossamer_bench.suites import calls
 from gossamer_bench.suites.calls import folder_case
 from gossamer_bench.work import Files
-from tests.cli.command_line import save_network
-from tests.fixtures import working_devices
+from tests.bench.verb import bench
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GOSSAMER_CACHE", str(tmp_path / "cache"))
+def known_peaks(monkeypatch: pytest.MonkeyPatch, quick_calls: None) -> None:
     monkeypatch.setattr(peaks, "measure_peaks", lambda device, precisions: PEAKS)
-    monkeypatch.setattr("gossamer.bench.calls._COPIED_BYTES", 2**16)
-    monkeypatch.setattr("gossamer.bench.calls._SAMPLE_US", 1e3)
 
 
-@pytest.fixture
-def tiny(tmp_path: Path) -> Path:
-    path: Path = save_network(tmp_path / "tiny.onnx")
-    return path
-
-
-@pytest.fixture(params=["host", "opencl:0"])
-def device_name(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    if name != "host" and "pocl" not in working_devices():
-        pytest.skip("PoCL does not work here")
-    return name
-
-
-def bench(*words: object) -> Any:
-    result = CliRunner().invoke(app, ["bench", *map(str, words), "--seconds", "0.05",
-                                      "--effort", "quick"])
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def test_calls_from_arrays_and_bytes(tiny: Path, tmp_path: Path) -> None:
+def test_calls_from_arrays_and_bytes(tiny_file: Path, tmp_path: Path) -> None:
     rows_file = tmp_path / "rows.jsonl"
-    result = bench("latency", tiny, "--device", "host", "--batch", "1", "--threads", "1,2",
+    result = bench("latency", tiny_file, "--device", "host", "--batch", "1", "--threads", "1,2",
                    "-o", rows_file)
     rows = read_rows(rows_file)
     assert {row.case for row in rows} == {"tiny/arrays", "tiny/arrays/2-threads", "tiny/bytes",
@@ -86,13 +61,13 @@ def test_calls_from_arrays_and_bytes(tiny: Path, tmp_path: Path) -> None:
     assert json.loads(line["tail"]) == rows[0].tail
 
 
-def test_throughput_of_arrays_bytes_and_pictures(tiny: Path, tmp_path: Path) -> None:
+def test_throughput_of_arrays_bytes_and_pictures(tiny_file: Path, tmp_path: Path) -> None:
     folder, rows_file = tmp_path / "photos", tmp_path / "rows.jsonl"
     folder.mkdir()
     for index in range(7):
         pixels = np.random.default_rng(index).integers(0, 256, (9, 9, 3), np.uint8)
         Image.fromarray(pixels).save(folder / f"{index}.png")
-    bench("throughput", tiny, "--device", "host", "--batch", "3", "--images", folder, "-o",
+    bench("throughput", tiny_file, "--device", "host", "--batch", "3", "--images", folder, "-o",
           rows_file)
     rows = {(row.case, row.contender): row for row in read_rows(rows_file)}
     assert {OWN, ONE_BY_ONE, "onnxruntime"} <= {name for case, name in rows
@@ -146,13 +121,13 @@ def test_a_network_that_takes_no_pictures(tmp_path: Path, shape: tuple[int | Non
         folder_case(lambda batch: network, 2, tmp_path, Load(), setting)
 
 
-def test_a_picture_that_cannot_be_read_is_an_error(tiny: Path, tmp_path: Path) -> None:
+def test_a_picture_that_cannot_be_read_is_an_error(tiny_file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     folder.mkdir()
     for index in range(5):
         Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(folder / f"{index}.png")
     (folder / "3.png").write_bytes(b"nonsense")
-    network = PeerNetwork("tiny", gossamer.load(tiny))
+    network = PeerNetwork("tiny", gossamer.load(tiny_file))
     setting: Any = None  # nothing is measured
     with pytest.raises(InputError, match=r"photos/3\.png: not an image that can be read"):
         folder_case(lambda batch: network, 2, folder, Load(), setting)

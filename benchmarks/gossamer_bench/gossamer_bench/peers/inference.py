@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.bench.contender import AbsentError, PeerNetwork
-from gossamer.bench.peers.calls import onnx_bytes
+from gossamer.bench.peers.calls import check_torch, onnx_bytes
 from gossamer.device.affinity import allowed, bound
 from gossamer.device.base import Device
 from gossamer.device.registry import find
@@ -119,10 +119,7 @@ def _torch(name: str) -> Peer:
     used."""
     def peer(network: PeerNetwork, x: np.ndarray, device: Device,
              precisions: Sequence[str]) -> list[Alternative]:
-        if network.torch is None:
-            raise AbsentError(f"{network.name} is not written down in PyTorch")
-        if importlib.util.find_spec("torch") is None:
-            raise AbsentError("torch is not installed: pip install torch")
+        check_torch(network)
         from gossamer_bench.peers import torch_peers
 
         return torch_peers.alternatives(name, network, x, device, precisions)
