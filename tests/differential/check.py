@@ -66,9 +66,9 @@ def differences(seed: int, ways: Sequence[str] = tuple(WAYS), nan: bool = False
             continue
         for index, given in enumerate(calls):
             if found := compared(model, given, way, seed, nan):
-                part, nodes = smallest(model, given, way, seed, nan, *found)
+                kind, text, part, nodes = smallest(model, given, way, seed, nan, *found)
                 where = "; ".join(described(node, part) for node in nodes)
-                yield Difference(seed, f"{way}{'-other-sizes' * index}", found[0], where, found[1],
+                yield Difference(seed, f"{way}{'-other-sizes' * index}", kind, where, text,
                                  part.SerializeToString())
                 break
 
@@ -128,15 +128,16 @@ def different(output: Any, right: Any, change: np.ndarray | None = None) -> str:
 
 
 def smallest(model: onnx.ModelProto, given: Arrays, way: str, seed: int, nan: bool, kind: str,
-             text: str) -> tuple[onnx.ModelProto, Sequence[onnx.NodeProto]]:
-    """Returns the part up to the first node that shows a difference of the kind, and this node;
-    where no part shows it, the whole network, and the nodes before the output that the text
-    names, the last one first."""
+             text: str) -> tuple[str, str, onnx.ModelProto, Sequence[onnx.NodeProto]]:
+    """Returns the difference of the first node that shows one of the kind, or has another shape,
+    the part up to this node, and the node; where no part shows it, the whole network, and the
+    nodes before the output that the text names, the last one first."""
     for node in model.graph.node:
         part = with_outputs(model, list(node.output))
-        if (found := compared(part, given, way, seed, nan)) and found[0] == kind:
-            return part, [node]
-    return model, with_outputs(model, [text.split(":")[0]]).graph.node[::-1] or model.graph.node
+        if (found := compared(part, given, way, seed, nan)) and found[0] in (kind, "shape"):
+            return *found, part, [node]
+    nodes = with_outputs(model, [text.split(":")[0]]).graph.node[::-1] or model.graph.node
+    return kind, text, model, nodes
 
 
 def described(node: onnx.NodeProto, model: onnx.ModelProto) -> str:
