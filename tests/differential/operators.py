@@ -90,6 +90,9 @@ DRAWS: dict[str, Any] = {
                                     "VALID"), "Conv.W": _weights,
     "ConvTranspose.W": lambda d, x: _weights(d, x, transposed=True), "W": _weights,
     "kernel_shape": lambda d, x: d.once("kernel", *_kernels(d, x)),
+    # ONNX Runtime counts a window where none fits, and what follows differs in turn
+    **dict.fromkeys([f"{kind}Pool.kernel_shape" for kind in ("Average", "Lp", "Max")],
+                    lambda d, x: [d.pick(1, *range(1, min(size, 3) + 1)) for size in x.shape[2:]]),
     "strides": lambda d, x: [d.pick(1, 2, 3) for _ in x.shape[2:]],
     "dilations": lambda d, x: [d.pick(1, 1, 2) for _ in x.shape[2:]],
     "pads": lambda d, x: [d.pick(0, 0, 1, 2) for _ in x.shape[2:] * 2] if DRAWS["auto_pad"](

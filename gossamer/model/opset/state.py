@@ -105,13 +105,15 @@ class InferenceState:
         return outputs[0]
 
     def in_one_dtype(self, node: Node, names: Sequence[str]) -> list[str]:
-        """Returns values that a node joins, in one dtype: truth values that nodes compute are
-        float32, those of inputs and constants bool."""
+        """Returns values that a node joins, in one dtype: truth values that nodes compute have the
+        dtype of what they compare, those of inputs and constants are bool."""
         dtypes = {self.dtypes[name] for name in names}
-        if dtypes != {"bool", "float32"}:
+        computed = sorted(dtypes - {"bool"})
+        if computed == sorted(dtypes) or not computed:
             return list(names)
-        return [name if self.dtypes[name] == "float32" else self.cast(
-            node, name, [self.new_name(node, f"number{index}")], "float32")
+        dtype = computed[0] if len(computed) == 1 else "float32"
+        return [name if self.dtypes[name] == dtype else self.cast(
+            node, name, [self.new_name(node, f"number{index}")], dtype)
             for index, name in enumerate(names)]
 
     def new_name(self, node: Node, role: str) -> str:

@@ -205,17 +205,28 @@ def test_logic(op: str, tmp_path: Path) -> None:
     compare(*single(op, arguments, 17, types={"y0": TensorProto.BOOL}), tmp_path)
 
 
+def test_softplus_is_exact_where_it_is_small() -> None:
+    x = np.linspace(-80, 20, 2001, dtype=np.float32).reshape(3, -1)
+    proto = model([helper.make_node("Softplus", ["x"], ["y"], "layer")], {"x": ("N", 667)},
+                  {"y": 2})
+    result = gossamer.compile(proto, "host", vendors=False)(x)
+    np.testing.assert_allclose(result, np.logaddexp(0, x.astype(np.float64)), rtol=1e-6)
+
+
 @pytest.mark.parametrize("order", [*itertools.permutations(("made", "given", "fixed"))])
-def test_truth_values_are_joined_wherever_they_come_from(order: Sequence[str],
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int64"])
+def test_truth_values_are_joined_wherever_they_come_from(order: Sequence[str], dtype: str,
                                                          tmp_path: Path) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    numbers = [(4 * weights(3, 3, seed=seed)).astype(dtype) for seed in (0, 1)]
     for op, inputs in (("Concat", order), ("ScatterElements", [order[0], "places", order[1]])):
         proto = model([helper.make_node("Greater", ["x", "fixed_x"], ["made"], "compare"),
                        helper.make_node(op, inputs, ["y"], "join", axis=1)],
                       {"x": ("N", 3), "given": ("N", 3)}, {"y": 2},
-                      {"fixed": np.eye(3) > 0, "fixed_x": weights(3, 3),
+                      {"fixed": np.eye(3) > 0, "fixed_x": numbers[0],
                        "places": np.array([[0, 2, 1]] * 2 + [[1, 2, 0]])},
-                      types={"given": TensorProto.BOOL, "y": TensorProto.BOOL})
-        compare(proto, {"x": weights(3, 3, seed=1), "given": weights(3, 3, seed=2) > 0}, tmp_path)
+                      types={"x": kind, "given": TensorProto.BOOL, "y": TensorProto.BOOL})
+        compare(proto, {"x": numbers[1], "given": weights(3, 3, seed=2) > 0}, tmp_path)
 
 
 SLICES = [([1, 0], [3, -1], [1, 2], [1, 1]), ([-3], [1 << 62], [3], [1]),

@@ -120,10 +120,14 @@ def _gelu(c: Composer, values: list[int], node: OnnxNode) -> int:
 
 
 def _softplus(c: Composer, values: list[int], node: OnnxNode) -> int:
-    # exp takes no positive number, so that it cannot overflow
+    # exp takes no positive number, so that it cannot overflow. log(1 + small) has the relative
+    # error of small: W. Kahan's form, in which the rounding of the sum cancels.
     small = c.apply("exp", c.apply("neg", c.apply("abs", values[0])))
-    return c.apply("add", c.apply("relu", values[0]),
-                   c.apply("log", c.apply("add", small, c.constant(1))))
+    total = c.apply("add", small, c.constant(1))
+    share = c.apply("div", small, c.apply("sub", total, c.constant(1)))
+    logarithm = c.apply("where", c.apply("equal", total, c.constant(1)), small,
+                        c.apply("mul", c.apply("log", total), share))
+    return c.apply("add", c.apply("relu", values[0]), logarithm)
 
 
 def _mish(c: Composer, values: list[int], node: OnnxNode) -> int:
