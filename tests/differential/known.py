@@ -29,6 +29,8 @@ CAUSES = (
           "input the standard has none; ONNX Runtime divides towards 0 and counts one"),
     Cause("refused|shape|numbers", r"Pool-(?=.*SAME_).*(dilations=\[[^]]*2|ceil_mode=1)", "",
           "SAME_* by the standard pads for dilated windows, and has no size to round up"),
+    Cause("numbers", r"^AveragePool-(?=.*SAME_)(?=.*strides=\[.*[23])", "",
+          "pads of SAME_* are not below 0; ONNX Runtime's are, or it fails"),
     Cause("refused", "^ConvTranspose-(?=.*SAME_).*output_padding", "makes a result of shape",
           "ONNX's inference adds output_padding to a size of SAME_*, which does not have it"),
     Cause("shape", "^ConvTranspose-.*SAME_", "",
