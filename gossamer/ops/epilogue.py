@@ -1,24 +1,37 @@
-"""Applies epilogues: by macros in kernels, in place by NumPy on the host."""
+"""Applies epilogues.
+
+In kernels they are macros; on the host NumPy applies them in place; a separate kernel applies them
+to results that another kernel computed, or to zeros.
+"""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Argument, Buffer
+from gossamer.device.base import Argument, Buffer, Device
 from gossamer.device.host import host_array
+from gossamer.device.source import KernelSource
 from gossamer.expression import Expression
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.kernel_expression import floats_in_kernels
-from gossamer.ops.launch import input_buffer
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.strided import WORK_GROUP_SIZE, divisor
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, default_spec, rounded_up
 
+_PASS = Path(__file__).with_name("epilogue_pass.cl")
+
 
 def c_float(value: float) -> str:
-    """Returns a float32 literal that OpenCL C and CUDA C++ read back exactly."""
+    """Return a float32 literal for OpenCL C and CUDA C++.
+
+    Both read it back exactly.
+    """
     value = float(np.float32(value))
     if np.isnan(value):
         return "NAN"
@@ -29,8 +42,7 @@ def c_float(value: float) -> str:
 
 def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
                     one_channel: bool = False, prefix: str = "") -> dict[str, str]:
-    """Returns the macros by which a kernel receives an epilogue's operands and applies the
-    epilogue.
+    """Return the macros that apply an epilogue in a kernel.
 
     EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float.
     EPILOGUE4(value, channel, index) rewrites a float4 of four neighbours in memory, where `index`
@@ -48,8 +60,10 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
 
 
 def epilogue_macros_of_eight(epilogue: Epilogue) -> dict[str, str]:
-    """Returns the macros of `epilogue_macros` for tensor operands in float16, and macros for eight
-    neighbours in memory, which load each operand once.
+    """Return macros for eight neighbours in memory.
+
+    These are the macros of `epilogue_macros` for tensor operands in float16, and macros for eight
+    neighbours, which load each operand once.
 
     EPILOGUE8(lower, upper, channel, index) rewrites two float4 with eight consecutive channels. For
     an expression with two outputs, EPILOGUE2_8(lower, upper, second_lower, second_upper, channel,
@@ -106,30 +120,33 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
             return f"LOAD4({operand}{i} + (channel))"
         return f"LOAD_HALF4({operand}{i}, index)" if halves else f"LOAD4({operand}{i} + (index))"
 
+    def rewritten4(sets_second: bool) -> str:
+        loads = " ".join(f"float4 v{i} = {load4(i, kind)};"
+                         for i, kind in enumerate(epilogue.operands))
+        lanes = " ".join(body(f"value.{lane}", [f"v{i}.{lane}" for i in range(len(types))],
+                              f"second.{lane}" if sets_second else "") for lane in "xyzw")
+        return f"{{ {loads} {lanes} }}"
+
     body = functools.partial(_body, epilogue.expression)
     loaded = [load(i, kind) for i, kind in enumerate(epilogue.operands)]
-    loads = " ".join(f"float4 v{i} = {load4(i, kind)};"
-                     for i, kind in enumerate(epilogue.operands))
-    lanes = " ".join(body(f"value.{lane}", [f"v{i}.{lane}" for i in range(len(types))])
-                     for lane in "xyzw")
     macros = {
         f"{prefix}EPILOGUE_PARAMETERS": parameters,
         f"{prefix}EPILOGUE(value, channel, index)": body("value", loaded),
-        f"{prefix}EPILOGUE4(value, channel, index)": f"{{ {loads} {lanes} }}",
+        f"{prefix}EPILOGUE4(value, channel, index)": rewritten4(False),
     }
     if len(epilogue.expression.outputs) == 2:
-        macros[f"{prefix}EPILOGUE2(value, second, channel, index)"] = body(
-            "value", loaded, "second")
-        lanes = " ".join(body(f"value.{lane}", [f"v{i}.{lane}" for i in range(len(types))],
-                              f"second.{lane}") for lane in "xyzw")
-        macros[f"{prefix}EPILOGUE2_4(value, second, channel, index)"] = f"{{ {loads} {lanes} }}"
+        macros |= {
+            f"{prefix}EPILOGUE2(value, second, channel, index)": body("value", loaded, "second"),
+            f"{prefix}EPILOGUE2_4(value, second, channel, index)": rewritten4(True)}
     return macros
 
 
 def _body(expression: Expression, variable: str, operands: Sequence[str], second: str = "") -> str:
-    """Returns a block of C that sets `variable` to the first result of an expression, whose inputs
-    are the variable and the operands. Where `second` is not empty, the block also sets the variable
-    of this name to the second result."""
+    """Return a block of C that sets `variable` to the first result.
+
+    The inputs of the expression are the variable and the operands. Where `second` is not empty, the
+    block also sets the variable of this name to the second result.
+    """
     lines, results = floats_in_kernels(expression).c_statements(
         [variable, *operands], c_float, "e")
     if second:
@@ -140,8 +157,9 @@ def _body(expression: Expression, variable: str, operands: Sequence[str], second
 def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input: int,
                        channels: int, *, prefix: str = "", multiple: int = 4
                        ) -> list[Argument | Callable[..., Argument]]:
-    """Returns the kernel arguments that match EPILOGUE_PARAMETERS. Channel operands are padded, so
-    that kernels can read them as vectors.
+    """Return the kernel arguments that match EPILOGUE_PARAMETERS.
+
+    Channel operands are padded, so that kernels can read them as vectors.
 
     first_tensor_input: index of the run-time input that is the first tensor operand.
     prefix: letters at the start of the channel operands' names among the weights.
@@ -163,9 +181,11 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
 
 def channel_vector(name: str, channels: int, size: int
                    ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Returns a function that packs a constant as a vector of `size` numbers: one number for each
-    channel, then zeros. The constant has one number for each channel, or a single number, which is
-    repeated."""
+    """Return a function that packs a constant as a vector.
+
+    The vector has `size` numbers: one for each channel, then zeros. The constant has one number for
+    each channel, or a single number, which is repeated.
+    """
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         padded = np.zeros(size, dtype=np.float32)
         padded[:channels] = np.broadcast_to(arrays[name].reshape(-1), (channels,))
@@ -175,8 +195,9 @@ def channel_vector(name: str, channels: int, size: int
 
 def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
                    tensors: Sequence[np.ndarray], rank: int) -> list[np.ndarray]:
-    """Returns an epilogue's operands as arrays that broadcast to a result (N, C, ...) of rank
-    `rank`.
+    """Return an epilogue's operands as arrays.
+
+    They broadcast to a result (N, C, ...) of rank `rank`.
 
     arrays: the constants by name, which hold the channel operands.
     tensors: the tensor operands.
@@ -193,8 +214,10 @@ def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
 
 
 def apply_in_place(epilogue: Epilogue, result: np.ndarray, operands: Sequence[np.ndarray]) -> None:
-    """Applies an epilogue to a result in host memory. Where the expression is a simple chain of
-    functions of _IN_PLACE, no memory is allocated."""
+    """Apply an epilogue to a result in host memory.
+
+    Where the expression is a simple chain of functions of _IN_PLACE, no memory is allocated.
+    """
     expression = epilogue.expression
     if not _is_simple_chain(expression):
         result[...] = expression.evaluate(result, *operands)[0]
@@ -215,8 +238,11 @@ _IN_PLACE: dict[str, Callable[..., object]] = {
 
 
 def _is_simple_chain(expression: Expression) -> bool:
-    """Returns whether all functions are in _IN_PLACE, the first argument of every step is the
-    previous step's result, and all further arguments are operands."""
+    """Return whether _IN_PLACE can evaluate an expression.
+
+    All functions are in _IN_PLACE, the first argument of every step is the previous step's result,
+    and all further arguments are operands.
+    """
     current = 0
     for index, step in enumerate(expression.steps):
         if step.function not in _IN_PLACE or step.arguments[0] != current:
@@ -228,10 +254,56 @@ def _is_simple_chain(expression: Expression) -> bool:
 
 
 def epilogue_inputs(epilogue: Epilogue, shape: tuple[int, ...]) -> tuple[TensorSpec, ...]:
-    """Returns the specs of an epilogue's tensor operands for results of a shape."""
+    """Return the specs of an epilogue's tensor operands.
+
+    shape: shape of the results.
+    """
     return (default_spec(shape),) * epilogue.tensor_count
 
 
 def buffers_as_arrays(buffers: Sequence[Buffer], specs: Sequence[TensorSpec]) -> list[np.ndarray]:
-    """Returns host buffers as arrays whose axes are in the order of memory."""
+    """Return host buffers as arrays, axes in the order of memory."""
     return [host_array(buffer, spec) for buffer, spec in zip(buffers, specs, strict=True)]
+
+
+def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
+                           output: TensorSpec, first_tensor_input: int,
+                           work_group: int = WORK_GROUP_SIZE, *,
+                           of_zeros: bool = False) -> list[Launch]:
+    """Return the launches that apply an epilogue to output 0.
+
+    They work in place; there are none for the identity.
+
+    output: spec of the output, in float32 or float16, without paddings and with fewer than 2^31
+    elements: (N, C, H, W) in NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. The
+    epilogue's tensor operands have the dtype and the layout of the output; channel operands are
+    float32.
+    first_tensor_input: index of the run-time input that is the first tensor operand.
+    work_group: number of work-items of a work-group.
+    of_zeros: whether the epilogue is applied to zeros, whatever output 0 holds; the identity then
+    needs a launch, too.
+    """
+    if output.size == 0 or (epilogue.expression.is_identity and not of_zeros):
+        return []
+    channels, inner = output.shape[1], _inner(output)
+    no_channels = "channel" not in epilogue.operands
+    one_channel = inner % 4 == 0 or no_channels
+    four_channels = inner == 1 and channels % 4 == 0
+    vector = 4 if output.size % 4 == 0 and (one_channel or four_channels) else 1
+    kernel = device.compile(KernelSource.of(_PASS, "epilogue_pass", {
+        "HALVES": int(output.dtype == "float16"),
+        "VECTOR": vector,
+        "OF_ZEROS": int(of_zeros),
+        "WORK_GROUP_SIZE": work_group,
+        **epilogue_macros(epilogue, tensor_dtype=output.dtype, one_channel=one_channel),
+    }))
+    items = output.size // vector
+    arguments = epilogue_arguments(epilogue, weights, first_tensor_input, channels)
+    return [Launch(kernel, (-(-items // work_group),), (work_group,),
+                   (output_buffer(0), items, *divisor(inner), *divisor(channels), *arguments))]
+
+
+def _inner(spec: TensorSpec) -> int:
+    """Return the number of neighbouring elements with one channel."""
+    pixels = math.prod(spec.shape[2:])
+    return {"NCHW": pixels, "CHWN": pixels * spec.shape[0]}.get(spec.layout, 1)

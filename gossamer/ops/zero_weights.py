@@ -1,5 +1,7 @@
-"""Layers whose weights are all zero: their epilogues are applied to zeros, and nothing else is
-computed."""
+"""Layers whose weights are all zero.
+
+Their epilogues are applied to zeros, and nothing else is computed.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,21 @@ from typing import Any
 
 from gossamer.device.base import Buffer, Device
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arrays
-from gossamer.ops.epilogue_pass import epilogue_pass_launches
+from gossamer.ops.epilogue import (
+    apply_in_place,
+    buffers_as_arrays,
+    epilogue_pass_launches,
+    operand_arrays,
+)
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 
 
 class ZeroWeights(Algorithm):
-    """Applies the epilogue to zeros and writes the results, on every device. NaN and infinity in
-    the input do not reach the results."""
+    """The epilogue applied to zeros, on every device.
+
+    NaN and infinity in the input do not reach the results.
+    """
 
     name = "zero_weights"
     dense = False

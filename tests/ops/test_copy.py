@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
-from gossamer.ops.copy import OP
-from gossamer.ops.copy.packed import PackedCopy
+from gossamer.ops.copy import OP, PackedCopy
 from gossamer.ops.copy.problem import CopyProblem, convert, expand, slice_, split, transpose
 from gossamer.ops.copy.strided import StridedCopy
 from gossamer.ops.weights import Weights

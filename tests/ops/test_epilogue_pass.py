@@ -6,8 +6,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue
-from gossamer.ops.epilogue import operand_arrays
-from gossamer.ops.epilogue_pass import epilogue_pass_launches
+from gossamer.ops.epilogue import epilogue_pass_launches, operand_arrays
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, TensorSpec, pack, unpack
 from tests.ops.recording import RecordingDevice

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.expression import Expression, ExpressionStep, apply
-from gossamer.ops.elementwise.packed import PackedElementwise
-from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.elementwise.reference import reference
+from gossamer.ops.elementwise import PackedElementwise
+from gossamer.ops.elementwise.problem import ElementwiseProblem, reference
 from gossamer.ops.weights import Weights
 from gossamer.tensor import default_spec
 from tests.fixtures import is_slow

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY
-from gossamer.ops.pad.packed import PackedPad
+from gossamer.ops.pad import PackedPad
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.tensor import default_spec
 from tests.ops.harness import check, op_of

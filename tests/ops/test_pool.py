@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
-from gossamer.ops.pool.packed import PackedPool
+from gossamer.ops.pool import PackedPool
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.tensor import default_spec
 from tests.fixtures import is_slow

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.ops.exactness import BYTES
+from gossamer.ops.reduce import TreeReduce
 from gossamer.ops.reduce.problem import ReduceProblem
-from gossamer.ops.reduce.tree import TreeReduce
 from gossamer.tensor import default_spec
 from tests.fixtures import is_slow
 from tests.ops.harness import check, op_of

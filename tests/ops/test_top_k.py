@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
-from gossamer.ops.top_k.problem import TopKProblem
-from gossamer.ops.top_k.reference import reference
-from gossamer.ops.top_k.rounds import MOST_ELEMENTS, RoundsTopK
+from gossamer.ops.top_k import MOST_ELEMENTS, RoundsTopK
+from gossamer.ops.top_k.problem import TopKProblem, reference
 from gossamer.tensor import default_spec
 from tests.fixtures import is_slow
 from tests.ops.harness import check
