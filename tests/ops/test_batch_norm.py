@@ -15,7 +15,7 @@ from tests.tolerances import normalised_error
 
 
 def _small_groups(variants: list[Variant]) -> list[Variant]:
-    """Returns the variants with the fewest work-items in a work-group."""
+    """Return the variants with the fewest work-items in a work-group."""
     return [v for v in variants if dict(v.config).get("work_group", 128) == 128]
 
 

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
-from gossamer.ops.copy import OP, PackedCopy
+from gossamer.ops.copy import PackedCopy
 from gossamer.ops.copy.problem import CopyProblem, convert, expand, slice_, split, transpose
 from gossamer.ops.copy.strided import StridedCopy
 from gossamer.ops.weights import Weights
 from gossamer.tensor import AXES, PACKED_DTYPES, Format, TensorSpec, default_spec
 from tests.fixtures import is_slow
-from tests.ops.harness import check, op_of, random_inputs, run_variant
+from tests.ops.harness import candidates, check, op_of, random_inputs, run_variant
 from tests.ops.recording import RecordingDevice
 
 PACKED_LAYOUTS = ("packed32", "packed64")
@@ -136,7 +136,7 @@ def test_four_floats_are_moved_together_where_they_lie_so(channels: int, packs: 
     bits = TensorSpec(floats.shape, Format("packed32", "bits"))
 
     def macros(source: TensorSpec, target: TensorSpec, name: str) -> set[int]:
-        """Returns the values of a macro in the kernels of all variants."""
+        """Return the values of a macro in the kernels of all variants."""
         device, problem = RecordingDevice(), convert(source, target, (PLUS_MINUS_ONE,))
         for variant in PackedCopy().variants(problem, device):
             PackedCopy().prepare(Weights({}, device, "a test"), problem, variant, device)
@@ -149,7 +149,7 @@ def test_four_floats_are_moved_together_where_they_lie_so(channels: int, packs: 
 
 
 def kernel_of(problem: CopyProblem) -> tuple[str, dict[str, object]]:
-    """Returns the kernel and the macros of a copy in the format that its problem has."""
+    """Return the kernel and the macros of a copy in its problem's format."""
     device = RecordingDevice()
     variant = next(variant for variant in StridedCopy().variants(problem, device)
                    if (variant.inputs, variant.outputs) == (problem.inputs, problem.outputs))
@@ -216,13 +216,9 @@ def test_nan_is_packed_as_the_least_value(device: Device, dtype: str) -> None:
     x = np.full((1, 3, 2, 2), np.nan, np.float32)
     problem = convert(default_spec(x.shape), TensorSpec(x.shape, Format("packed32", dtype)),
                       (FACTS[dtype],))
-    for algorithm in OP.algorithms:
-        if algorithm.supports(problem, device) is not None:
-            continue
-        for variant in algorithm.variants(problem, device):
-            (y,) = run_variant(algorithm, problem, variant, device, Weights({}, device, "a test"),
-                               [x])
-            assert (y == -1).all()
+    for algorithm, variant in candidates(problem, device):
+        (y,) = run_variant(algorithm, problem, variant, device, Weights({}, device, "a test"), [x])
+        assert (y == -1).all()
 
 
 def test_packing_does_nothing_else() -> None:

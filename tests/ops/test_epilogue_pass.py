@@ -9,6 +9,7 @@ from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.epilogue import epilogue_pass_launches, operand_arrays
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, TensorSpec, pack, unpack
+from tests.ops.harness import Guarded
 from tests.ops.recording import RecordingDevice
 
 RELU = Epilogue(apply("relu"))
@@ -40,19 +41,13 @@ def test_rewrites_the_result(compiled_device: Device, spec: TensorSpec,
     operands = operand_arrays(epilogue, arrays, tensors, len(spec.shape))
     expected = epilogue.expression.evaluate(result.astype(np.float32), *operands)[0]
 
-    margin = device.alignment
-    guarded = np.full(spec.nbytes + 2 * margin, 0xFF, np.uint8)
-    guarded[margin: margin + spec.nbytes] = pack(result, spec).reshape(-1).view(np.uint8)
-    memory = device.upload(guarded, "a test")
-    output = memory.view(margin, spec.nbytes)
+    guarded = Guarded(device, spec.nbytes)
+    device.write(guarded.buffer, pack(result, spec))
     unused = device.upload(np.zeros(1, np.float32), "a test")
     inputs = [unused, *(device.upload(pack(tensor, spec), "a test") for tensor in tensors)]
     (step,) = epilogue_pass_launches(epilogue, Weights(arrays, device), device, spec, 1)
-    step.run(device, inputs, [output], None)
-    device.read(memory, guarded)
-
-    assert (guarded[:margin] == 0xFF).all() and (guarded[margin + spec.nbytes:] == 0xFF).all()
-    stored = guarded[margin: margin + spec.nbytes].view(spec.dtype)
+    step.run(device, inputs, [guarded.buffer], None)
+    stored = guarded.contents("the epilogue").view(spec.dtype)
     np.testing.assert_array_equal(unpack(stored, spec), expected.astype(spec.dtype))
 
 

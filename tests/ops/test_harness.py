@@ -60,7 +60,7 @@ def test_a_wrong_algorithm_is_caught(monkeypatch, change, message) -> None:
 
 @pytest.mark.parametrize("place", [0, -1])
 def test_a_write_outside_is_caught(device: Device, place: int) -> None:
-    guarded = harness._Guarded(device, 40)
+    guarded = harness.Guarded(device, 40)
     guarded.contents("nobody")
     everything = np.full(guarded._whole.nbytes, 0xFF, np.uint8)
     everything[place] = 0
@@ -70,5 +70,5 @@ def test_a_write_outside_is_caught(device: Device, place: int) -> None:
 
 
 def test_unwritten_outputs_are_not_taken_for_results(device: Device) -> None:
-    guarded = harness._Guarded(device, 40)
+    guarded = harness.Guarded(device, 40)
     assert np.isnan(guarded.contents("nobody").view(np.float32)).all()
