@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device, Kernel
-from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.weights import Weights
 from tests.ops.harness import candidates, random_weights
+from tests.simulated.device import H200
 
 
 class _Buffer(Buffer):
@@ -39,11 +39,7 @@ class RecordingDevice(Device):
         self.index = 0
         self.description = "kernels are recorded, not run"
         self.driver = ""
-        self.limits = Limits(
-            compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024,
-            shared_bytes_opt_in=227 * 1024,
-            work_group_size=1024, subgroup_size=32, sure_work_group_size=1024, graph=True, mma=True,
-            wgmma=True, cluster=16)
+        self.limits = H200.limits
         self.sources: set[KernelSource] = set()
 
     def compile(self, source: KernelSource) -> Kernel:

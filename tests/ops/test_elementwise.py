@@ -1,6 +1,8 @@
-"""Expressions whose results are written as packed words."""
+"""Element-wise arithmetic, also with results that are written as packed words."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,9 +29,22 @@ _RELU6_ADD = Expression(
 
 
 def _problem(expression: Expression, *shapes: tuple[int, ...], dtype: str = "float32",
-             output: str | None = None, constants: tuple[int, ...] = ()) -> ElementwiseProblem:
+             constants: tuple[int, ...] = ()) -> ElementwiseProblem:
     return ElementwiseProblem(tuple(default_spec(shape, dtype) for shape in shapes), expression,
-                              (output or dtype,), constants)
+                              (dtype,), constants)
+
+
+def problem_of(shape: tuple[int, ...], expression: Expression, tensor: int = 0, *,
+               scalars: bool = False) -> ElementwiseProblem:
+    """Return a problem of one tensor and constants.
+
+    tensor: index of the operand that is the tensor.
+    """
+    constant = () if scalars else (shape[1], *[1] * (len(shape) - 2))
+    return ElementwiseProblem(
+        tuple(default_spec(shape if index == tensor else constant)
+              for index in range(expression.inputs)), expression,
+        constants=tuple(index for index in range(expression.inputs) if index != tensor))
 
 
 @pytest.mark.parametrize("function", sorted(FUNCTIONS))
@@ -164,16 +179,10 @@ def test_shapes_that_do_not_broadcast_are_refused() -> None:
         _problem(apply("add"), (2, 3), (4, 3))
 
 
-def given_as(format_: Format, shape: tuple[int, ...], expression: Expression,
-             constants: tuple[int, ...] = ()) -> ElementwiseProblem:
-    """Return the problem of an input in a format.
-
-    Each further input of the expression is a constant with one number a channel.
-    """
-    channels = (1, shape[1], *(1,) * (len(shape) - 2))
-    operands = [shape, *(channels,) * (expression.inputs - 1)]
-    return ElementwiseProblem(tuple(map(default_spec, operands)), expression,
-                              constants=constants, formats=(format_,))
+def given_as(format_: Format, shape: tuple[int, ...],
+             expression: Expression) -> ElementwiseProblem:
+    """Return the problem of an input in a format; further inputs are constants."""
+    return replace(problem_of(shape, expression), formats=(format_,))
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5, 8), (1, 4, 6, 7), (3, 1, 4, 4), (0, 3, 2, 2)], ids=str)
@@ -182,7 +191,7 @@ def given_as(format_: Format, shape: tuple[int, ...], expression: Expression,
 def test_an_input_is_read_in_its_own_format(device: Device, shape: tuple[int, ...], layout: str,
                                             dtype: str) -> None:
     format_ = Format(layout, dtype)
-    affine = given_as(format_, shape, apply("mul").then(apply("add")), (1, 2))
+    affine = given_as(format_, shape, apply("mul").then(apply("add")))
     check(affine, device)
     check(given_as(format_, shape, Expression(1)), device)
     for algorithm in op_of(affine).algorithms:
@@ -214,19 +223,6 @@ BELOW = apply("sub").then(apply("sign"))
 SIGN = apply("sign")
 ABOVE_ZERO = Expression(1, (
     ExpressionStep("constant", (), (0.0,)), ExpressionStep("greater", (0, 1))))
-
-
-def problem_of(shape: tuple[int, ...], expression: Expression, tensor: int = 0, *,
-               scalars: bool = False) -> ElementwiseProblem:
-    """Return a problem of one tensor and constants.
-
-    tensor: index of the operand that is the tensor.
-    """
-    constant = () if scalars else (shape[1], *[1] * (len(shape) - 2))
-    return ElementwiseProblem(
-        tuple(default_spec(shape if index == tensor else constant)
-              for index in range(expression.inputs)), expression,
-        constants=tuple(index for index in range(expression.inputs) if index != tensor))
 
 
 def check_packed(problem: ElementwiseProblem, device: Device, seed: int = 0) -> None:

@@ -1,4 +1,8 @@
+"""Epilogues in kernels of their own, and layers of zeros, which compute nothing else."""
+
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,10 +10,13 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import epilogue_pass_launches, operand_arrays
-from gossamer.ops.weights import Weights
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.weights import Weights, WeightsInfo
+from gossamer.ops.zero_weights import ZeroConvolution, ZeroProduct, ZeroWeights
 from gossamer.tensor import Format, TensorSpec, pack, unpack
-from tests.ops.harness import Guarded
+from tests.ops.harness import Guarded, check_variants, random_weights
 from tests.ops.recording import RecordingDevice
 
 RELU = Epilogue(apply("relu"))
@@ -73,3 +80,39 @@ def test_takes_four_where_memory_allows(shape: tuple[int, ...], layout: str, epi
     epilogue_pass_launches(epilogue, weights, device, TensorSpec(shape, Format(layout)), 1)
     (source,) = device.sources
     assert dict(source.defines)["VECTOR"] == str(vector)
+
+
+BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
+SUM_SCALED = Epilogue(apply("add").then(apply("mul")), ("tensor", "channel"))
+EPILOGUES = pytest.mark.parametrize("epilogue", [Epilogue(), BIAS_RELU, SUM_SCALED],
+                                    ids=["none", "bias", "residual"])
+NONE_LEFT = WeightsInfo(0.0, "nothing")
+
+
+def check(algorithm: ZeroWeights, problem: Conv2dProblem | GemmProblem, device: Device) -> None:
+    constants = random_weights(problem)
+    constants["weight"] = np.zeros_like(constants["weight"])
+    check_variants(algorithm, replace(problem, weights_info=NONE_LEFT), device,
+                   list(algorithm.variants(problem, device)), constants)
+
+
+@pytest.mark.sanitize
+@EPILOGUES
+@pytest.mark.parametrize("shape", [(2, 4, 6, 5, 8), (1, 2, 3, 3, 3), (0, 2, 3, 3, 4)], ids=str)
+def test_zero_convolutions(device: Device, epilogue: Epilogue, shape: tuple[int, ...]) -> None:
+    n, c, h, w, out_channels = shape
+    check(ZeroConvolution(), Conv2dProblem(n, c, h, w, out_channels, (3, 3),
+                                           pads=(1, 1, 1, 1), epilogue=epilogue), device)
+
+
+@pytest.mark.sanitize
+@EPILOGUES
+@pytest.mark.parametrize("size", [(3, 8, 5), (1, 7, 1)], ids=str)
+def test_zero_products(device: Device, epilogue: Epilogue, size: tuple[int, int, int]) -> None:
+    check(ZeroProduct(), GemmProblem(*size, epilogue), device)
+
+
+def test_layers_with_weights_are_refused(device: Device) -> None:
+    problem = GemmProblem(1, 2, 3, weights_info=WeightsInfo(1e-3, "one"))
+    assert ZeroProduct().supports(problem, device) == "some weights are not zero"
+    assert ZeroProduct().supports(replace(problem, weights_info=NONE_LEFT), device) is None
