@@ -186,7 +186,7 @@ def test_no_tiles_where_the_order_is_the_same(problem: CopyProblem) -> None:
     ("float16", 3, 7, "unsigned short"), ("uint8", 0, 16, "int4"), ("uint8", 4, 8, "int"),
     ("uint8", 2, 6, "unsigned short"), ("uint8", 5, 8, "uchar"), ("int64", 2, 4, "int4"),
     ("int64", 1, 3, "INT64")])
-def test_elements_are_as_wide_as_sizes_strides_and_places_let_them(
+def test_elements_are_as_wide_as_sizes_strides_and_offsets_let_them(
         dtype: str, start: int, end: int, element: str) -> None:
     name, macros = kernel_of(slice_(default_spec((3, 16), dtype), [start], [end], [1]))
     assert (name, macros["ELEMENT"]) == ("copy_strided", element)
@@ -198,7 +198,7 @@ def test_elements_are_as_wide_as_sizes_strides_and_places_let_them(
 
 @pytest.mark.parametrize(("layout", "votes", "channels"), [
     ("NHWC", {0, 1, 32}, [4, 1, 32]), ("NCHW", {0, 1}, [32, 1])])
-def test_work_items_beside_each_other_take_channels_beside_each_other(
+def test_neighbouring_work_items_take_neighbouring_channels(
         layout: str, votes: set[int], channels: list[int]) -> None:
     """The first way to unpack is taken where nothing is measured."""
     floats = TensorSpec((2, 96, 1, 2), Format(layout))

@@ -96,9 +96,9 @@ def test_other_windows_are_not_pooled_packed() -> None:
     spec = default_spec((1, 2, 4, 4))
     average = PoolProblem(spec, "average", (2, 2), facts=(PLUS_MINUS_ONE,))
     assert PackedPool().supports(average, RecordingDevice()) == "computes maxima only"
-    apart = PoolProblem(spec, "max", (1, 1), (2, 2), (1, 1, 1, 1), count_include_pad=True,
+    separate = PoolProblem(spec, "max", (1, 1), (2, 2), (1, 1, 1, 1), count_include_pad=True,
                         facts=(PLUS_MINUS_ONE,))
-    assert PackedPool().supports(apart, RecordingDevice()) == "a window lies in the padding"
+    assert PackedPool().supports(separate, RecordingDevice()) == "a window lies in the padding"
 
 
 def test_no_window_starts_in_the_padding_at_the_end() -> None:

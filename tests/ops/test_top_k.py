@@ -29,9 +29,9 @@ def test_any_order(device: Device, shape: list[int], data: st.DataObject) -> Non
     check(problem, device, inputs=[x])
 
     def first(row: np.ndarray) -> list[int]:
-        return sorted(range(len(row)), key=lambda place: (
-            np.isnan(row[place]) != nan_first, (-1 if largest else 1) * np.nan_to_num(
-                row[place], nan=0, posinf=9, neginf=-9).item(), -place if last else place))[:count]
+        return sorted(range(len(row)), key=lambda index: (
+            np.isnan(row[index]) != nan_first, (-1 if largest else 1) * np.nan_to_num(
+                row[index], nan=0, posinf=9, neginf=-9).item(), -index if last else index))[:count]
 
     if x.size:
         np.testing.assert_array_equal(reference(problem, [x], {})[-1],
