@@ -1,30 +1,20 @@
-"""Applies epilogues.
-
-In kernels they are macros; on the host NumPy applies them in place; a separate kernel applies them
-to results that another kernel computed, or to zeros.
-"""
+"""Applies epilogues: by macros in kernels, in place by NumPy on the host."""
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from gossamer.device.base import Argument, Buffer, Device
+from gossamer.device.base import Argument, Buffer
 from gossamer.device.host import host_array
-from gossamer.device.source import KernelSource
 from gossamer.expression import Expression
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.kernel_expression import floats_in_kernels
-from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.strided import WORK_GROUP_SIZE, divisor
+from gossamer.ops.launch import input_buffer
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, default_spec, rounded_up
-
-_PASS = Path(__file__).with_name("epilogue_pass.cl")
 
 
 def c_float(value: float) -> str:
@@ -264,46 +254,3 @@ def epilogue_inputs(epilogue: Epilogue, shape: tuple[int, ...]) -> tuple[TensorS
 def buffers_as_arrays(buffers: Sequence[Buffer], specs: Sequence[TensorSpec]) -> list[np.ndarray]:
     """Return host buffers as arrays, axes in the order of memory."""
     return [host_array(buffer, spec) for buffer, spec in zip(buffers, specs, strict=True)]
-
-
-def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
-                           output: TensorSpec, first_tensor_input: int,
-                           work_group: int = WORK_GROUP_SIZE, *,
-                           of_zeros: bool = False) -> list[Launch]:
-    """Return the launches that apply an epilogue to output 0.
-
-    They work in place; there are none for the identity.
-
-    output: spec of the output, in float32 or float16, without paddings and with fewer than 2^31
-    elements: (N, C, H, W) in NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. The
-    epilogue's tensor operands have the dtype and the layout of the output; channel operands are
-    float32.
-    first_tensor_input: index of the run-time input that is the first tensor operand.
-    work_group: number of work-items of a work-group.
-    of_zeros: whether the epilogue is applied to zeros, whatever output 0 holds; the identity then
-    needs a launch, too.
-    """
-    if output.size == 0 or (epilogue.expression.is_identity and not of_zeros):
-        return []
-    channels, inner = output.shape[1], _inner(output)
-    no_channels = "channel" not in epilogue.operands
-    one_channel = inner % 4 == 0 or no_channels
-    four_channels = inner == 1 and channels % 4 == 0
-    vector = 4 if output.size % 4 == 0 and (one_channel or four_channels) else 1
-    kernel = device.compile(KernelSource.of(_PASS, "epilogue_pass", {
-        "HALVES": int(output.dtype == "float16"),
-        "VECTOR": vector,
-        "OF_ZEROS": int(of_zeros),
-        "WORK_GROUP_SIZE": work_group,
-        **epilogue_macros(epilogue, tensor_dtype=output.dtype, one_channel=one_channel),
-    }))
-    items = output.size // vector
-    arguments = epilogue_arguments(epilogue, weights, first_tensor_input, channels)
-    return [Launch(kernel, (-(-items // work_group),), (work_group,),
-                   (output_buffer(0), items, *divisor(inner), *divisor(channels), *arguments))]
-
-
-def _inner(spec: TensorSpec) -> int:
-    """Return the number of neighbouring elements with one channel."""
-    pixels = math.prod(spec.shape[2:])
-    return {"NCHW": pixels, "CHWN": pixels * spec.shape[0]}.get(spec.layout, 1)

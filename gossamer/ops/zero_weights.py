@@ -10,12 +10,8 @@ from typing import Any
 
 from gossamer.device.base import Buffer, Device
 from gossamer.ops.algorithm import Algorithm, State, Variant
-from gossamer.ops.epilogue import (
-    apply_in_place,
-    buffers_as_arrays,
-    epilogue_pass_launches,
-    operand_arrays,
-)
+from gossamer.ops.epilogue import apply_in_place, buffers_as_arrays, operand_arrays
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 

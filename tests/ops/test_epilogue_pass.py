@@ -11,7 +11,8 @@ from gossamer.device.base import Device
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.epilogue import epilogue_pass_launches, operand_arrays
+from gossamer.ops.epilogue import operand_arrays
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.ops.zero_weights import ZeroConvolution, ZeroProduct, ZeroWeights

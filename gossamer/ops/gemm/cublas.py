@@ -10,7 +10,7 @@ import numpy as np
 
 from gossamer.device.base import Buffer, Device
 from gossamer.ops.algorithm import PRECISIONS, Algorithm, State, Variant
-from gossamer.ops.epilogue import epilogue_pass_launches
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.vendor.cublas import (
     RANKS,

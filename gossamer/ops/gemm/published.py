@@ -13,7 +13,7 @@ from gossamer.ops.conv2d.dense.published_gemm import (
     config,
     multiplication,
 )
-from gossamer.ops.epilogue import epilogue_pass_launches
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.gemm.dense import packed_by_depth
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.launch import input_buffer, output_buffer

@@ -24,7 +24,7 @@ from gossamer.ops.conv2d.vendor.im2col import (
     parts,
     variant_of,
 )
-from gossamer.ops.epilogue import epilogue_pass_launches
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.launch import input_buffer, output_buffer, workspace_buffer
 from gossamer.ops.strided import too_large
 from gossamer.ops.weights import Weights

@@ -29,7 +29,7 @@ from gossamer.ops.conv2d.vendor.cudnn_graph import (
     store,
     store_offers,
 )
-from gossamer.ops.epilogue import epilogue_pass_launches
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.strided import too_large
 from gossamer.ops.vendor.cublas import bias_vector
 from gossamer.ops.vendor.cudnn import library_on, loaded_version, unavailable

@@ -22,7 +22,7 @@ from gossamer.ops.conv2d.vendor.im2col import (
     taps,
     variant_of,
 )
-from gossamer.ops.epilogue import epilogue_pass_launches
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.launch import Launch
 from gossamer.ops.strided import too_large
 from gossamer.ops.vendor.cublas import (

@@ -26,7 +26,7 @@ from gossamer.ops.conv2d.vendor.im2col import (
     variant_of,
     weight_rows,
 )
-from gossamer.ops.epilogue import epilogue_pass_launches
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.launch import Launch
 from gossamer.ops.strided import too_large
 from gossamer.ops.vendor.nvmath import (

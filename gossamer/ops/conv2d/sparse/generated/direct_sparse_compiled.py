@@ -22,7 +22,7 @@ from gossamer.ops.conv2d.sparse.generated.code import generate
 from gossamer.ops.conv2d.sparse.generated.configs import configs, estimate, lines
 from gossamer.ops.conv2d.sparse.generated.epilogue import is_short
 from gossamer.ops.conv2d.sparse.generated.tiling import GeneratedConfig, GeneratedTiling
-from gossamer.ops.epilogue import epilogue_pass_launches
+from gossamer.ops.epilogue_pass import epilogue_pass_launches
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import too_large
 from gossamer.ops.weights import Weights, WeightsInfo
