@@ -1,1 +1,4 @@
-"""The ops of networks. Each has a folder with its problem, its reference and its algorithms."""
+"""The ops of networks.
+
+Each has a folder with its problem, its reference and its algorithms.
+"""

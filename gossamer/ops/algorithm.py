@@ -31,7 +31,7 @@ PRECISIONS: policies of every precision allow exact sums."""
 
 @dataclass(frozen=True)
 class Epilogue:
-    """Element-wise arithmetic that is applied to each result before it is stored.
+    """Element-wise arithmetic, applied to results before they are stored.
 
     Attributes
     ----------
@@ -82,9 +82,9 @@ class Problem(HashedOnce, abc.ABC):
         """Logical specs of the outputs, in the default layout."""
 
     @property
-    @abc.abstractmethod
     def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of the constants that the op takes, by their names."""
+        """Shapes of the constants by name; empty by default."""
+        return {}
 
     @property
     @abc.abstractmethod
@@ -93,7 +93,7 @@ class Problem(HashedOnce, abc.ABC):
 
     @property
     def exact_precision(self) -> str:
-        """The least precise of PRECISIONS that gives the same results as float32.
+        """The least precise of PRECISIONS with the results of float32.
 
         The results are equal for all values that the facts allow.
         """
@@ -101,7 +101,7 @@ class Problem(HashedOnce, abc.ABC):
 
     @property
     def sums_integers(self) -> bool:
-        """True where the op sums products of integers.
+        """Whether the op sums products of integers.
 
         Such sums are exact in float32, unless an algorithm transforms the integers first, as
         Winograd's algorithm does.
@@ -110,7 +110,7 @@ class Problem(HashedOnce, abc.ABC):
 
     @property
     def least_bytes(self) -> int:
-        """Bytes moved when every input and weight is read once and every output is written once."""
+        """Bytes of every input, weight and output once."""
         weights = sum(4 * int(np.prod(shape)) for shape in self.weight_shapes.values())
         return weights + sum(spec.nbytes for spec in (*self.inputs, *self.outputs))
 
@@ -161,12 +161,12 @@ class Problem(HashedOnce, abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """Return a short text for tables, such as '3x3 s2 64x56x56 -> 128x28x28'."""
+        """Return a short text, such as '3x3 s2 64x56x56 -> 128x28x28'."""
 
 
 @dataclass(frozen=True)
 class Variant(HashedOnce):
-    """A config of an algorithm with its layouts and precision; variants are timed and selected.
+    """A config of an algorithm with its layouts and precision.
 
     Attributes
     ----------
@@ -193,7 +193,10 @@ class Variant(HashedOnce):
     build_seconds: float = 0.0
 
     def __getitem__(self, key: str) -> Any:
-        """Return one setting of the config; raises KeyError where no setting has this name."""
+        """Return one setting of the config.
+
+        Raises KeyError where no setting has this name.
+        """
         return dict(self.config)[key]
 
     @property
@@ -205,7 +208,7 @@ class Variant(HashedOnce):
         return replace(self, inputs=inputs, outputs=outputs, precision="fp16")
 
     def is_as_precise_as_float32(self, problem: Problem) -> bool:
-        """Return whether the variant is as precise as float32 for the values of a problem.
+        """Return whether the variant is as precise as float32.
 
         Parameters
         ----------
@@ -284,7 +287,7 @@ class Algorithm(abc.ABC):
     by_name_only : bool
         Whether the algorithm computes a layer only where `only` names it. There are two reasons:
         the algorithm was not timed on a GPU yet; or another algorithm is an improved version of
-        this algorithm, so that measuring both would be of no use.
+        this algorithm, so that measuring both would gain nothing.
     exact : bool
         Whether the algorithm sums bits to exact integers, so that rows state the precision EXACT.
         Variants of precision fp16 round the sums to float16; their rows state "fp16".
@@ -304,7 +307,7 @@ class Algorithm(abc.ABC):
     rounds_sums: ClassVar[bool] = False
 
     def stated_precision(self, variant: Variant) -> str:
-        """Return the precision of a variant as rows of reports and benchmarks state it.
+        """Return the precision of a variant as reports state it.
 
         Parameters
         ----------
@@ -320,7 +323,7 @@ class Algorithm(abc.ABC):
 
     @abc.abstractmethod
     def supports(self, problem: Any, device: Device) -> str | None:
-        """Return None when the algorithm can compute the problem on the device.
+        """Return why the algorithm cannot compute a problem.
 
         Parameters
         ----------
@@ -336,12 +339,12 @@ class Algorithm(abc.ABC):
         """
 
     def version(self, device: Device) -> str:
-        """Return the version of the vendor library on the device; empty without a library."""
+        """Return the version of the vendor library, or an empty text."""
         return ""
 
     @abc.abstractmethod
     def variants(self, problem: Any, device: Device) -> Iterable[Variant]:
-        """Return the variants for a supported problem in the order of their expected speed.
+        """Return the variants, the fastest expected first.
 
         Parameters
         ----------
@@ -358,7 +361,7 @@ class Algorithm(abc.ABC):
 
     def variants_in(self, problem: Any, device: Device,
                     precisions: Sequence[str]) -> Iterable[Variant]:
-        """Return the variants of some precisions, in the order of their expected speed.
+        """Return the variants of some precisions, the fastest expected first.
 
         An algorithm overrides this method where listing the variants of other precisions takes
         long. Each variant that the method returns has to be among those of `variants`, because
@@ -383,7 +386,7 @@ class Algorithm(abc.ABC):
                 if variant.precision in precisions)
 
     def expected_us(self, problem: Any, variant: Variant, device: Device) -> float | None:
-        """Return the time that a variant is expected to take, by the algorithm's own model.
+        """Return the expected time by the algorithm's own model.
 
         The tuner ranks variants by this time: some are measured first, others are not measured at
         all. The tuner compares expected times with measured ones and corrects the scale of the
@@ -423,7 +426,7 @@ class Algorithm(abc.ABC):
 
     def kernel_sources(self, problem: Any, variant: Variant,
                        device: Device) -> tuple[KernelSource, ...]:
-        """Return the kernels that `prepare` compiles and that other variants may share.
+        """Return the kernels that other variants may share.
 
         An algorithm overrides this method where many variants share few kernels. Variants whose
         kernels are compiled already are then measured before others.
@@ -446,7 +449,7 @@ class Algorithm(abc.ABC):
 
     def work_ahead(self, problem: Any, variant: Variant,
                    device: Device) -> Callable[[Device], object] | None:
-        """Return work that another process can do before this process calls `prepare`.
+        """Return work that another process can do before `prepare`.
 
         Only the algorithms of vendors' libraries need this method. For gossamer's own algorithms
         the other process can call `prepare` itself, and does not open the device for it.
@@ -471,7 +474,7 @@ class Algorithm(abc.ABC):
 
     def listing_ahead(self, problem: Any, device: Device,
                       precisions: Sequence[str]) -> Callable[[Device], object] | None:
-        """Return work that another process can do before `supports` and `variants_in` are called.
+        """Return work that another process can do before `variants_in`.
 
         An algorithm overrides this method where its vendor library takes long to list the ways in
         which it can compute a problem.
@@ -527,7 +530,7 @@ class Algorithm(abc.ABC):
 
     def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
                workspace: Buffer | None, stream: Any = None) -> None:
-        """Queue the computation of the problem, and return without waiting for its end.
+        """Queue the computation, and return without waiting for its end.
 
         Parameters
         ----------

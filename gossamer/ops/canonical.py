@@ -1,4 +1,7 @@
-"""The fixed text of a problem: equal problems have equal texts, in every process."""
+"""The fixed text of a problem.
+
+Equal problems have equal texts, in every process.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,18 @@ have their default value, which states nothing."""
 
 
 def canonical(problem: Problem) -> dict[str, Any]:
-    """Returns the fields of a problem as JSON values, without the fields of _LEFT_OUT that state
-    nothing. Equal problems give equal values."""
+    """Return the fields of a problem as JSON values.
+
+    Fields of _LEFT_OUT that state nothing are left out. Equal problems give equal values.
+    """
     return _plain(problem)
 
 
 def _plain(value: Any) -> Any:
-    """Returns a field of a problem as JSON values. Raises TypeError for a type without a fixed
-    text."""
+    """Return a field of a problem as JSON values.
+
+    Raises TypeError for a type without a fixed text.
+    """
     if is_dataclass(value):
         plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)
                  if field.name not in _LEFT_OUT or getattr(value, field.name) != field.default}

@@ -18,7 +18,10 @@ from gossamer.tensor import TensorSpec, default_spec, rounded_up
 
 
 def c_float(value: float) -> str:
-    """Returns a float32 literal that OpenCL C and CUDA C++ read back exactly."""
+    """Return a float32 literal for OpenCL C and CUDA C++.
+
+    Both read it back exactly.
+    """
     value = float(np.float32(value))
     if np.isnan(value):
         return "NAN"
@@ -29,8 +32,7 @@ def c_float(value: float) -> str:
 
 def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
                     one_channel: bool = False, prefix: str = "") -> dict[str, str]:
-    """Returns the macros by which a kernel receives an epilogue's operands and applies the
-    epilogue.
+    """Return the macros that apply an epilogue in a kernel.
 
     EPILOGUE_PARAMETERS ends the parameter list. EPILOGUE(value, channel, index) rewrites a float.
     EPILOGUE4(value, channel, index) rewrites a float4 of four neighbours in memory, where `index`
@@ -48,8 +50,10 @@ def epilogue_macros(epilogue: Epilogue, *, tensor_dtype: str = "float32",
 
 
 def epilogue_macros_of_eight(epilogue: Epilogue) -> dict[str, str]:
-    """Returns the macros of `epilogue_macros` for tensor operands in float16, and macros for eight
-    neighbours in memory, which load each operand once.
+    """Return macros for eight neighbours in memory.
+
+    These are the macros of `epilogue_macros` for tensor operands in float16, and macros for eight
+    neighbours, which load each operand once.
 
     EPILOGUE8(lower, upper, channel, index) rewrites two float4 with eight consecutive channels. For
     an expression with two outputs, EPILOGUE2_8(lower, upper, second_lower, second_upper, channel,
@@ -106,30 +110,33 @@ def _macros(epilogue: Epilogue, tensor_dtype: str, one_channel: bool,
             return f"LOAD4({operand}{i} + (channel))"
         return f"LOAD_HALF4({operand}{i}, index)" if halves else f"LOAD4({operand}{i} + (index))"
 
+    def rewritten4(sets_second: bool) -> str:
+        loads = " ".join(f"float4 v{i} = {load4(i, kind)};"
+                         for i, kind in enumerate(epilogue.operands))
+        lanes = " ".join(body(f"value.{lane}", [f"v{i}.{lane}" for i in range(len(types))],
+                              f"second.{lane}" if sets_second else "") for lane in "xyzw")
+        return f"{{ {loads} {lanes} }}"
+
     body = functools.partial(_body, epilogue.expression)
     loaded = [load(i, kind) for i, kind in enumerate(epilogue.operands)]
-    loads = " ".join(f"float4 v{i} = {load4(i, kind)};"
-                     for i, kind in enumerate(epilogue.operands))
-    lanes = " ".join(body(f"value.{lane}", [f"v{i}.{lane}" for i in range(len(types))])
-                     for lane in "xyzw")
     macros = {
         f"{prefix}EPILOGUE_PARAMETERS": parameters,
         f"{prefix}EPILOGUE(value, channel, index)": body("value", loaded),
-        f"{prefix}EPILOGUE4(value, channel, index)": f"{{ {loads} {lanes} }}",
+        f"{prefix}EPILOGUE4(value, channel, index)": rewritten4(False),
     }
     if len(epilogue.expression.outputs) == 2:
-        macros[f"{prefix}EPILOGUE2(value, second, channel, index)"] = body(
-            "value", loaded, "second")
-        lanes = " ".join(body(f"value.{lane}", [f"v{i}.{lane}" for i in range(len(types))],
-                              f"second.{lane}") for lane in "xyzw")
-        macros[f"{prefix}EPILOGUE2_4(value, second, channel, index)"] = f"{{ {loads} {lanes} }}"
+        macros |= {
+            f"{prefix}EPILOGUE2(value, second, channel, index)": body("value", loaded, "second"),
+            f"{prefix}EPILOGUE2_4(value, second, channel, index)": rewritten4(True)}
     return macros
 
 
 def _body(expression: Expression, variable: str, operands: Sequence[str], second: str = "") -> str:
-    """Returns a block of C that sets `variable` to the first result of an expression, whose inputs
-    are the variable and the operands. Where `second` is not empty, the block also sets the variable
-    of this name to the second result."""
+    """Return a block of C that sets `variable` to the first result.
+
+    The inputs of the expression are the variable and the operands. Where `second` is not empty, the
+    block also sets the variable of this name to the second result.
+    """
     lines, results = floats_in_kernels(expression).c_statements(
         [variable, *operands], c_float, "e")
     if second:
@@ -140,8 +147,9 @@ def _body(expression: Expression, variable: str, operands: Sequence[str], second
 def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input: int,
                        channels: int, *, prefix: str = "", multiple: int = 4
                        ) -> list[Argument | Callable[..., Argument]]:
-    """Returns the kernel arguments that match EPILOGUE_PARAMETERS. Channel operands are padded, so
-    that kernels can read them as vectors.
+    """Return the kernel arguments that match EPILOGUE_PARAMETERS.
+
+    Channel operands are padded, so that kernels can read them as vectors.
 
     first_tensor_input: index of the run-time input that is the first tensor operand.
     prefix: letters at the start of the channel operands' names among the weights.
@@ -163,9 +171,11 @@ def epilogue_arguments(epilogue: Epilogue, weights: Weights, first_tensor_input:
 
 def channel_vector(name: str, channels: int, size: int
                    ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Returns a function that packs a constant as a vector of `size` numbers: one number for each
-    channel, then zeros. The constant has one number for each channel, or a single number, which is
-    repeated."""
+    """Return a function that packs a constant as a vector.
+
+    The vector has `size` numbers: one for each channel, then zeros. The constant has one number for
+    each channel, or a single number, which is repeated.
+    """
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         padded = np.zeros(size, dtype=np.float32)
         padded[:channels] = np.broadcast_to(arrays[name].reshape(-1), (channels,))
@@ -175,8 +185,9 @@ def channel_vector(name: str, channels: int, size: int
 
 def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
                    tensors: Sequence[np.ndarray], rank: int) -> list[np.ndarray]:
-    """Returns an epilogue's operands as arrays that broadcast to a result (N, C, ...) of rank
-    `rank`.
+    """Return an epilogue's operands as arrays.
+
+    They broadcast to a result (N, C, ...) of rank `rank`.
 
     arrays: the constants by name, which hold the channel operands.
     tensors: the tensor operands.
@@ -193,8 +204,10 @@ def operand_arrays(epilogue: Epilogue, arrays: Mapping[str, np.ndarray],
 
 
 def apply_in_place(epilogue: Epilogue, result: np.ndarray, operands: Sequence[np.ndarray]) -> None:
-    """Applies an epilogue to a result in host memory. Where the expression is a simple chain of
-    functions of _IN_PLACE, no memory is allocated."""
+    """Apply an epilogue to a result in host memory.
+
+    Where the expression is a simple chain of functions of _IN_PLACE, no memory is allocated.
+    """
     expression = epilogue.expression
     if not _is_simple_chain(expression):
         result[...] = expression.evaluate(result, *operands)[0]
@@ -215,8 +228,11 @@ _IN_PLACE: dict[str, Callable[..., object]] = {
 
 
 def _is_simple_chain(expression: Expression) -> bool:
-    """Returns whether all functions are in _IN_PLACE, the first argument of every step is the
-    previous step's result, and all further arguments are operands."""
+    """Return whether _IN_PLACE can evaluate an expression.
+
+    All functions are in _IN_PLACE, the first argument of every step is the previous step's result,
+    and all further arguments are operands.
+    """
     current = 0
     for index, step in enumerate(expression.steps):
         if step.function not in _IN_PLACE or step.arguments[0] != current:
@@ -228,10 +244,13 @@ def _is_simple_chain(expression: Expression) -> bool:
 
 
 def epilogue_inputs(epilogue: Epilogue, shape: tuple[int, ...]) -> tuple[TensorSpec, ...]:
-    """Returns the specs of an epilogue's tensor operands for results of a shape."""
+    """Return the specs of an epilogue's tensor operands.
+
+    shape: shape of the results.
+    """
     return (default_spec(shape),) * epilogue.tensor_count
 
 
 def buffers_as_arrays(buffers: Sequence[Buffer], specs: Sequence[TensorSpec]) -> list[np.ndarray]:
-    """Returns host buffers as arrays whose axes are in the order of memory."""
+    """Return host buffers as arrays, axes in the order of memory."""
     return [host_array(buffer, spec) for buffer, spec in zip(buffers, specs, strict=True)]

@@ -1,4 +1,8 @@
-"""Applies an epilogue in a separate kernel, to results that another kernel computed or to zeros."""
+"""Applies an epilogue in a separate kernel, to computed results or to zeros.
+
+The file is separate from epilogue.py, because measured times depend on the kernels that an
+algorithm's imports name.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,9 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
                            output: TensorSpec, first_tensor_input: int,
                            work_group: int = WORK_GROUP_SIZE, *,
                            of_zeros: bool = False) -> list[Launch]:
-    """Returns the launches that apply the epilogue to output 0 in place; none for the identity.
+    """Return the launches that apply an epilogue to output 0.
+
+    They work in place; there are none for the identity.
 
     output: spec of the output, in float32 or float16, without paddings and with fewer than 2^31
     elements: (N, C, H, W) in NCHW, NHWC or CHWN, or a row-major matrix of rows by channels. The
@@ -53,6 +59,6 @@ def epilogue_pass_launches(epilogue: Epilogue, weights: Weights, device: Device,
 
 
 def _inner(spec: TensorSpec) -> int:
-    """Returns the number of neighbouring elements in memory that share a channel."""
+    """Return the number of neighbouring elements with one channel."""
     pixels = math.prod(spec.shape[2:])
     return {"NCHW": pixels, "CHWN": pixels * spec.shape[0]}.get(spec.layout, 1)

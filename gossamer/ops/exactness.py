@@ -1,6 +1,8 @@
-"""Finds problems for which a lower precision than float32 changes no result. The operands of such a
-problem are integers that the lower precision holds exactly, and the products are summed in float32
-anyway."""
+"""Which lower precisions change no result.
+
+The operands are integers that the lower precision holds exactly, and the products are summed in
+float32 anyway.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,17 @@ integers up to LARGEST of either sign."""
 
 
 def in_float16(facts: ValueFacts) -> bool:
-    """Returns whether the facts allow only integers that float16 holds exactly."""
+    """Return whether float16 holds all values that the facts allow.
+
+    The values have to be integers.
+    """
     return facts.is_integer and facts.largest <= LARGEST
 
 
 def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
-    """Returns whether a layer sums products of integers. In float32 such
-    sums are exact as long as their magnitudes stay within 2^24.
+    """Return whether a layer sums products of integers.
+
+    In float32 such sums are exact as long as their magnitudes stay within 2^24.
 
     facts: the value facts of the layer's run-time inputs, as its problem states them.
     weights: the facts about the layer's weights.
@@ -33,8 +39,9 @@ def sums_integers(facts: tuple[ValueFacts, ...], weights: WeightsInfo) -> bool:
 
 def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
                           result: ValueFacts) -> str:
-    """Returns the least precise precision in which a layer that sums products has the same results
-    as in float32.
+    """Return the least precise precision for a layer of products.
+
+    In this precision a layer that sums products has the same results as in float32.
 
     facts: the value facts of the layer's run-time inputs.
     weights: the facts about the layer's weights.
@@ -46,18 +53,25 @@ def precision_of_products(facts: tuple[ValueFacts, ...], weights: WeightsInfo,
 
 
 def precision_of_values(facts: Iterable[ValueFacts]) -> str:
-    """Returns the least precise precision in which an op without sums of products has the same
-    results as in float32. facts: the value facts of all values that the op reads or writes."""
+    """Return the least precise precision for an op without products.
+
+    In this precision the op has the same results as in float32.
+
+    facts: the value facts of all values that the op reads or writes.
+    """
     known = list(facts)
     return "fp16" if known and all(map(in_float16, known)) else "fp32"
 
 
 def shared_facts(facts: ValueFacts) -> ValueFacts:
-    """Returns the facts that problems state about a value. facts: all known facts about the value.
+    """Return the facts that problems state about a value.
+
+    facts: all known facts about the value.
 
     The returned facts may be wider than the known facts: values that algorithms treat alike get
     equal facts, so that layers share measurements. A value that may have many different numbers
-    gets REAL."""
+    gets REAL.
+    """
     if facts.few_values and facts.is_integer and (facts.count or 0) > 3:
         return next((wider for wider in (BYTES, NARROW) if facts.largest <= wider.largest), facts)
     return facts if facts.few_values else REAL

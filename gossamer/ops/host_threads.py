@@ -1,6 +1,7 @@
-"""Defines the setting that says how many threads of BLAS or ONNX Runtime an algorithm of the host
-uses. The setting is a part of the algorithm's config, so that it is saved and reported like any
-other setting. All layers of a plan use the same number of threads.
+"""The number of threads of BLAS or ONNX Runtime.
+
+The setting is a part of the config of the host's algorithms, so that it is saved and reported like
+any other setting. All layers of a plan use the same number of threads.
 
 By default algorithms take all threads, as NumPy and ONNX Runtime do. The threads that work on one
 product wait for each other. Where another program runs on the processor of one of these threads,
@@ -41,7 +42,7 @@ Config = tuple[tuple[str, int | str], ...]
 
 
 def thread_configs(multiply_adds: int | None = None) -> list[Config]:
-    """Returns one config for each value of the setting that makes a difference.
+    """Return one config for each value that makes a difference.
 
     The configs do not depend on the number of threads that BLAS has on this machine, so that a plan
     that was saved on another machine has the same configs here.
@@ -57,9 +58,11 @@ def thread_configs(multiply_adds: int | None = None) -> list[Config]:
 
 def of_threads(variants: Iterable[Variant], threads: Threads,
                device: Device) -> Iterable[Variant]:
-    """Returns the variants whose config has the value `threads`, or has no setting of threads.
-    Returns all variants where no variant is of these two kinds, and on devices other than the
-    host."""
+    """Return the variants with a number of threads.
+
+    Variants without a setting of threads are included. Returns all variants where no variant is of
+    these two kinds, and on devices other than the host.
+    """
     if device.compiles:
         return variants
     listed = [_for_number(variant, threads) for variant in variants]
@@ -68,7 +71,7 @@ def of_threads(variants: Iterable[Variant], threads: Threads,
 
 
 def _for_number(variant: Variant, threads: Threads) -> Variant:
-    """Returns a variant that takes all threads with a number of threads in their place."""
+    """Return a variant with a number of threads in place of all."""
     if threads in (ONE, ALL) or (THREADS, ALL) not in variant.config:
         return variant
     return replace(variant, config=tuple(
@@ -76,19 +79,18 @@ def _for_number(variant: Variant, threads: Threads) -> Variant:
 
 
 def threads_in(config_text: str) -> Threads | None:
-    """Returns the value of the setting in a config's text; None where it has no such setting."""
+    """Return the setting in a config's text; None without one."""
     found = _SETTING.search(config_text)
     return None if found is None else int(found[1]) if found[1].isdigit() else found[1]
 
 
 def without_threads(config_text: str) -> str:
-    """Returns a config's text without the setting."""
+    """Return a config's text without the setting."""
     return _SETTING.sub("", config_text).strip()
 
 
 def threads_of(variant: Variant) -> AbstractContextManager[None]:
-    """Returns a context manager within which BLAS takes the number of threads of a variant's
-    config."""
+    """Return a context in which BLAS takes a variant's threads."""
     threads = dict(variant.config).get(THREADS, ALL)
     if isinstance(threads, int):
         return blas.limited(min(threads, processors()))
@@ -96,10 +98,12 @@ def threads_of(variant: Variant) -> AbstractContextManager[None]:
 
 
 def number_of(threads: Threads) -> int:
-    """Returns the number of threads of ONNX Runtime for a value of the setting, no more than
-    there are processors. ALL means the number of processors, or OMP_NUM_THREADS where that is less;
-    BLAS reads this variable itself. Returns 0 where nothing limits the process: ONNX Runtime then
-    takes one thread for each core, and binds each thread to its core."""
+    """Return the number of threads of ONNX Runtime.
+
+    It is no more than there are processors. ALL means the number of processors, or OMP_NUM_THREADS
+    where that is less; BLAS reads this variable itself. Returns 0 where nothing limits the process:
+    ONNX Runtime then takes one thread for each core, and binds each thread to its core.
+    """
     if isinstance(threads, int):
         return min(threads, processors())
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
@@ -109,6 +113,8 @@ def number_of(threads: Threads) -> int:
 
 @functools.cache
 def _has_too_many() -> bool:
-    """Returns whether BLAS takes more threads than this process has processors. BLAS does not know
-    the limit of a container."""
+    """Return whether BLAS takes more threads than there are processors.
+
+    BLAS does not know the limit of a container.
+    """
     return blas.threads() > processors()

@@ -23,8 +23,11 @@ _TYPES = {"float32": "float", "float16": "HALF", "uint8": "uchar", BFLOAT16: "un
 
 
 def makes_image(part: Problem) -> bool:
-    """Returns whether a part of a fusion computes an image from a single tensor in float32
-    arithmetic, with constants of one number for each channel."""
+    """Return whether a part of a fusion computes an image.
+
+    It does so from a single tensor in float32 arithmetic, with constants of one number for each
+    channel.
+    """
     return isinstance(part, ElementwiseProblem) and len(part.inputs) == 1 and (
         part.arithmetic == "float32" and part.dtypes == ("float32",)
         and part.constants == tuple(range(1, len(part.operands)))
@@ -35,7 +38,7 @@ def makes_image(part: Problem) -> bool:
 
 
 def image_macros(image: TensorSpec, given: ElementwiseProblem | None) -> dict[str, object]:
-    """Returns the macros that image.h needs.
+    """Return the macros that image.h needs.
 
     image: spec of the tensor that the kernel reads.
     given: the arithmetic that computes the image's numbers from that tensor; None where the tensor
@@ -51,7 +54,7 @@ def image_macros(image: TensorSpec, given: ElementwiseProblem | None) -> dict[st
 
 
 def given_arguments(weights: Weights, given: ElementwiseProblem | None) -> list[Argument]:
-    """Returns the arguments that match GIVEN_EPILOGUE_PARAMETERS.
+    """Return the arguments that match GIVEN_EPILOGUE_PARAMETERS.
 
     weights: the constants of a fusion.
     given: the first part of the fusion, where it computes the image from the network's input; else
@@ -63,5 +66,5 @@ def given_arguments(weights: Weights, given: ElementwiseProblem | None) -> list[
 
 
 def _numbers(index: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns a constant of the fusion's first part as a vector with one number a channel."""
+    """Return a constant of the fusion's first part, one number a channel."""
     return np.ascontiguousarray(arrays[f"0.operand{index}"], np.float32).reshape(-1)

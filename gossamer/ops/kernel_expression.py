@@ -30,14 +30,14 @@ _MOST_ROUNDED the sum lies between 2^23 and 2^24, where floats are exactly the i
 
 
 class _Steps:
-    """The steps of a new expression, to which steps are added one after another."""
+    """The steps of a new expression."""
 
     def __init__(self, inputs: int) -> None:
         self.inputs = inputs
         self.steps: list[ExpressionStep] = []
 
     def add(self, function: str, *arguments: int, constants: tuple[float, ...] = ()) -> int:
-        """Adds a step, and returns the index of its result among the values of the expression."""
+        """Add a step, and return the index of its result."""
         self.steps.append(ExpressionStep(function, arguments, constants))
         return self.inputs + len(self.steps) - 1
 
@@ -53,19 +53,23 @@ result. It returns None where the step stays."""
 
 @functools.lru_cache(maxsize=1024)
 def floats_in_kernels(expression: Expression) -> Expression:
-    """Returns a float expression with the same results, except that zeros may differ in sign, and
-    quotients below 2^-100 in the last bit."""
+    """Return a float expression with the same results.
+
+    Zeros may differ in sign, and quotients below 2^-100 in the last bit.
+    """
     return _rewritten(expression, _float_steps)
 
 
 def integers_in_kernels(expression: Expression) -> Expression:
-    """Returns an integer expression without the divisions that trap on some processors. A division
-    by 0 returns the dividend. A division by -1, which can overflow, becomes a negation."""
+    """Return an integer expression without divisions that trap.
+
+    A division by 0 returns the dividend. A division by -1, which can overflow, becomes a negation.
+    """
     return _rewritten(expression, _integer_steps)
 
 
 def _rewritten(expression: Expression, replacement: _Replacement) -> Expression:
-    """Returns an expression with other steps in place of some of its steps."""
+    """Return an expression with some of its steps replaced."""
     written = _Steps(expression.inputs)
     values = list(range(expression.inputs))
     for step in expression.steps:
@@ -100,9 +104,12 @@ def _integer_steps(written: _Steps, expression: Expression, step: ExpressionStep
 
 
 def _quotient(written: _Steps, dividend: int, divisor: float) -> int:
-    """Adds a quotient that is rounded correctly: an estimate by the reciprocal is corrected twice
-    by its remainder, which a fused multiply-add computes exactly (P. Markstein, Computation of
-    elementary functions on the IBM RISC System/6000 processor, 1990)."""
+    """Add a quotient that is rounded correctly.
+
+    An estimate by the reciprocal is corrected twice by its remainder, which a fused multiply-add
+    computes exactly (P. Markstein, Computation of elementary functions on the IBM RISC System/6000
+    processor, 1990).
+    """
     reciprocal = written.constant(float(np.float32(1) / np.float32(divisor)))
     quotient = estimate = written.add("mul", dividend, reciprocal)
     if abs(np.frexp(divisor)[0]) == 0.5:
@@ -118,13 +125,15 @@ def _quotient(written: _Steps, dividend: int, divisor: float) -> int:
 
 
 def _step_of(expression: Expression, value: int) -> ExpressionStep | None:
-    """Returns the step that computes a value; None for an input."""
+    """Return the step that computes a value; None for an input."""
     return None if value < expression.inputs else expression.steps[value - expression.inputs]
 
 
 def _divisor(expression: Expression, division: ExpressionStep) -> float | None:
-    """Returns the constant by which a step divides; None where the divisor is no constant, or is
-    too large or too small for a precise reciprocal."""
+    """Return the constant by which a step divides.
+
+    None where the divisor is no constant, or is too large or too small for a precise reciprocal.
+    """
     step = _step_of(expression, division.arguments[1])
     if step is None or step.function != "constant":
         return None
@@ -133,8 +142,10 @@ def _divisor(expression: Expression, division: ExpressionStep) -> float | None:
 
 
 def _is_narrow(expression: Expression, value: int) -> bool:
-    """Returns whether a value was clipped to a range in which additions round numbers to
-    integers."""
+    """Return whether a value was clipped to a narrow range.
+
+    In this range additions round numbers to integers.
+    """
     step = _step_of(expression, value)
     return (step is not None and step.function == "clip"
             and all(abs(bound) <= _MOST_ROUNDED for bound in step.constants))

@@ -11,7 +11,7 @@ from gossamer.device.base import Argument, Buffer, Device, Kernel
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch whose arguments are known except for the run-time buffers.
+    """A kernel launch that only lacks its run-time buffers.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Launch:
 
 
 def input_buffer(index: int) -> Callable[..., Argument]:
-    """Return a function that a Launch accepts in place of the argument for one run-time input.
+    """Return the argument of a Launch for one run-time input.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def input_buffer(index: int) -> Callable[..., Argument]:
 
 
 def output_buffer(index: int) -> Callable[..., Argument]:
-    """Return a function that a Launch accepts in place of the argument for one output.
+    """Return the argument of a Launch for one output.
 
     Parameters
     ----------
@@ -93,7 +93,9 @@ def output_buffer(index: int) -> Callable[..., Argument]:
 
 
 def workspace_buffer(inputs: object, outputs: object, workspace: Argument) -> Argument:
-    """Return the scratch memory of a launch. This function itself is an argument of a Launch.
+    """Return the scratch memory of a launch.
+
+    This function itself is an argument of a Launch.
 
     Parameters
     ----------

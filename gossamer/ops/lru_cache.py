@@ -1,5 +1,4 @@
-"""LruCache, a cache with a limit in bytes that drops the least recently used results, and digest,
-a hash of named arrays."""
+"""A cache with a limit in bytes, and a hash of named arrays."""
 
 from __future__ import annotations
 
@@ -15,8 +14,10 @@ T = TypeVar("T")
 
 
 class LruCache(Generic[T]):
-    """A cache of results by key. It drops the least recently used results when all results together
-    are larger than its limit. A result that is larger than the limit alone is not stored.
+    """A cache of results by key.
+
+    It drops the least recently used results when all results together are larger than its limit. A
+    result that is larger than the limit alone is not stored.
 
     max_bytes: bytes that all results together may take.
     size: function that returns the bytes of a result.
@@ -29,9 +30,11 @@ class LruCache(Generic[T]):
         self._lock = threading.Lock()
 
     def of(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Returns the cached result of a key. Where the cache has no result for the key, calls
-        make() and adds the result that make() returns. Threads that ask for a key at the same time
-        may each call make()."""
+        """Return the cached result of a key.
+
+        Where the cache has no result for the key, calls make() and adds its result. Threads that
+        ask for a key at the same time may each call make().
+        """
         with self._lock:
             result = self._results.get(key)
         if result is None:
@@ -45,13 +48,16 @@ class LruCache(Generic[T]):
         return result
 
     def clear(self) -> None:
-        """Drops all results."""
+        """Drop all results."""
         with self._lock:
             self._results.clear()
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """Returns the SHA-256 hash of named arrays with dtypes and shapes, in hexadecimal."""
+    """Return the SHA-256 hash of named arrays, in hexadecimal.
+
+    It covers dtypes and shapes.
+    """
     sha = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])

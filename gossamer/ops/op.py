@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gossamer.ops.algorithm import Algorithm, Problem
+from gossamer.tensor import TensorSpec
 
 Reference = Callable[[Any, Sequence[np.ndarray], Mapping[str, np.ndarray]], list[np.ndarray]]
 """A function of (problem, inputs, weights) that returns the outputs in float64."""
@@ -37,3 +38,45 @@ class Op:
     problem: type[Problem]
     reference: Reference
     algorithms: tuple[Algorithm, ...]
+
+
+@dataclass(frozen=True)
+class UnaryProblem(Problem):
+    """A problem whose only run-time input is the field `input`.
+
+    Attributes
+    ----------
+    input : TensorSpec
+        Spec of the input.
+    """
+
+    input: TensorSpec
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return (self.input,)
+
+
+def in_float64(compute: Reference) -> Reference:
+    """Return a reference that computes in float64.
+
+    Parameters
+    ----------
+    compute : callable
+        A function like a reference, which computes in the dtypes of its arrays.
+
+    Returns
+    -------
+    callable
+        The function `compute` for arrays in which floats were converted to float64.
+    """
+    def widened(array: np.ndarray) -> np.ndarray:
+        return np.asarray(array, np.float64 if array.dtype.kind == "f" else None)
+
+    def reference(problem: Any, inputs: Sequence[np.ndarray],
+                  weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        # operations such as inf - inf give NaN without a warning, as in HostAlgorithm
+        with np.errstate(all="ignore"):
+            return compute(problem, [widened(array) for array in inputs],
+                           {name: widened(array) for name, array in weights.items()})
+    return reference

@@ -1,14 +1,26 @@
-"""How algorithms address the words of packed tensors, and which values may be packed."""
+"""Packed tensors: their words, their values, their algorithms.
+
+A base class of algorithms that keep values packed is here, too.
+"""
 
 from __future__ import annotations
 
+import abc
 import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from gossamer.device.base import Buffer, Device
+from gossamer.device.host import host_array
 from gossamer.expression import FUNCTIONS, Expression
 from gossamer.facts import ValueFacts
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.host_threads import threads_of
+from gossamer.ops.strided import KernelAlgorithm
+from gossamer.ops.weights import Weights
 from gossamer.tensor import PACKED_DTYPES, Format, TensorSpec, image_shape, pack
 
 WORD_TYPES = {"uint32": "uint", "uint64": "ulong"}
@@ -19,8 +31,10 @@ _MOST_VALUES = 16
 
 
 def can_hold(format_: Format, facts: ValueFacts) -> bool:
-    """Returns whether a format can hold all values that the facts allow. Formats of floats can hold
-    any values, because they may round them."""
+    """Return whether a format can hold all values that facts allow.
+
+    Formats of floats can hold any values, because they may round them.
+    """
     if not format_.is_packed:
         return True
     if facts.count is None or not facts.few_values:
@@ -29,8 +43,11 @@ def can_hold(format_: Format, facts: ValueFacts) -> bool:
 
 
 def formats_for(facts: ValueFacts) -> list[Format]:
-    """Returns the packed formats that can hold all values that the facts allow: the formats of bits
-    where bits suffice, else the formats of trits; an empty list where trits do not suffice."""
+    """Return the packed formats that can hold all values that facts allow.
+
+    These are the formats of bits where bits suffice, else the formats of trits; an empty list where
+    trits do not suffice.
+    """
     for dtype in ("bits", "trits"):
         formats = [Format(layout, dtype) for layout in ("packed32", "packed64")]
         if can_hold(formats[0], facts):
@@ -39,14 +56,15 @@ def formats_for(facts: ValueFacts) -> list[Format]:
 
 
 def result_dtype(expression: Expression, output: int = 0) -> str | None:
-    """Returns the packed dtype with the fewest bits that holds all values that an output of an
-    expression may have; None where no packed dtype holds them."""
+    """Return the narrowest packed dtype for an output of an expression.
+
+    It holds all values that the output may have; None where no packed dtype holds them.
+    """
     return smallest_dtype(_possible_values(expression, output))
 
 
 def smallest_dtype(values: set[float] | None) -> str | None:
-    """Returns the packed dtype with the fewest bits that holds the values; None where no packed
-    dtype holds them."""
+    """Return the narrowest packed dtype that holds the values, or None."""
     if values is None:
         return None
     return next((name for name in ("bits", "trits") if values <= set(PACKED_DTYPES[name].values)),
@@ -54,7 +72,7 @@ def smallest_dtype(values: set[float] | None) -> str | None:
 
 
 def _possible_values(expression: Expression, output: int) -> set[float] | None:
-    """Returns a set of all values that an output may have; None where it may have many."""
+    """Return the values of an output; None where it may have many."""
     known: list[set[float] | None] = [None] * expression.inputs
     for step in expression.steps:
         arguments = [known[index] for index in step.arguments]
@@ -63,20 +81,21 @@ def _possible_values(expression: Expression, output: int) -> set[float] | None:
         elif step.function in _TRUTHS:
             known.append({0.0, 1.0})
         elif step.function == "where":
-            known.append(_union(arguments[1], arguments[2]))
+            _, one, other = arguments
+            known.append(None if one is None or other is None else one | other)
         else:
             known.append(_results(step.function, step.constants, arguments))
     return known[expression.outputs[output]]
 
 
-def _union(one: set[float] | None, other: set[float] | None) -> set[float] | None:
-    return None if one is None or other is None else one | other
-
-
 def _results(function: str, constants: tuple[float, ...],
              arguments: list[set[float] | None]) -> set[float] | None:
-    """Returns all results of a function. arguments: the possible values of each argument, or None.
-    Returns None where an argument is None or there are too many combinations."""
+    """Return all results of a function.
+
+    arguments: the possible values of each argument, or None.
+
+    Returns None where an argument is None or there are too many combinations.
+    """
     sets = [values for values in arguments if values is not None]
     if len(sets) < len(arguments) or np.prod([len(values) for values in sets]) > _MOST_VALUES:
         return None
@@ -86,8 +105,10 @@ def _results(function: str, constants: tuple[float, ...],
 
 
 def as_images(spec: TensorSpec) -> TensorSpec:
-    """Returns the spec of a matrix as images of one pixel in the same memory. Returns a spec of
-    rank 4 unchanged."""
+    """Return the spec of a matrix as images of one pixel.
+
+    The memory stays the same. A spec of rank 4 is returned unchanged.
+    """
     if len(spec.shape) == 4:
         return spec
     layout = spec.layout if spec.format.is_packed else "NCHW"
@@ -95,16 +116,20 @@ def as_images(spec: TensorSpec) -> TensorSpec:
 
 
 def constant_words(value: float, spec: TensorSpec) -> np.ndarray:
-    """Returns the words of a pixel in the packed format of a spec, as an array (words, planes). All
-    channels of the pixel have the same value; bits beyond its channels are 0."""
+    """Return the words of a pixel of equal values, (words, planes).
+
+    value: the value of all channels; bits beyond the channels are 0.
+    spec: spec of the packed tensor.
+    """
     pixel = replace(spec, shape=(1, spec.shape[1], 1, 1))
     return pack(np.full(pixel.shape, value, np.float32), pixel).reshape(pixel.stored_shape[1], -1)
 
 
 @dataclass(frozen=True)
 class PackedParts:
-    """How kernels address a packed tensor: as unsigned numbers of 32 bits, called parts. A word has
-    one or two parts.
+    """How kernels address a packed tensor.
+
+    They address it as unsigned numbers of 32 bits, called parts. A word has one or two parts.
 
     planes: number of bits of a value.
     parts: number of parts of a word; the first part has the lower channels.
@@ -121,7 +146,7 @@ class PackedParts:
 
     @classmethod
     def of(cls, spec: TensorSpec) -> PackedParts:
-        """Returns the parts of a packed spec."""
+        """Return the parts of a packed spec."""
         _, words, height, width, *_ = spec.stored_shape
         planes = PACKED_DTYPES[spec.dtype].planes
         parts = spec.stored_dtype.itemsize // 4
@@ -129,3 +154,43 @@ class PackedParts:
         strides = (words * height * width * column, height * width * column, width * column, column)
         top, left = spec.format.border[:2]
         return cls(planes, parts, words * parts, strides, top * strides[2] + left * column)
+
+
+class PackedAlgorithm(KernelAlgorithm):
+    """An algorithm whose inputs and output have one packed format."""
+
+    name = "packed"
+
+    @abc.abstractmethod
+    def formats(self, problem: Any) -> list[Format]:
+        """Return the packed formats in which the problem can be computed."""
+
+    @abc.abstractmethod
+    def compute_words(self, problem: Any, inputs: Sequence[np.ndarray], output: np.ndarray,
+                      spec: TensorSpec) -> None:
+        """Write the words of the output on the host.
+
+        inputs, output: the stored words.
+        spec: spec of input 0.
+        """
+
+    def variants(self, problem: Any, device: Device) -> Iterator[Variant]:
+        for format_ in self.formats(problem):
+            inputs, outputs = (tuple(TensorSpec(spec.shape, format_) for spec in specs)
+                               for specs in (problem.inputs, problem.outputs))
+            yield Variant((), inputs, outputs)
+
+    def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
+        if device.compiles:
+            return super().prepare(weights, problem, variant, device)
+        return State(problem, variant, device)
+
+    def launch(self, state: State, inputs: Sequence[Buffer], outputs: Sequence[Buffer],
+               workspace: Buffer | None, stream: Any = None) -> None:
+        if state.device.compiles:
+            super().launch(state, inputs, outputs, workspace, stream)
+            return
+        specs, (target,) = state.variant.inputs, state.variant.outputs
+        with threads_of(state.variant):
+            self.compute_words(state.problem, list(map(host_array, inputs, specs)),
+                               host_array(outputs[0], target), specs[0])

@@ -1,5 +1,8 @@
-"""The peak rates of one compute unit, by which estimates of kernels' times are scaled to a device.
-Rates are multiply-adds and bytes per microsecond."""
+"""Rates by which estimates of kernels' times are scaled to a device.
+
+These are the peak rates of one compute unit, multiply-adds and bytes per microsecond, and the cost
+of a product on tensor cores.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,17 @@ measured."""
 _PROCESSOR = PeakRates(55_000.0, 10_000.0)
 """Rates of a processor core with AVX-512 at 3.4 GHz. These rates stand for processors that were not
 measured."""
+CYCLES_OF_PRODUCT = {"fp16": 6.5, "tf32": 6.5, "fp32": 12.0}
+"""Cycles that a sub-partition of a multiprocessor takes for a product of 16 pixels by 8 output
+channels over one step of K. A step has 16 input channels in fp16, and 8 in tf32 and fp32. The
+cycles hold for an H200; on another device they only decide the order in which tiles are tried."""
 
 
 def rates_of_unit(device: Device) -> PeakRates:
-    """Returns the rates of a compute unit of a device: its share of the measured rates, or nominal
-    rates where none were measured."""
+    """Return the rates of a compute unit of a device.
+
+    They are its share of the measured rates, or nominal rates where none were measured.
+    """
     if device.rates is None:
         return nominal_rates(device)
     units = max(device.limits.compute_units, 1)
@@ -25,5 +34,8 @@ def rates_of_unit(device: Device) -> PeakRates:
 
 
 def nominal_rates(device: Device) -> PeakRates:
-    """Returns the rates of a compute unit of the hardware to which estimates were fitted."""
+    """Return the rates of the hardware to which estimates were fitted.
+
+    They are those of one compute unit.
+    """
     return _PROCESSOR if device.on_processors else H200_UNIT

@@ -1,4 +1,7 @@
-"""Maps the name of every op to its declaration, which is imported when it is first asked for."""
+"""The ops by name.
+
+The declaration of an op is imported when it is first asked for.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ _NAMES = ("backprop", "batch_norm", "concat", "conv2d", "conv_transpose2d", "cop
 
 
 class _Ops(MutableMapping[str, Op]):
-    """The ops by name. A network imports the code of its own ops only."""
+    """A mapping from names to ops.
+
+    A network imports the code of its own ops only.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, Op | None] = dict.fromkeys(_NAMES)

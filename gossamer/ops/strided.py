@@ -1,5 +1,8 @@
-"""Code that the simple ops share: layouts, merged dimensions, index limits, and base classes of
-their algorithms."""
+"""Code that the simple ops share.
+
+Layouts, merged dimensions, index limits, and the base classes of algorithms in NumPy and of one
+launch.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,16 @@ Strides = tuple[int, ...]
 
 
 def in_layout(spec: TensorSpec, layout: str) -> TensorSpec:
-    """Returns a spec of rank 4 with the given layout, and any other spec unchanged."""
+    """Return a spec of rank 4 with a layout; others unchanged."""
     return spec.with_format(layout=layout) if len(spec.shape) == 4 else spec
 
 
 def layout_variants(problem: Problem, layouts: Iterable[str] = AXES,
                     config: tuple[tuple[str, int | str], ...] = ()) -> list[Variant]:
-    """Returns one variant for each layout, in which all tensors of rank 4 have this layout. Returns
-    a single variant where no tensor has rank 4."""
+    """Return one variant for each layout.
+
+    All its tensors of rank 4 have this layout. Returns a single variant where no tensor has rank 4.
+    """
     if all(len(spec.shape) != 4 for spec in (*problem.inputs, *problem.outputs)):
         return [Variant(config, problem.inputs, problem.outputs)]
     return [Variant(config, tuple(in_layout(spec, layout) for spec in problem.inputs),
@@ -43,8 +48,9 @@ def layout_variants(problem: Problem, layouts: Iterable[str] = AXES,
 def merge(sizes: Sequence[int], walks: Sequence[Sequence[int]],
           marks: Sequence[Any] | None = None
           ) -> tuple[tuple[int, ...], list[Strides], tuple[Any, ...]]:
-    """Merges the dimensions of a nest of loops. Returns (sizes, walks, marks) of a nest over the
-    same elements with as few loops as possible.
+    """Merge the dimensions of a nest of loops.
+
+    Returns (sizes, walks, marks) of a nest over the same elements with as few loops as possible.
 
     Dimensions of size 1 are dropped. Two neighbouring dimensions are merged where each tensor can
     walk along both with one stride. Dimensions with a mark other than None stay as they are.
@@ -70,26 +76,31 @@ def merge(sizes: Sequence[int], walks: Sequence[Sequence[int]],
 
 
 def memory_order(spec: TensorSpec) -> list[int]:
-    """Returns the logical dimensions in the order of memory, outermost first."""
+    """Return the dimensions in the order of memory, outermost first."""
     return sorted(range(len(spec.shape)), key=lambda dim: -spec.strides[dim])
 
 
 def dense_strides(sizes: Sequence[int]) -> Strides:
-    """Returns the strides of a row-major array of these sizes, in elements."""
+    """Return the strides of a row-major array, in elements."""
     return tuple(int(np.prod(sizes[i + 1:], dtype=np.int64)) for i in range(len(sizes)))
 
 
 def broadcast_strides(spec: TensorSpec, shape: Sequence[int]) -> Strides:
-    """Returns the strides by which a tensor is read over a shape to which it broadcasts; the stride
-    of a repeated dimension is 0."""
+    """Return the strides of a tensor that is broadcast to a shape.
+
+    The stride of a repeated dimension is 0.
+    """
     missing = len(shape) - len(spec.shape)
     return (0,) * missing + tuple(
         0 if size == 1 else stride for size, stride in zip(spec.shape, spec.strides, strict=True))
 
 
 def divisor(number: int) -> tuple[int, int, int]:
-    """Returns the arguments for a kernel's DIVISOR parameter: the number, from 1 to 2^31 - 1, and
-    the multiplier and the shift that replace a division by the number."""
+    """Return the arguments for a kernel's DIVISOR parameter.
+
+    They are the number, from 1 to 2^31 - 1, and the multiplier and the shift that replace a
+    division by the number.
+    """
     shift = (number - 1).bit_length()
     multiplier = -(-(1 << (31 + shift)) // number)
     # kernels take a signed 32-bit parameter and read its bits as an unsigned number
@@ -97,13 +108,15 @@ def divisor(number: int) -> tuple[int, int, int]:
 
 
 def groups_for(items: int) -> tuple[int, ...]:
-    """Returns the number of work-groups of WORK_GROUP_SIZE that cover `items` work-items."""
+    """Return the number of work-groups that cover `items` work-items."""
     return (-(-items // WORK_GROUP_SIZE),)
 
 
 def cannot_compile(problem: Problem, device: Device) -> str | None:
-    """Returns the reason why kernels that work on unpacked elements, with 32-bit indices, cannot
-    compute a problem on a device; None where they can."""
+    """Return why kernels cannot compute a problem on a device.
+
+    The kernels work on unpacked elements, with 32-bit indices. None where they can.
+    """
     for spec in (*problem.inputs, *problem.outputs):
         if device.compiles and spec.format.is_packed:
             return f"does not work on packed {spec.dtype}"
@@ -111,8 +124,11 @@ def cannot_compile(problem: Problem, device: Device) -> str | None:
 
 
 def cannot_index(specs: Iterable[TensorSpec], device: Device) -> str | None:
-    """Returns the reason why kernels of a device cannot work on tensors; None where they can. The
-    kernels count elements, or 32-bit parts of packed words, by 32-bit indices."""
+    """Return why kernels of a device cannot work on tensors.
+
+    The kernels count elements, or 32-bit parts of packed words, by 32-bit indices. None where they
+    can.
+    """
     if not device.compiles:
         return "needs a device that compiles kernels"
     for spec in specs:
@@ -123,33 +139,52 @@ def cannot_index(specs: Iterable[TensorSpec], device: Device) -> str | None:
 
 
 def too_large(problem: Problem) -> str | None:
-    """Returns the reason why 32-bit indices are too small for the tensors of a problem, in whatever
-    format they are stored; None where they are large enough."""
+    """Return why 32-bit indices are too small for a problem.
+
+    They have to count the elements of its tensors in any format. None where they can.
+    """
     if max(spec.size for spec in (*problem.inputs, *problem.outputs)) >= 2**31:
         return "a tensor has 2^31 elements or more"
     return None
 
 
 def cannot_index_variants(variants: Iterable[Variant], device: Device) -> str | None:
-    """Returns the result of cannot_index() for the tensors of all variants; None on a device that
-    compiles no kernels."""
+    """Return the result of cannot_index() for all variants.
+
+    None on a device that compiles no kernels.
+    """
     if not device.compiles:
         return None
     return cannot_index((spec for variant in variants
                          for spec in (*variant.inputs, *variant.outputs)), device)
 
 
+def spatial_work(source: TensorSpec, target: TensorSpec) -> tuple[int, int, int]:
+    """Return how work-items divide images, as (inner, lanes, pixels).
+
+    The images are (outer, height, width, inner) in memory, without paddings. A work-item computes
+    `lanes` results along `inner` and `pixels` results along the width of the target: (4, 1) where
+    `inner` is a multiple of 4; (1, 4) where columns are neighbours in memory and their number is a
+    multiple of 4; else (1, 1).
+    """
+    axes = AXES[source.layout]
+    inner = math.prod(source.shape[axis] for axis in axes[axes.index(3) + 1:])
+    if inner % 4 == 0:
+        return inner, 4, 1
+    return (inner, 1, 4) if target.strides[3] == 1 and target.shape[3] % 4 == 0 else (inner, 1, 1)
+
+
 class KernelAlgorithm(Algorithm):
-    """An algorithm of one launch, whose kernel works in any layout.
+    """An algorithm of kernels that work in any layout.
 
     The tensors are float32 unless a subclass overrides `supports`; variants of precision fp16 store
     them as float16.
     """
 
     @abc.abstractmethod
-    def kernel_launch(self, weights: Weights, problem: Any, variant: Variant,
-                      device: Device) -> Launch:
-        """Returns the launch for outputs that are not empty."""
+    def kernel_launches(self, weights: Weights, problem: Any, variant: Variant,
+                        device: Device) -> list[Launch]:
+        """Return the launches for outputs that are not empty."""
 
     def supports(self, problem: Any, device: Device) -> str | None:
         if problem.inputs[0].dtype != "float32":
@@ -163,21 +198,21 @@ class KernelAlgorithm(Algorithm):
         return variants
 
     def prepare(self, weights: Weights, problem: Any, variant: Variant, device: Device) -> State:
-        if variant.outputs[0].size == 0:
-            return State(problem, variant, device)
-        launch = self.kernel_launch(weights, problem, variant, device)
-        return State(problem, variant, device, [launch])
+        state = State(problem, variant, device)
+        if variant.outputs[0].size:
+            state.launches = self.kernel_launches(weights, problem, variant, device)
+        return state
 
 
 class HostAlgorithm(Algorithm):
-    """An algorithm in NumPy, which computes on logical views of buffers of any layout."""
+    """An algorithm in NumPy, on logical views of any layout."""
 
     name = "numpy"
 
     @abc.abstractmethod
     def compute(self, problem: Any, inputs: Sequence[np.ndarray],
                 weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Returns the outputs for logical arrays in the problem's dtypes."""
+        """Return the outputs for logical arrays in the problem's dtypes."""
 
     def supports(self, problem: Any, device: Device) -> str | None:
         return "runs on the host only" if device.compiles else None
@@ -206,19 +241,3 @@ class HostAlgorithm(Algorithm):
             if stored.size != spec.size:
                 stored[...] = 0
             logical_view(stored, spec)[...] = result
-
-
-def spatial_inner(spec: TensorSpec) -> int:
-    """Returns the size of `inner` of a rank-4 tensor without paddings, which is
-    (outer, H, W, inner) in memory."""
-    axes = AXES[spec.layout]
-    return math.prod(spec.shape[axis] for axis in axes[axes.index(3) + 1:])
-
-
-def work_shape(inner: int, target: TensorSpec) -> tuple[int, int]:
-    """Returns the numbers of results that a work-item computes along `inner` and along the width of
-    a target (outer, height, width, inner): (4, 1) where `inner` is a multiple of 4; (1, 4) where
-    columns are neighbours in memory and their number is a multiple of 4; else (1, 1)."""
-    if inner % 4 == 0:
-        return 4, 1
-    return (1, 4) if target.strides[3] == 1 and target.shape[3] % 4 == 0 else (1, 1)

@@ -1,4 +1,4 @@
-"""A layer's constants, their density, and their packed forms on a device.
+"""A layer's constants and their packed forms on a device.
 
 A packed form is an array that is made of the constants and laid out as one kernel reads it.
 """
@@ -20,7 +20,7 @@ from gossamer.ops import lru_cache
 
 @dataclass(frozen=True)
 class WeightsInfo:
-    """Facts about a layer's weights on which the selection of an algorithm may depend.
+    """Facts about weights on which the selection may depend.
 
     Attributes
     ----------
@@ -35,8 +35,8 @@ class WeightsInfo:
         Whether each output channel has a number c > 0 such that all weights of the channel are c or
         -c.
     crowded : float
-        Number of fours of neighbouring input channels, at one tap of one output channel, that have
-        more than two nonzero weights, divided by the number of all fours: 0 for 2:4 sparse weights.
+        Share of the groups of four neighbouring input channels, at one tap of one output channel,
+        that have more than two nonzero weights: 0 for 2:4 sparse weights.
     """
 
     density: float = 1.0

@@ -1,5 +1,7 @@
-"""Layers whose weights are all zero: their epilogues are applied to zeros, and nothing else is
-computed."""
+"""Layers whose weights are all zero.
+
+Their epilogues are applied to zeros, and nothing else is computed.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,10 @@ from gossamer.ops.weights import Weights
 
 
 class ZeroWeights(Algorithm):
-    """Applies the epilogue to zeros and writes the results, on every device. NaN and infinity in
-    the input do not reach the results."""
+    """The epilogue applied to zeros, on every device.
+
+    NaN and infinity in the input do not reach the results.
+    """
 
     name = "zero_weights"
     dense = False

@@ -1,9 +1,12 @@
-"""Checks every algorithm: all variants are compared with the reference, between guard bytes."""
+"""Checks every algorithm.
+
+All variants are compared with the reference, between guard bytes.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -25,8 +28,16 @@ def op_of(problem: Problem) -> Op:
     return OPS[problem.op]
 
 
+def candidates(problem: Problem, device: Device) -> Iterator[tuple[Algorithm, Variant]]:
+    """Yield every variant in which a device computes a problem."""
+    for algorithm in op_of(problem).algorithms:
+        if algorithm.supports(problem, device) is None:
+            for variant in algorithm.variants(problem, device):
+                yield algorithm, variant
+
+
 def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
-    """Returns normally distributed floats, small integers of both signs, or random booleans."""
+    """Draw normal floats, small integers of both signs, or booleans."""
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
     if np.dtype(dtype).kind == "u":
@@ -37,7 +48,9 @@ def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> 
 
 
 def random_inputs(problem: Problem, seed: int = 0) -> list[np.ndarray]:
-    """Returns an array for each input, with values as the problem's facts say where they are few.
+    """Draw an array for each input.
+
+    Its values are as the problem's facts say where they are few.
     """
     rng = np.random.default_rng(seed)
     return [facts.draw(rng, spec.shape).astype(spec.logical_dtype) if facts.few_values
@@ -56,11 +69,12 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
           weights: Mapping[str, np.ndarray] | None = None, seed: int = 0,
           taken: Callable[[list[Variant]], list[Variant]] = list,
           vendors: bool = True) -> list[str]:
-    """Runs every variant of every algorithm that supports the problem on the device and compares
-    its outputs with the reference, whose inputs have the dtypes of the variant. Returns
-    "algorithm layout config" of each variant, of which there must be at least one. A variant
-    of a lower precision that changes nothing for the problem's values must be as near to the
-    reference as variants in float32.
+    """Compare every variant of every algorithm with the reference.
+
+    The algorithms are those that support the problem on the device. The reference gets inputs of
+    the dtypes of the variant. Returns "algorithm layout config" of each variant, of which there
+    must be at least one. A variant of a lower precision that changes nothing for the values of the
+    problem must be as near to the reference as variants in float32.
 
     inputs: logical arrays (default: random). weights: the constants (default: random float32).
     taken: selects among an algorithm's variants, where all would take too long. vendors: whether
@@ -87,8 +101,7 @@ def check(problem: Problem, device: Device, *, inputs: Sequence[np.ndarray] | No
 def check_variants(algorithm: Algorithm, problem: Problem, device: Device,
                    variants: Sequence[Variant], weights: Mapping[str, np.ndarray] | None = None,
                    inputs: Sequence[np.ndarray] | None = None, *, supported: bool = True) -> None:
-    """Compares the outputs of variants of one algorithm, at least one, with the reference, as
-    `check` does.
+    """Compare variants of one algorithm, at least one, as `check` does.
 
     weights, inputs: random ones where there are none. supported: False where the algorithm also
     runs what it does not support, as it would be slow there.
@@ -102,25 +115,30 @@ def check_variants(algorithm: Algorithm, problem: Problem, device: Device,
 
 
 def quick(variants: list[Variant]) -> list[Variant]:
-    """Returns the variants with small tiles, or all where there are none. PoCL needs seconds to
-    build one with large tiles, and Oclgrind to run it."""
+    """Return the variants with small tiles, or all where there are none.
+
+    PoCL needs seconds to build one with large tiles, and Oclgrind to run it.
+    """
     return [v for v in variants if dict(v.config).get("tile_p", 16) == 16] or variants
 
 
 def one_layout_a_config(variants: list[Variant]) -> list[Variant]:
-    """Returns one variant of every config, with alternating layouts and precisions."""
+    """Return a variant of every config, layouts and precisions in turn."""
     configs = [list(group) for _, group in itertools.groupby(variants, key=lambda v: v.config)]
     return [group[index % len(group)] for index, group in enumerate(configs)]
 
 
 def run_variant(algorithm: Algorithm, problem: Problem, variant: Variant, device: Device,
                 weights: Weights, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Returns the logical outputs. Fails where a guard byte, an input or a padding was changed."""
+    """Return the logical outputs.
+
+    Fails where a guard byte, an input or a padding was changed.
+    """
     state = algorithm.prepare(weights, problem, variant, device)
     stored = [_stored(array, spec) for array, spec in zip(inputs, variant.inputs, strict=True)]
     sources = [device.upload(array, "a test input") for array in stored]
-    targets = [_Guarded(device, spec.nbytes) for spec in variant.outputs]
-    workspace = _Guarded(device, variant.workspace) if variant.workspace else None
+    targets = [Guarded(device, spec.nbytes) for spec in variant.outputs]
+    workspace = Guarded(device, variant.workspace) if variant.workspace else None
     algorithm.launch(state, sources, [target.buffer for target in targets],
                      workspace.buffer if workspace else None)
     device.synchronize()
@@ -134,7 +152,7 @@ def run_variant(algorithm: Algorithm, problem: Problem, variant: Variant, device
             for target, spec in zip(targets, variant.outputs, strict=True)]
 
 
-class _Guarded:
+class Guarded:
     """Device memory filled with _POISON, with a guard before and after it."""
 
     def __init__(self, device: Device, nbytes: int) -> None:
@@ -154,7 +172,10 @@ class _Guarded:
 
 
 def _stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Returns an array as memory holds it, with NaN where other tensors have channels."""
+    """Return an array as memory holds it.
+
+    Where other tensors have channels it is NaN.
+    """
     stored = pack(array, spec)
     if any(spec.format.other_channels):
         stored.view(np.uint8)[...] = _POISON
@@ -197,7 +218,7 @@ class _References:
 
 def _compare_variants(algorithm: Algorithm, device: Device, variants: Sequence[Variant],
                       references: _References) -> list[str]:
-    """Compares the outputs of variants with the references, and returns the variants' names."""
+    """Compare variants with the references, and return their names."""
     problem = references.problem
     weights = Weights(references.weights, device, "the test")
     names = []

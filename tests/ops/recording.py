@@ -1,4 +1,4 @@
-"""A device without a driver that records the kernels which algorithms compile."""
+"""A device without a driver that records compiled kernels."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from gossamer.device.base import Buffer, Device, Kernel
-from gossamer.device.limits import Limits
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import Problem
 from gossamer.ops.weights import Weights
-from tests.ops.harness import op_of, random_weights
+from tests.ops.harness import candidates, random_weights
+from tests.simulated.device import H200
 
 
 class _Buffer(Buffer):
@@ -28,7 +28,10 @@ class _Kernel(Kernel):
 
 
 class RecordingDevice(Device):
-    """A device with the limits of an H200; `sources` contains the kernels that were compiled."""
+    """A device with the limits of an H200.
+
+    `sources` contains the kernels that were compiled.
+    """
 
     api = "cuda"
 
@@ -36,11 +39,7 @@ class RecordingDevice(Device):
         self.index = 0
         self.description = "kernels are recorded, not run"
         self.driver = ""
-        self.limits = Limits(
-            compute_units=132, memory_bytes=2**37, shared_bytes=48 * 1024,
-            shared_bytes_opt_in=227 * 1024,
-            work_group_size=1024, subgroup_size=32, sure_work_group_size=1024, graph=True, mma=True,
-            wgmma=True, cluster=16)
+        self.limits = H200.limits
         self.sources: set[KernelSource] = set()
 
     def compile(self, source: KernelSource) -> Kernel:
@@ -60,11 +59,9 @@ class RecordingDevice(Device):
 
 
 def kernel_sources(problem: Problem) -> set[KernelSource]:
-    """Returns the kernels of all variants of all algorithms for a problem on an NVIDIA GPU."""
+    """Return the kernels of all variants for a problem on an NVIDIA GPU."""
     device = RecordingDevice()
     weights = Weights(random_weights(problem), device, "the test")
-    for algorithm in op_of(problem).algorithms:
-        if algorithm.supports(problem, device) is None:
-            for variant in algorithm.variants(problem, device):
-                algorithm.prepare(weights, problem, variant, device)
+    for algorithm, variant in candidates(problem, device):
+        algorithm.prepare(weights, problem, variant, device)
     return device.sources

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
-from gossamer.ops.batch_norm.problem import BatchNormProblem
-from gossamer.ops.batch_norm.reference import reference
+from gossamer.ops.batch_norm.problem import BatchNormProblem, reference
 from gossamer.tensor import default_spec
 from tests.fixtures import is_slow
 from tests.ops.harness import check
@@ -16,7 +15,7 @@ from tests.tolerances import normalised_error
 
 
 def _small_groups(variants: list[Variant]) -> list[Variant]:
-    """Returns the variants with the fewest work-items in a work-group."""
+    """Return the variants with the fewest work-items in a work-group."""
     return [v for v in variants if dict(v.config).get("work_group", 128) == 128]
 
 

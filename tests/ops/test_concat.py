@@ -10,9 +10,8 @@ from onnx import TensorProto, helper
 import gossamer
 from gossamer.device.base import Device
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
-from gossamer.ops.concat.packed import PackedConcat
+from gossamer.ops.concat import PackedConcat, SliceCopies
 from gossamer.ops.concat.problem import ConcatProblem
-from gossamer.ops.concat.slices import SliceCopies
 from gossamer.ops.weights import Weights
 from gossamer.tensor import default_spec
 from tests.model.onnx_models import model, runtime, weights

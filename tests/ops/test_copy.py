@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
-from gossamer.ops.copy import OP
-from gossamer.ops.copy.packed import PackedCopy
+from gossamer.ops.copy import PackedCopy
 from gossamer.ops.copy.problem import CopyProblem, convert, expand, slice_, split, transpose
 from gossamer.ops.copy.strided import StridedCopy
 from gossamer.ops.weights import Weights
 from gossamer.tensor import AXES, PACKED_DTYPES, Format, TensorSpec, default_spec
 from tests.fixtures import is_slow
-from tests.ops.harness import check, op_of, random_inputs, run_variant
+from tests.ops.harness import candidates, check, op_of, random_inputs, run_variant
 from tests.ops.recording import RecordingDevice
 
 PACKED_LAYOUTS = ("packed32", "packed64")
@@ -137,7 +136,7 @@ def test_four_floats_are_moved_together_where_they_lie_so(channels: int, packs: 
     bits = TensorSpec(floats.shape, Format("packed32", "bits"))
 
     def macros(source: TensorSpec, target: TensorSpec, name: str) -> set[int]:
-        """Returns the values of a macro in the kernels of all variants."""
+        """Return the values of a macro in the kernels of all variants."""
         device, problem = RecordingDevice(), convert(source, target, (PLUS_MINUS_ONE,))
         for variant in PackedCopy().variants(problem, device):
             PackedCopy().prepare(Weights({}, device, "a test"), problem, variant, device)
@@ -150,7 +149,7 @@ def test_four_floats_are_moved_together_where_they_lie_so(channels: int, packs: 
 
 
 def kernel_of(problem: CopyProblem) -> tuple[str, dict[str, object]]:
-    """Returns the kernel and the macros of a copy in the format that its problem has."""
+    """Return the kernel and the macros of a copy in its problem's format."""
     device = RecordingDevice()
     variant = next(variant for variant in StridedCopy().variants(problem, device)
                    if (variant.inputs, variant.outputs) == (problem.inputs, problem.outputs))
@@ -187,7 +186,7 @@ def test_no_tiles_where_the_order_is_the_same(problem: CopyProblem) -> None:
     ("float16", 3, 7, "unsigned short"), ("uint8", 0, 16, "int4"), ("uint8", 4, 8, "int"),
     ("uint8", 2, 6, "unsigned short"), ("uint8", 5, 8, "uchar"), ("int64", 2, 4, "int4"),
     ("int64", 1, 3, "INT64")])
-def test_elements_are_as_wide_as_sizes_strides_and_places_let_them(
+def test_elements_are_as_wide_as_sizes_strides_and_offsets_let_them(
         dtype: str, start: int, end: int, element: str) -> None:
     name, macros = kernel_of(slice_(default_spec((3, 16), dtype), [start], [end], [1]))
     assert (name, macros["ELEMENT"]) == ("copy_strided", element)
@@ -199,7 +198,7 @@ def test_elements_are_as_wide_as_sizes_strides_and_places_let_them(
 
 @pytest.mark.parametrize(("layout", "votes", "channels"), [
     ("NHWC", {0, 1, 32}, [4, 1, 32]), ("NCHW", {0, 1}, [32, 1])])
-def test_work_items_beside_each_other_take_channels_beside_each_other(
+def test_neighbouring_work_items_take_neighbouring_channels(
         layout: str, votes: set[int], channels: list[int]) -> None:
     """The first way to unpack is taken where nothing is measured."""
     floats = TensorSpec((2, 96, 1, 2), Format(layout))
@@ -217,13 +216,9 @@ def test_nan_is_packed_as_the_least_value(device: Device, dtype: str) -> None:
     x = np.full((1, 3, 2, 2), np.nan, np.float32)
     problem = convert(default_spec(x.shape), TensorSpec(x.shape, Format("packed32", dtype)),
                       (FACTS[dtype],))
-    for algorithm in OP.algorithms:
-        if algorithm.supports(problem, device) is not None:
-            continue
-        for variant in algorithm.variants(problem, device):
-            (y,) = run_variant(algorithm, problem, variant, device, Weights({}, device, "a test"),
-                               [x])
-            assert (y == -1).all()
+    for algorithm, variant in candidates(problem, device):
+        (y,) = run_variant(algorithm, problem, variant, device, Weights({}, device, "a test"), [x])
+        assert (y == -1).all()
 
 
 def test_packing_does_nothing_else() -> None:

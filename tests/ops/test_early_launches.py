@@ -75,8 +75,11 @@ def _ptx(source: KernelSource) -> str:
 
 
 def read_as_constants(ptx: str, function: str) -> set[int]:
-    """Returns the numbers of the parameters of a kernel through which memory is read as constant:
-    the parameters from which the addresses of such loads are computed."""
+    """Return the parameters of a kernel that are read as constants.
+
+    Memory is read as constant through the addresses that are computed from these parameters,
+    which are given by number.
+    """
     of: dict[str, set[int]] = {}
     found: set[int] = set()
     for _ in range(3):  # an address may be computed in a loop
@@ -104,8 +107,10 @@ def test_a_load_through_a_pointer_to_constants_is_found() -> None:
 
 
 def _problems(folder: Path) -> Iterator[tuple[Problem, Mapping[str, np.ndarray]]]:
-    """Yields problems with their constants: some of every op, and those of drawn networks, the
-    fusions included."""
+    """Yield problems with their constants.
+
+    There are some of every op, and those of drawn networks, the fusions included.
+    """
     for problems in BUILT.values():
         for problem in problems:
             yield problem, random_weights(problem)

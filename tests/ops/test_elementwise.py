@@ -1,19 +1,25 @@
+"""Element-wise arithmetic, also with results that are written as packed words."""
+
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.expression import FUNCTIONS, Expression, ExpressionStep, apply
+from gossamer.ops.elementwise import PackedElementwise
 from gossamer.ops.elementwise.fused import FusedElementwise
-from gossamer.ops.elementwise.problem import DTYPES, ElementwiseProblem, cast
+from gossamer.ops.elementwise.problem import DTYPES, ElementwiseProblem, reference
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format, default_spec
 from tests.fixtures import is_slow
 from tests.ops.harness import check, op_of, run_variant
+from tests.ops.recording import RecordingDevice
 
 _CONSTANTS = {"clip": (-0.5, 0.75), "leaky_relu": (0.1,), "hard_sigmoid": (0.2, 0.5),
               "constant": (1.5,)}
@@ -23,9 +29,22 @@ _RELU6_ADD = Expression(
 
 
 def _problem(expression: Expression, *shapes: tuple[int, ...], dtype: str = "float32",
-             output: str | None = None, constants: tuple[int, ...] = ()) -> ElementwiseProblem:
+             constants: tuple[int, ...] = ()) -> ElementwiseProblem:
     return ElementwiseProblem(tuple(default_spec(shape, dtype) for shape in shapes), expression,
-                              (output or dtype,), constants)
+                              (dtype,), constants)
+
+
+def problem_of(shape: tuple[int, ...], expression: Expression, tensor: int = 0, *,
+               scalars: bool = False) -> ElementwiseProblem:
+    """Return a problem of one tensor and constants.
+
+    tensor: index of the operand that is the tensor.
+    """
+    constant = () if scalars else (shape[1], *[1] * (len(shape) - 2))
+    return ElementwiseProblem(
+        tuple(default_spec(shape if index == tensor else constant)
+              for index in range(expression.inputs)), expression,
+        constants=tuple(index for index in range(expression.inputs) if index != tensor))
 
 
 @pytest.mark.parametrize("function", sorted(FUNCTIONS))
@@ -79,17 +98,19 @@ def test_any_broadcast(device: Device, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "int8", "uint8", "int16", "uint16", "bool"])
-@pytest.mark.parametrize("function", ["add", "mul", "div", "less", "equal", "max", "where"])
-def test_integers_are_exact(device: Device, dtype: str, function: str) -> None:
-    arity = FUNCTIONS[function].arity
-    output = "bool" if function in ("less", "equal") else dtype
-    problem = _problem(apply(function), *[(3, 8)] * arity, dtype=dtype, output=output)
+def test_integers_are_exact(device: Device, dtype: str) -> None:
+    """One kernel computes all functions; operand 2 has no zeros, and is the divisor."""
+    functions = {"add": (0, 1), "mul": (0, 1), "div": (0, 2), "less": (0, 1), "equal": (0, 1),
+                 "max": (0, 1), "where": (0, 1, 2)}
+    steps = tuple(ExpressionStep(name, arguments) for name, arguments in functions.items())
+    problem = ElementwiseProblem(
+        (default_spec((3, 8), dtype),) * 3, Expression(3, steps, tuple(range(3, 3 + len(steps)))),
+        tuple("bool" if name in ("less", "equal") else dtype for name in functions))
     rng = np.random.default_rng(2)
     least = -9 if np.issubdtype(dtype, np.signedinteger) else 0
     inputs = [rng.integers(least, 2 if dtype == "bool" else 9, (3, 8)).astype(dtype)
-              for _ in range(arity)]
-    if function == "div":
-        inputs[1][inputs[1] == 0] = 1
+              for _ in range(3)]
+    inputs[2][inputs[2] == 0] = 1
     check(problem, device, inputs=inputs)
 
 
@@ -100,8 +121,6 @@ def test_integer_division_cuts_and_never_traps(device: Device) -> None:
     check(problem, device, inputs=[a, b])
     assert op_of(problem).reference(problem, [a, b], {})[0].tolist() == [3, -3, -3, 3, -5, 5]
     if device.compiles:
-        from gossamer.ops.weights import Weights
-        from tests.ops.harness import run_variant
         algorithm = op_of(problem).algorithms[1]
         variant = next(iter(algorithm.variants(problem, device)))
         worst = np.array([7, 0, -2**31, -2**31, 1, 2], np.int32)
@@ -112,12 +131,16 @@ def test_integer_division_cuts_and_never_traps(device: Device) -> None:
 
 
 @pytest.mark.parametrize("source", DTYPES)
-@pytest.mark.parametrize("target", DTYPES)
-def test_cast(device: Device, source: str, target: str) -> None:
+def test_cast(device: Device, source: str) -> None:
+    """One kernel converts to all dtypes that hold the same values."""
     x = np.array([0, 1, 2.75, 100.5, 0.25, 0, 7, 127] * 2).astype(source)
-    if not {source, target} & {"bool", "uint8", "uint16"}:
-        x = np.concatenate([x, -x])
-    check(cast(default_spec(x.shape, source), target), device, inputs=[x])
+    nonnegative = {"bool", "uint8", "uint16"}
+    for targets in (nonnegative, set(DTYPES) - nonnegative):
+        if targets is not nonnegative and source not in nonnegative:
+            x = np.concatenate([x, -x])
+        check(ElementwiseProblem((default_spec(x.shape, source),),
+                                 Expression(1, (), (0,) * len(targets)), tuple(sorted(targets))),
+              device, inputs=[x])
 
 
 def test_several_outputs_of_several_dtypes(device: Device) -> None:
@@ -156,14 +179,10 @@ def test_shapes_that_do_not_broadcast_are_refused() -> None:
         _problem(apply("add"), (2, 3), (4, 3))
 
 
-def given_as(format_: Format, shape: tuple[int, ...], expression: Expression,
-             constants: tuple[int, ...] = ()) -> ElementwiseProblem:
-    """Returns the problem of an input in a format, and of a constant a channel for each further
-    input of the expression."""
-    channels = (1, shape[1], *(1,) * (len(shape) - 2))
-    operands = [shape, *(channels,) * (expression.inputs - 1)]
-    return ElementwiseProblem(tuple(map(default_spec, operands)), expression,
-                              constants=constants, formats=(format_,))
+def given_as(format_: Format, shape: tuple[int, ...],
+             expression: Expression) -> ElementwiseProblem:
+    """Return the problem of an input in a format; further inputs are constants."""
+    return replace(problem_of(shape, expression), formats=(format_,))
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5, 8), (1, 4, 6, 7), (3, 1, 4, 4), (0, 3, 2, 2)], ids=str)
@@ -172,7 +191,7 @@ def given_as(format_: Format, shape: tuple[int, ...], expression: Expression,
 def test_an_input_is_read_in_its_own_format(device: Device, shape: tuple[int, ...], layout: str,
                                             dtype: str) -> None:
     format_ = Format(layout, dtype)
-    affine = given_as(format_, shape, apply("mul").then(apply("add")), (1, 2))
+    affine = given_as(format_, shape, apply("mul").then(apply("add")))
     check(affine, device)
     check(given_as(format_, shape, Expression(1)), device)
     for algorithm in op_of(affine).algorithms:
@@ -192,3 +211,75 @@ def test_formats_are_those_of_run_time_inputs() -> None:
     with pytest.raises(ValueError, match="2 formats for 1 run-time inputs"):
         ElementwiseProblem((default_spec((1, 3, 2, 2)),), Expression(1),
                            formats=(Format("NHWC"), None))
+
+
+BATCH_NORM_BITS = Expression(3, (
+    ExpressionStep("mul", (0, 1)), ExpressionStep("add", (3, 2)),
+    ExpressionStep("constant", (), (0.0,)), ExpressionStep("greater_equal", (4, 5)),
+    ExpressionStep("constant", (), (1.0,)), ExpressionStep("constant", (), (-1.0,)),
+    ExpressionStep("where", (6, 7, 8))))
+BELOW = apply("sub").then(apply("sign"))
+"""The sign of its first argument less the second one."""
+SIGN = apply("sign")
+ABOVE_ZERO = Expression(1, (
+    ExpressionStep("constant", (), (0.0,)), ExpressionStep("greater", (0, 1))))
+
+
+def check_packed(problem: ElementwiseProblem, device: Device, seed: int = 0) -> None:
+    """Fails unless every variant gives every sign.
+
+    Inputs are multiples of a half, so that some results are 0.
+    """
+    algorithm, rng = PackedElementwise(), np.random.default_rng(seed)
+    assert algorithm.supports(problem, device) is None
+    (x,) = (rng.integers(-4, 5, spec.shape).astype(np.float32) / 2 for spec in problem.inputs)
+    arrays = {name: rng.choice(np.float32([-1.5, -0.5, 0, 0.5, 1]), shape)
+              for name, shape in problem.weight_shapes.items()}
+    (expected,) = reference(problem, [x], arrays)
+    for variant in algorithm.variants(problem, device):
+        (result,) = run_variant(algorithm, problem, variant, device, Weights(arrays, device), [x])
+        np.testing.assert_array_equal(result, expected.astype(np.float32), str(variant))
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("expression, tensor", [
+    (BATCH_NORM_BITS, 0), (BELOW, 0), (BELOW, 1), (SIGN, 0), (ABOVE_ZERO, 0)])
+@pytest.mark.parametrize("channels", [33, 64])
+def test_every_form_that_packs(compiled_device: Device, expression: Expression, tensor: int,
+                    channels: int) -> None:
+    size = (1, 2) if is_slow(compiled_device) else (5, 7)
+    check_packed(problem_of((2, channels, *size), expression, tensor), compiled_device)
+
+
+@given(channels=st.sampled_from([1, 5, 31, 32, 70, 96]), batch=st.integers(0, 3),
+       size=st.sampled_from([None, (1, 1), (3, 5)]), scalars=st.booleans(),
+       expression=st.sampled_from([BATCH_NORM_BITS, BELOW, SIGN]), seed=st.integers(0, 99))
+@settings(max_examples=30)
+def test_any_shape_that_is_packed(compiled_device: Device, channels: int, batch: int,
+                   size: tuple[int, int] | None, scalars: bool, expression: Expression,
+                   seed: int) -> None:
+    assume(not is_slow(compiled_device) or channels < 64)
+    check_packed(problem_of((batch, channels, *(size or ())), expression, scalars=scalars),
+                 compiled_device, seed)
+
+
+@pytest.mark.parametrize("problem, reason", [
+    (problem_of((1, 8, 3, 3), apply("add")), "its results are not known to be -1, 0 or 1"),
+    (ElementwiseProblem((default_spec((8,)),), SIGN), "packs channels of 2 or 4 dimensions, not 1"),
+    (ElementwiseProblem((default_spec((1, 8, 3, 3)),) * 2, BELOW),
+     "takes one tensor of the result's shape, and constants"),
+    (ElementwiseProblem((default_spec((1, 8, 3, 3)), default_spec((3, 3))), BELOW, constants=(1,)),
+     "a constant has other numbers than one a channel"),
+    (ElementwiseProblem((default_spec((1, 8, 3, 3)), default_spec((2, 8, 3, 3))), BELOW,
+                        constants=(1,)), "takes one tensor of the result's shape, and constants"),
+    (ElementwiseProblem((default_spec((1, 8, 3, 3)),), SIGN, ("bool",)),
+     "makes one float32 result of float32 operands"),
+])
+def test_expressions_that_are_not_packed_give_a_reason(problem: ElementwiseProblem,
+                                                       reason: str) -> None:
+    assert PackedElementwise().supports(problem, RecordingDevice()) == reason
+
+
+def test_the_host_packs_by_copies() -> None:
+    assert PackedElementwise().supports(problem_of((1, 8, 3, 3), SIGN), find("host")) == (
+        "needs a device that compiles kernels")

@@ -1,4 +1,8 @@
+"""Epilogues in kernels of their own, and layers of zeros, which compute nothing else."""
+
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,10 +10,14 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.epilogue import operand_arrays
 from gossamer.ops.epilogue_pass import epilogue_pass_launches
-from gossamer.ops.weights import Weights
+from gossamer.ops.gemm.problem import GemmProblem
+from gossamer.ops.weights import Weights, WeightsInfo
+from gossamer.ops.zero_weights import ZeroConvolution, ZeroProduct, ZeroWeights
 from gossamer.tensor import Format, TensorSpec, pack, unpack
+from tests.ops.harness import Guarded, check_variants, random_weights
 from tests.ops.recording import RecordingDevice
 
 RELU = Epilogue(apply("relu"))
@@ -41,19 +49,13 @@ def test_rewrites_the_result(compiled_device: Device, spec: TensorSpec,
     operands = operand_arrays(epilogue, arrays, tensors, len(spec.shape))
     expected = epilogue.expression.evaluate(result.astype(np.float32), *operands)[0]
 
-    margin = device.alignment
-    guarded = np.full(spec.nbytes + 2 * margin, 0xFF, np.uint8)
-    guarded[margin: margin + spec.nbytes] = pack(result, spec).reshape(-1).view(np.uint8)
-    memory = device.upload(guarded, "a test")
-    output = memory.view(margin, spec.nbytes)
+    guarded = Guarded(device, spec.nbytes)
+    device.write(guarded.buffer, pack(result, spec))
     unused = device.upload(np.zeros(1, np.float32), "a test")
     inputs = [unused, *(device.upload(pack(tensor, spec), "a test") for tensor in tensors)]
     (step,) = epilogue_pass_launches(epilogue, Weights(arrays, device), device, spec, 1)
-    step.run(device, inputs, [output], None)
-    device.read(memory, guarded)
-
-    assert (guarded[:margin] == 0xFF).all() and (guarded[margin + spec.nbytes:] == 0xFF).all()
-    stored = guarded[margin: margin + spec.nbytes].view(spec.dtype)
+    step.run(device, inputs, [guarded.buffer], None)
+    stored = guarded.contents("the epilogue").view(spec.dtype)
     np.testing.assert_array_equal(unpack(stored, spec), expected.astype(spec.dtype))
 
 
@@ -79,3 +81,39 @@ def test_takes_four_where_memory_allows(shape: tuple[int, ...], layout: str, epi
     epilogue_pass_launches(epilogue, weights, device, TensorSpec(shape, Format(layout)), 1)
     (source,) = device.sources
     assert dict(source.defines)["VECTOR"] == str(vector)
+
+
+BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
+SUM_SCALED = Epilogue(apply("add").then(apply("mul")), ("tensor", "channel"))
+EPILOGUES = pytest.mark.parametrize("epilogue", [Epilogue(), BIAS_RELU, SUM_SCALED],
+                                    ids=["none", "bias", "residual"])
+NONE_LEFT = WeightsInfo(0.0, "nothing")
+
+
+def check(algorithm: ZeroWeights, problem: Conv2dProblem | GemmProblem, device: Device) -> None:
+    constants = random_weights(problem)
+    constants["weight"] = np.zeros_like(constants["weight"])
+    check_variants(algorithm, replace(problem, weights_info=NONE_LEFT), device,
+                   list(algorithm.variants(problem, device)), constants)
+
+
+@pytest.mark.sanitize
+@EPILOGUES
+@pytest.mark.parametrize("shape", [(2, 4, 6, 5, 8), (1, 2, 3, 3, 3), (0, 2, 3, 3, 4)], ids=str)
+def test_zero_convolutions(device: Device, epilogue: Epilogue, shape: tuple[int, ...]) -> None:
+    n, c, h, w, out_channels = shape
+    check(ZeroConvolution(), Conv2dProblem(n, c, h, w, out_channels, (3, 3),
+                                           pads=(1, 1, 1, 1), epilogue=epilogue), device)
+
+
+@pytest.mark.sanitize
+@EPILOGUES
+@pytest.mark.parametrize("size", [(3, 8, 5), (1, 7, 1)], ids=str)
+def test_zero_products(device: Device, epilogue: Epilogue, size: tuple[int, int, int]) -> None:
+    check(ZeroProduct(), GemmProblem(*size, epilogue), device)
+
+
+def test_layers_with_weights_are_refused(device: Device) -> None:
+    problem = GemmProblem(1, 2, 3, weights_info=WeightsInfo(1e-3, "one"))
+    assert ZeroProduct().supports(problem, device) == "some weights are not zero"
+    assert ZeroProduct().supports(replace(problem, weights_info=NONE_LEFT), device) is None

@@ -58,17 +58,17 @@ def test_a_wrong_algorithm_is_caught(monkeypatch, change, message) -> None:
         harness.check(problem, find("host"))
 
 
-@pytest.mark.parametrize("place", [0, -1])
-def test_a_write_outside_is_caught(device: Device, place: int) -> None:
-    guarded = harness._Guarded(device, 40)
+@pytest.mark.parametrize("position", [0, -1])
+def test_a_write_outside_is_caught(device: Device, position: int) -> None:
+    guarded = harness.Guarded(device, 40)
     guarded.contents("nobody")
     everything = np.full(guarded._whole.nbytes, 0xFF, np.uint8)
-    everything[place] = 0
+    everything[position] = 0
     device.write(guarded._whole, everything)
     with pytest.raises(AssertionError, match="outside of its output"):
         guarded.contents("somebody")
 
 
 def test_unwritten_outputs_are_not_taken_for_results(device: Device) -> None:
-    guarded = harness._Guarded(device, 40)
+    guarded = harness.Guarded(device, 40)
     assert np.isnan(guarded.contents("nobody").view(np.float32)).all()

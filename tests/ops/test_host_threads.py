@@ -19,8 +19,9 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.host_threads import number_of, thread_configs, threads_of
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.registry import OPS
-from gossamer.ops.weights import WeightsStore
+from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec
+from tests.ops.harness import random_inputs, random_weights, run_variant
 
 HOST = find("host")
 ONE, EVERY = (("threads", 1),), (("threads", "all"),)
@@ -63,11 +64,8 @@ def test_the_setting_is_followed(name: str, problem: Problem,
                      if algorithm.name == name and algorithm.supports(problem, HOST) is None)
     variants = list(algorithm.variants(problem, HOST))
     assert list(dict.fromkeys(variant.config for variant in variants)) == [ONE, EVERY]
-    rng = np.random.default_rng(0)
-    weights = WeightsStore().of("a layer", {
-        key: rng.standard_normal(shape, dtype=np.float32)
-        for key, shape in problem.weight_shapes.items()}, HOST)
-    arrays = problem.example_inputs(rng)
+    weights = Weights(random_weights(problem), HOST)
+    inputs = random_inputs(problem)
     limits: list[int] = []
     limited = blas.limited
 
@@ -80,13 +78,8 @@ def test_the_setting_is_followed(name: str, problem: Problem,
     for config in (ONE, EVERY):
         limits.clear()
         variant = next(variant for variant in variants if variant.config == config)
-        inputs = [HOST.upload(array, "a test") for array in arrays]
-        outputs = [HOST.empty(spec.nbytes, "a test") for spec in variant.outputs]
-        workspace = HOST.empty(variant.workspace, "a test")
-        algorithm.launch(algorithm.prepare(weights, problem, variant, HOST), inputs, outputs,
-                         workspace)
+        results += run_variant(algorithm, problem, variant, HOST, weights, inputs)
         assert set(limits) == ({1} if config == ONE else set())
-        results.append(np.array(outputs[0].bytes).view(np.float32))  # type: ignore[attr-defined]
     np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-4)
 
 

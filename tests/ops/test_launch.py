@@ -27,7 +27,7 @@ class LaunchRecorder(RecordingDevice):
         self.launches.append((arguments, options))
 
 
-def test_buffers_take_the_places_that_stand_for_them() -> None:
+def test_functions_are_replaced_by_run_time_buffers() -> None:
     device = LaunchRecorder()
     kernel = device.compile(SELF_CHECK)
     first, second, output, scratch, weight = (device.empty(16, "a test") for _ in range(5))

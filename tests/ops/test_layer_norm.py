@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.device.base import Device
-from gossamer.ops.layer_norm.one_pass import OnePassLayerNorm
+from gossamer.ops.layer_norm import OnePassLayerNorm
 from gossamer.ops.layer_norm.problem import LayerNormProblem
 from gossamer.tensor import default_spec
 from tests.fixtures import is_slow

@@ -1,5 +1,7 @@
-"""The largest problems that algorithms take: each limit is met by one problem and passed by the
-next one."""
+"""The largest problems that algorithms take.
+
+Each limit is met by one problem and passed by the next one.
+"""
 
 from __future__ import annotations
 

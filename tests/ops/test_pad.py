@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice
-from gossamer.facts import PLUS_MINUS_ONE, TERNARY
-from gossamer.ops.pad.packed import PackedPad
+from gossamer.facts import PLUS_MINUS_ONE, TERNARY, ValueFacts
+from gossamer.ops.pad import PackedPad
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.tensor import default_spec
 from tests.ops.harness import check, op_of
@@ -44,18 +44,15 @@ def test_packed_values(device: Device, problem: PadProblem) -> None:
     assert ran.count("packed") == 2
 
 
-@pytest.mark.parametrize(("problem", "reason"), [
-    (PadProblem(default_spec((1, 32, 4, 4)), (0, 1, 0, 0, 0, 0, 0, 0), "constant", 1,
-                (PLUS_MINUS_ONE,)), "rows and columns"),
-    (PadProblem(default_spec((1, 32, 4, 4)), (0, 0, 1, 1, 0, 0, 1, 1), "reflect", 0,
-                (PLUS_MINUS_ONE,)), "a constant only"),
-    (PadProblem(default_spec((1, 32, 4, 4)), (0, 0, 1, 1, 0, 0, 1, 1), "constant", 2,
-                (PLUS_MINUS_ONE,)), "known to be -1, 0 or 1"),
-    (PadProblem(default_spec((1, 32, 4, 4)), (0, 0, 1, 1, 0, 0, 1, 1), "constant", math.nan,
-                (PLUS_MINUS_ONE,)), "known to be -1, 0 or 1"),
-    (PadProblem(default_spec((1, 32, 4, 4)), (0, 0, 1, 1, 0, 0, 1, 1)), "known to be -1, 0 or 1"),
-])
-def test_what_words_cannot_pad_has_a_reason(problem: PadProblem, reason: str) -> None:
+@pytest.mark.parametrize(("pads", "mode", "value", "facts", "reason"), [
+    ((0, 1, 0, 0, 0, 0, 0, 0), "constant", 1, (PLUS_MINUS_ONE,), "rows and columns"),
+    ((0, 0, 1, 1) * 2, "reflect", 0, (PLUS_MINUS_ONE,), "a constant only"),
+    ((0, 0, 1, 1) * 2, "constant", 2, (PLUS_MINUS_ONE,), "known to be -1, 0 or 1"),
+    ((0, 0, 1, 1) * 2, "constant", math.nan, (PLUS_MINUS_ONE,), "known to be -1, 0 or 1"),
+    ((0, 0, 1, 1) * 2, "constant", 0, (), "known to be -1, 0 or 1")])
+def test_what_words_cannot_pad_has_a_reason(pads: tuple[int, ...], mode: str, value: float,
+                                            facts: tuple[ValueFacts, ...], reason: str) -> None:
+    problem = PadProblem(default_spec((1, 32, 4, 4)), pads, mode, value, facts)
     assert reason in (PackedPad().supports(problem, HostDevice()) or "")
 
 

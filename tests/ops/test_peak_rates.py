@@ -40,7 +40,7 @@ class Fake(HostDevice):
 
 
 def gpu(multiply_adds: float = 1.0, nbytes: float = 1.0, units: int = 132) -> Fake:
-    """Returns a GPU whose units do so many times as much as those of an H200."""
+    """Return a GPU whose units do so many times as much as those of an H200."""
     return Fake(PeakRates(H200_UNIT.multiply_adds * multiply_adds * units,
                           H200_UNIT.nbytes * nbytes * units), units)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
-from gossamer.ops.pool.packed import PackedPool
+from gossamer.ops.pool import PackedPool
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.tensor import default_spec
 from tests.fixtures import is_slow
@@ -17,15 +17,19 @@ from tests.ops.recording import RecordingDevice
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
+def windows(draw: st.DrawFn) -> tuple[tuple[int, ...], ...]:
+    """Draw kernel, stride, pads and dilation; ONNX requires pads smaller than the window."""
+    kernel, stride, dilation = draw(pairs), draw(pairs), draw(st.tuples(*[st.integers(1, 2)] * 2))
+    pads = tuple(draw(st.integers(0, kernel[i % 2] - 1)) for i in range(4))
+    return kernel, stride, pads, dilation
+
+
 @st.composite
 def problems(draw: st.DrawFn) -> PoolProblem:
-    kernel, stride, dilation = draw(pairs), draw(pairs), draw(st.tuples(*[st.integers(1, 2)] * 2))
-    # ONNX requires pads smaller than the window
-    pads = tuple(draw(st.integers(0, kernel[i % 2] - 1)) for i in range(4))
     shape = (draw(st.sampled_from([0, 1, 2, 3])), draw(st.sampled_from([1, 3, 4])),
              draw(st.integers(5, 8)), draw(st.integers(5, 8)))
-    return PoolProblem(default_spec(shape), draw(st.sampled_from(["max", "average"])), kernel,
-                       stride, pads, dilation, draw(st.booleans()), draw(st.booleans()))
+    return PoolProblem(default_spec(shape), draw(st.sampled_from(["max", "average"])),
+                       *windows(draw), draw(st.booleans()), draw(st.booleans()))
 
 
 @given(problem=problems())
@@ -58,13 +62,11 @@ def test_layers_of_real_networks(device: Device, kind: str) -> None:
 @st.composite
 def packed_problems(draw: st.DrawFn) -> PoolProblem:
     """Maxima of packed values, every window of which has a pixel of the input."""
-    kernel, stride, dilation = draw(pairs), draw(pairs), draw(st.tuples(*[st.integers(1, 2)] * 2))
-    pads = tuple(draw(st.integers(0, kernel[i % 2] - 1)) for i in range(4))
     shape = (draw(st.integers(0, 2)), draw(st.integers(1, 70)), draw(st.integers(5, 8)),
              draw(st.integers(5, 8)))
     facts = draw(st.sampled_from([PLUS_MINUS_ONE, TERNARY]))
-    return PoolProblem(default_spec(shape), "max", kernel, stride, pads, dilation,
-                       draw(st.booleans()), facts=(facts,))
+    return PoolProblem(default_spec(shape), "max", *windows(draw), draw(st.booleans()),
+                       facts=(facts,))
 
 
 @given(problem=packed_problems())
@@ -94,9 +96,9 @@ def test_other_windows_are_not_pooled_packed() -> None:
     spec = default_spec((1, 2, 4, 4))
     average = PoolProblem(spec, "average", (2, 2), facts=(PLUS_MINUS_ONE,))
     assert PackedPool().supports(average, RecordingDevice()) == "computes maxima only"
-    apart = PoolProblem(spec, "max", (1, 1), (2, 2), (1, 1, 1, 1), count_include_pad=True,
+    separate = PoolProblem(spec, "max", (1, 1), (2, 2), (1, 1, 1, 1), count_include_pad=True,
                         facts=(PLUS_MINUS_ONE,))
-    assert PackedPool().supports(apart, RecordingDevice()) == "a window lies in the padding"
+    assert PackedPool().supports(separate, RecordingDevice()) == "a window lies in the padding"
 
 
 def test_no_window_starts_in_the_padding_at_the_end() -> None:

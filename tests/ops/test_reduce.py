@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.ops.exactness import BYTES
+from gossamer.ops.reduce import TreeReduce
 from gossamer.ops.reduce.problem import ReduceProblem
-from gossamer.ops.reduce.tree import TreeReduce
 from gossamer.tensor import default_spec
 from tests.fixtures import is_slow
-from tests.ops.harness import check, op_of
+from tests.ops.harness import candidates, check
 
 
 @given(shape=st.lists(st.integers(1, 6), min_size=1, max_size=5), data=st.data())
@@ -54,9 +54,7 @@ def test_floats_of_16_bits_that_hold_integers_are_summed_to_floats(device: Devic
                                                                    kind: str) -> None:
     problem = ReduceProblem(default_spec((2, 9, 5, 7)), kind, (2, 3), facts=(BYTES,))
     ran = check(problem, device)
-    mixed = [variant for algorithm in op_of(problem).algorithms
-             if algorithm.supports(problem, device) is None
-             for variant in algorithm.variants(problem, device)
+    mixed = [variant for _, variant in candidates(problem, device)
              if variant.inputs[0].dtype != variant.outputs[0].dtype]
     assert len(ran) > len(mixed)
     assert bool(mixed) == device.compiles

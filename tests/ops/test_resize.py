@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import math
-from fractions import Fraction
-from functools import cache
 
 import numpy as np
 import pytest
@@ -15,11 +12,6 @@ from gossamer.ops.resize.problem import ResizeProblem
 from gossamer.resampling import COORDINATES, NEAREST_MODES, between, nearest
 from gossamer.tensor import default_spec
 from tests.ops.harness import check
-
-HALF = Fraction(1, 2)
-RULES = {
-    "floor": math.floor, "ceil": math.ceil, "round_prefer_floor": lambda x: math.ceil(x - HALF),
-    "round_prefer_ceil": lambda x: math.floor(x + HALF)}
 
 
 @st.composite
@@ -38,15 +30,19 @@ def test_any_size_and_mode(device: Device, problem: ResizeProblem) -> None:
     check(problem, device)
 
 
-@cache
 def exact(formula: str, size: int, length: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Positions by a formula of ONNX's standard, and what each mode makes of them."""
-    scale = Fraction(length, size)
-    positions = [Fraction(x * (size - 1), max(length - 1, 1)) if formula == "align_corners" else
-                 x / scale if formula == "asymmetric" else (x + HALF) / scale - HALF
-                 for x in range(length)]
-    return {name: np.clip([rule(position) for position in positions], 0, size - 1)
-            for name, rule in RULES.items()}, np.array(positions, float)
+    """Positions by a formula of ONNX's standard, and what each mode makes of them.
+
+    The positions are fractions of integers, whose rounding is exact.
+    """
+    x = np.arange(length)
+    above, below = {"align_corners": (x * (size - 1), max(length - 1, 1)),
+                    "asymmetric": (x * size, length),
+                    "half_pixel": ((2 * x + 1) * size - length, 2 * length)}[formula]
+    rounded = {"floor": above // below, "ceil": -(-above // below),
+               "round_prefer_floor": -((below - 2 * above) // (2 * below)),
+               "round_prefer_ceil": (2 * above + below) // (2 * below)}
+    return {name: np.clip(array, 0, size - 1) for name, array in rounded.items()}, above / below
 
 
 @pytest.mark.parametrize("coordinates", COORDINATES[:-1])

@@ -12,6 +12,12 @@ from gossamer.device.base import Buffer, Device
 from gossamer.ops.weights import WeightsStore
 
 
+def values(device: Device, form: Buffer) -> np.ndarray:
+    memory = np.empty(form.nbytes // 4, np.float32)
+    device.read(form, memory)
+    return memory
+
+
 def test_who_uses_a_layer_has_the_same_weights(device: Device) -> None:
     arrays = {"weight": np.arange(12, dtype=np.float32).reshape(3, 4)}
     store = WeightsStore()
@@ -33,9 +39,7 @@ def test_a_form_is_made_once_while_it_is_used(device: Device) -> None:
     buffer = weights.packed("reversed", pack)
     assert weights.packed("reversed", pack) is buffer and len(made) == 1
     assert weights.nbytes == buffer.nbytes == array.nbytes
-    memory = np.empty_like(array)
-    device.read(buffer, memory)
-    np.testing.assert_array_equal(memory, array[::-1])
+    np.testing.assert_array_equal(values(device, buffer), array[::-1])
     del buffer
     gc.collect()
     assert weights.nbytes == 0
@@ -50,21 +54,16 @@ def test_a_form_that_was_offered_is_not_packed_again(device: Device) -> None:
     def never(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         raise AssertionError("the form was offered")
 
-    def values(form: Buffer) -> np.ndarray:
-        memory = np.empty_like(array)
-        device.read(form, memory)
-        return memory
-
     weights.offer({"twice": 2 * array, "unused": array})
     form = weights.packed("twice", never)
-    np.testing.assert_array_equal(values(form), 2 * array)
+    np.testing.assert_array_equal(values(device, form), 2 * array)
     weights.offer({"twice": 3 * array})
     assert weights.packed("twice", never) is form
     del form
     gc.collect()
     # an offer is good for one form, also where that was still in memory
     form = weights.packed("twice", lambda arrays: 4 * arrays["weight"])
-    np.testing.assert_array_equal(values(form), 4 * array)
+    np.testing.assert_array_equal(values(device, form), 4 * array)
     weights.withdraw(["unused", "absent"])
     with pytest.raises(AssertionError, match="the form was offered"):
         weights.packed("unused", never)

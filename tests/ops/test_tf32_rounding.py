@@ -1,5 +1,8 @@
-"""Kernels for tensor cores round floats to TF32, where tensor cores would truncate: on the GPU
-where there is one; tests/emulation/test_tf32_rounding.py runs the kernels anywhere."""
+"""Kernels for tensor cores round floats to TF32, where tensor cores would truncate.
+
+These tests run on the GPU where there is one; tests/emulation/test_tf32_rounding.py runs the
+kernels anywhere.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +39,18 @@ CASES = OF_WARPGROUPS | {
 
 
 def variants_of(name: str, device: Device) -> list[Variant]:
-    """Returns the variants of a case in TF32."""
+    """Return the variants of a case in TF32."""
     algorithm, problem = CASES[name]
     return [variant for variant in algorithm.variants(problem, device)
             if variant.precision == "tf32"]
 
 
 def check_rounding(name: str, device: Device, variants: Sequence[Variant]) -> None:
-    """Runs variants of a case on inputs and weights from 1 to 2, some weights zero, and fails where
-    results are too small on average. Truncated to TF32, such numbers are too small by 3.4e-4 on
-    average; rounded, they differ by 1.9e-4 at random."""
+    """Fail where results in TF32 are too small on average.
+
+    Inputs and weights are from 1 to 2, some weights zero. Truncated to TF32, such numbers are too
+    small by 3.4e-4 on average; rounded, they differ by 1.9e-4 at random.
+    """
     assert variants
     algorithm, problem = CASES[name]
     rng = np.random.default_rng(0)

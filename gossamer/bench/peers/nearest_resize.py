@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from gossamer.model.graph import Node, StaticGraph
-from gossamer.ops.resize.problem import ResizeProblem
-from gossamer.ops.resize.reference import nearest
+from gossamer.ops.resize.problem import ResizeProblem, nearest
 from gossamer.tensor import default_spec
 
 

@@ -1,19 +1,23 @@
-"""Batch norm with the mean and the variance of its own input, as in training."""
+"""Batch norm with the statistics of its own input, as in training."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gossamer.ops.algorithm import Problem
+import numpy as np
+
+from gossamer.ops.op import UnaryProblem
 from gossamer.tensor import TensorSpec, default_spec
 
 
 @dataclass(frozen=True)
-class BatchNormProblem(Problem):
-    """y = (x - mean) / sqrt(variance + epsilon) * gamma + beta. Each channel (dimension 1) has its
+class BatchNormProblem(UnaryProblem):
+    """Batch norm with the statistics of its input.
+
+    y = (x - mean) / sqrt(variance + epsilon) * gamma + beta. Each channel (dimension 1) has its
     own mean and variance over the whole batch; the variance is the mean square of x - mean.
 
     The weights are `gamma` and `beta`, with a number for each channel. With momentum there are the
@@ -30,7 +34,6 @@ class BatchNormProblem(Problem):
     """
 
     op: ClassVar[str] = "batch_norm"
-    input: TensorSpec
     epsilon: float = 1e-5
     momentum: float | None = None
 
@@ -50,10 +53,6 @@ class BatchNormProblem(Problem):
         return self.input.shape[0] * math.prod(self.input.shape[2:])
 
     @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return (self.input,)
-
-    @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         statistics = () if self.momentum is None else (default_spec((self.channels,)),) * 2
         return (self.input, *statistics)
@@ -70,3 +69,23 @@ class BatchNormProblem(Problem):
 
     def describe(self) -> str:
         return f"batch norm by the statistics of {self.input}"
+
+
+def reference(problem: BatchNormProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    x = np.asarray(inputs[0], np.float64)
+    if not x.size:
+        empty = np.zeros(problem.channels)
+        return [x, *([] if problem.momentum is None else [empty, empty])]
+    others = tuple(axis for axis in range(x.ndim) if axis != 1)
+    constants = {name: np.asarray(array, np.float64) for name, array in weights.items()}
+    mean, variance = x.mean(others), x.var(others)
+    factor = constants["gamma"] / np.sqrt(variance + problem.epsilon)
+    by_channel = (-1, *[1] * (x.ndim - 2))
+    results = [(x - mean.reshape(by_channel)) * factor.reshape(by_channel)
+               + constants["beta"].reshape(by_channel)]
+    if problem.momentum is not None:
+        results += [problem.momentum * constants[f"stored_{name}"]
+                    + (1 - problem.momentum) * statistic
+                    for name, statistic in (("mean", mean), ("variance", variance))]
+    return results

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
+
+import numpy as np
 
 from gossamer.facts import ValueFacts
 from gossamer.ops.algorithm import Problem
@@ -53,10 +55,6 @@ class ConcatProblem(Problem):
         return precision_of_values(self.facts)
 
     @property
-    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {}
-
-    @property
     def flops(self) -> int:
         return 0
 
@@ -71,3 +69,8 @@ class ConcatProblem(Problem):
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return shape[:axis] + shape[axis + 1:]
+
+
+def reference(problem: ConcatProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    return [np.concatenate(list(inputs), axis=problem.axis)]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gossamer.ops.algorithm import Problem
+import numpy as np
+
+from gossamer.ops.op import UnaryProblem, in_float64
 from gossamer.tensor import TensorSpec, default_spec
 
 
 @dataclass(frozen=True)
-class ConvTranspose2dProblem(Problem):
-    """The transposed convolution of an (N, C, H, W) float32 tensor with weights (C, out_channels /
-    groups, R, S), as ONNX defines it.
+class ConvTranspose2dProblem(UnaryProblem):
+    """The transposed convolution of a float32 tensor, as ONNX defines it.
+
+    The tensor is (N, C, H, W), its weights are (C, out_channels / groups, R, S).
 
     kernel: height and width of the filter, R and S.
     stride, dilation: strides and dilations along H and W.
@@ -27,7 +30,6 @@ class ConvTranspose2dProblem(Problem):
     """
 
     op: ClassVar[str] = "conv_transpose2d"
-    input: TensorSpec
     out_channels: int
     kernel: tuple[int, int]
     stride: tuple[int, int] = (1, 1)
@@ -63,10 +65,6 @@ class ConvTranspose2dProblem(Problem):
                 - self.pads[axis] - self.pads[2 + axis])
 
     @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return (self.input,)
-
-    @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         shape = (self.input.shape[0], self.out_channels, self.out_height, self.out_width)
         return (default_spec(shape),)
@@ -91,3 +89,36 @@ class ConvTranspose2dProblem(Problem):
         sizes = "x".join(map(str, self.input.shape[1:]))
         return (f"{self.kernel[0]}x{self.kernel[1]} s{self.stride[0]} {sizes} -> "
                 f"{self.out_channels}x{self.out_height}x{self.out_width}")
+
+
+def conv_transpose2d(problem: ConvTranspose2dProblem, inputs: Sequence[np.ndarray],
+                     weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the result in the dtype of the input.
+
+    Every tap of the filter scatters the input over the output.
+    """
+    (x,) = inputs
+    n, channels, height, width = x.shape
+    groups, m = problem.groups, problem.out_channels
+    x = x.reshape(n, groups, channels // groups, height * width)
+    weight = weights["weight"].reshape(groups, channels // groups, m // groups, *problem.kernel)
+    sizes = [(size - 1) * stride + (taps - 1) * dilation + 1 + extra
+             for size, stride, taps, dilation, extra
+             in zip((height, width), problem.stride, problem.kernel, problem.dilation,
+                    problem.output_padding, strict=True)]
+    uncropped = np.zeros((n, m, *sizes), x.dtype)
+    for r in range(problem.kernel[0]):
+        for s in range(problem.kernel[1]):
+            product = weight[..., r, s].swapaxes(1, 2) @ x
+            y0, x0 = r * problem.dilation[0], s * problem.dilation[1]
+            uncropped[:, :, y0 : y0 + height * problem.stride[0] : problem.stride[0],
+                  x0 : x0 + width * problem.stride[1] : problem.stride[1]][
+                      :, :, :height, :width] += product.reshape(n, m, height, width)
+    top, left = problem.pads[:2]
+    result = uncropped[:, :, top : top + problem.out_height, left : left + problem.out_width]
+    if problem.bias:
+        result = result + weights["bias"][:, None, None]
+    return [result]
+
+
+reference = in_float64(conv_transpose2d)

@@ -6,16 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from gossamer.facts import ValueFacts
-from gossamer.ops.algorithm import Problem
 from gossamer.ops.exactness import precision_of_values
+from gossamer.ops.op import UnaryProblem
 from gossamer.tensor import PACKED_DTYPES, TensorSpec, default_spec
 
 
 @dataclass(frozen=True)
-class CopyProblem(Problem):
-    """A strided copy: output[i0, i1, ...] = input[starts + steps * i]. The index of each output
-    dimension moves the input position along one input dimension.
+class CopyProblem(UnaryProblem):
+    """A strided copy.
+
+    output[i0, i1, ...] = input[starts + steps * i]. The index of each output dimension moves the
+    input position along one input dimension.
 
     input, output: specs of the tensors. Where input or output is not in the default format, the
     copy changes the format, and sets the paddings of the output to zero.
@@ -31,7 +35,6 @@ class CopyProblem(Problem):
     """
 
     op: ClassVar[str] = "copy"
-    input: TensorSpec
     output: TensorSpec
     dims: tuple[int | None, ...]
     steps: tuple[int, ...]
@@ -59,12 +62,8 @@ class CopyProblem(Problem):
 
     @property
     def converts(self) -> bool:
-        """True if the dtypes of input and output differ."""
+        """Whether the dtypes of input and output differ."""
         return self.input.dtype != self.output.dtype
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return (self.input,)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -73,10 +72,6 @@ class CopyProblem(Problem):
     @property
     def exact_precision(self) -> str:
         return precision_of_values(self.facts)
-
-    @property
-    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {}
 
     @property
     def flops(self) -> int:
@@ -90,8 +85,6 @@ class CopyProblem(Problem):
         return read + self.output.nbytes
 
     def first_images(self, count: int) -> CopyProblem:
-        """Returns the copy of the first images; returns this problem where the copy changes or
-        repeats the first dimension."""
         if (not self.dims or self.dims[0] != 0 or 0 in self.dims[1:] or self.steps[0] != 1
                 or self.input.shape[0] != self.output.shape[0]):
             return self
@@ -99,7 +92,10 @@ class CopyProblem(Problem):
 
     @property
     def is_free_of_layout(self) -> bool:
-        """True if the copy may use any layout, because both specs are in the default format."""
+        """Whether both specs have the default format.
+
+        The copy may then use any layout.
+        """
         return all(not spec.format.is_packed and spec == default_spec(spec.shape, spec.dtype)
                    for spec in (self.input, self.output))
 
@@ -109,10 +105,12 @@ class CopyProblem(Problem):
 
 def convert(source: TensorSpec, target: TensorSpec,
             facts: tuple[ValueFacts, ...] = ()) -> CopyProblem:
-    """Returns the copy of a tensor to another format. Raises ValueError where the shapes differ,
-    and for dtypes that are not converted into each other.
+    """Return the copy of a tensor to another format.
 
     facts: value facts of the tensor; empty where nothing is known.
+
+    Raises ValueError where the shapes differ, and for dtypes that are not converted into each
+    other.
     """
     rank = len(source.shape)
     if source.shape != target.shape:
@@ -121,8 +119,12 @@ def convert(source: TensorSpec, target: TensorSpec,
 
 
 def transpose(source: TensorSpec, permutation: Sequence[int]) -> CopyProblem:
-    """Returns the transposition whose output dimension i is input dimension permutation[i].
-    Raises ValueError for an invalid permutation."""
+    """Return a transposition.
+
+    permutation: for each output dimension, the input dimension.
+
+    Raises ValueError for an invalid permutation.
+    """
     rank = len(source.shape)
     if sorted(permutation) != list(range(rank)):
         raise ValueError(f"permutation {tuple(permutation)} does not fit {source}")
@@ -133,8 +135,10 @@ def transpose(source: TensorSpec, permutation: Sequence[int]) -> CopyProblem:
 
 def slice_(source: TensorSpec, starts: Sequence[int], ends: Sequence[int],
            axes: Sequence[int] | None = None, steps: Sequence[int] | None = None) -> CopyProblem:
-    """Returns a slice as ONNX Slice defines it. Positions may be negative or out of range.
-    Raises ValueError for a step of 0."""
+    """Return a slice as ONNX Slice defines it.
+
+    Positions may be negative or out of range. Raises ValueError for a step of 0.
+    """
     rank = len(source.shape)
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
@@ -150,8 +154,10 @@ def slice_(source: TensorSpec, starts: Sequence[int], ends: Sequence[int],
 
 
 def split(source: TensorSpec, axis: int, sizes: Sequence[int]) -> tuple[CopyProblem, ...]:
-    """Returns one copy for each part of a split along an axis.
-    Raises ValueError where the sizes do not add up to the axis."""
+    """Return one copy for each part of a split along an axis.
+
+    Raises ValueError where the sizes do not add up to the axis.
+    """
     size = source.shape[axis]
     if sum(sizes) != size:
         raise ValueError(f"sizes {tuple(sizes)} do not add up to axis {axis} of {source}")
@@ -161,8 +167,10 @@ def split(source: TensorSpec, axis: int, sizes: Sequence[int]) -> tuple[CopyProb
 
 
 def expand(source: TensorSpec, shape: Sequence[int]) -> CopyProblem:
-    """Returns the broadcast of a tensor to a shape by the rules of NumPy.
-    Raises ValueError where the tensor does not broadcast to the shape."""
+    """Return the broadcast of a tensor to a shape by NumPy's rules.
+
+    Raises ValueError where the tensor does not broadcast to the shape.
+    """
     missing = len(shape) - len(source.shape)
     dims: list[int | None] = [None] * missing
     for dim, (have, want) in enumerate(zip(source.shape, shape[missing:], strict=True)):
@@ -171,3 +179,18 @@ def expand(source: TensorSpec, shape: Sequence[int]) -> CopyProblem:
         dims.append(dim if have == want else None)
     return CopyProblem(source, default_spec(tuple(shape), source.dtype), tuple(dims),
                        (1,) * len(shape), (0,) * len(source.shape))
+
+
+def reference(problem: CopyProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    x = np.ascontiguousarray(inputs[0]).reshape(problem.input.shape)
+    if problem.output.size == 0:
+        return [np.empty(problem.output.shape, x.dtype)]
+    strides = [0 if dim is None else step * x.strides[dim]
+               for dim, step in zip(problem.dims, problem.steps, strict=True)]
+    origin = x[tuple(slice(start, None) for start in problem.starts)]
+    # the problem has checked that every position lies in the input
+    view = np.lib.stride_tricks.as_strided(origin, problem.output.shape, strides)
+    # a conversion of float16 to a wider dtype changes no value
+    return [view.astype(np.float16) if problem.converts and problem.output.dtype == "float16"
+            else view.copy()]

@@ -1,4 +1,7 @@
-"""Strided copies on a device, for the copy op and for other ops that move data."""
+"""Strided copies on a device.
+
+The copy op uses them, and other ops that move data.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ class StridedLoops:
 def copy_launches(device: Device, itemsize: int, walk: StridedLoops,
                   source: Argument | Callable[..., Argument],
                   target: Argument | Callable[..., Argument], into: str = "") -> list[Launch]:
-    """Returns the launches (none or one) that execute the loops.
+    """Return the launches (none or one) that execute the loops.
 
     itemsize: bytes of an element.
     source, target: the kernel's arguments for the two tensors.
@@ -99,9 +102,11 @@ class _Loop:
 
 
 def _move_tiles_last(loops: list[_Loop]) -> bool:
-    """Returns whether the copy uses tiles, because source and target have different contiguous
-    dimensions. If so, moves the loop along the source's contiguous dimension to the position before
-    the last."""
+    """Return whether the copy uses tiles, and order the loops for them.
+
+    It does where source and target have different contiguous dimensions. The loop along the
+    source's contiguous dimension is then moved to the position before the last.
+    """
     if len(loops) < 2 or loops[-1].target != 1 or loops[-1].source in (0, 1):
         return False
     for index, loop in enumerate(loops[:-1]):
@@ -113,9 +118,11 @@ def _move_tiles_last(loops: list[_Loop]) -> bool:
 
 def _widen(itemsize: int, offsets: tuple[int, int],
            loops: list[_Loop]) -> tuple[int, tuple[int, int], list[_Loop]]:
-    """Merges several contiguous elements into one element of up to 16 bytes, where all sizes,
-    strides and offsets allow this. Returns the itemsize, the offsets and the loops for the merged
-    elements."""
+    """Merge contiguous elements into elements of up to 16 bytes.
+
+    All sizes, strides and offsets have to allow this. Returns the itemsize, the offsets and the
+    loops for the merged elements.
+    """
     if not loops or loops[-1].source != 1 or loops[-1].target != 1:
         return itemsize, offsets, loops
     strides = [stride for loop in loops[:-1] for stride in (loop.source, loop.target)]
@@ -128,9 +135,10 @@ def _widen(itemsize: int, offsets: tuple[int, int],
 
 
 def widest_element(itemsize: int, counts: Iterable[int]) -> int:
-    """Returns the number of bytes of the widest C type in ELEMENTS by which kernels can copy the
-    tensors' elements, several at once. All sizes, strides and offsets must be whole numbers of
-    elements of this type.
+    """Return the number of bytes of the widest usable C type in ELEMENTS.
+
+    Kernels copy several elements of the tensors at once by this type. All sizes, strides and
+    offsets must be whole numbers of elements of this type.
 
     itemsize: bytes of an element of the tensors.
     counts: sizes, strides and offsets in elements of the tensors.
@@ -165,9 +173,12 @@ def _launch(device: Device, types: Mapping[str, object], offsets: tuple[int, int
 
 
 def copy_variants(problem: CopyProblem) -> list[Variant]:
-    """Returns the variants of a copy. Where the problem's specs are in the default format, there is
-    a variant for each layout and precision; a transposition of images also has variants that leave
-    the order of the elements in memory as it is. For other specs there is one variant."""
+    """Return the variants of a copy.
+
+    Where the problem's specs are in the default format, there is a variant for each layout and
+    precision; a transposition of images also has variants that leave the order of the elements in
+    memory as it is. For other specs there is one variant.
+    """
     if problem.converts or not problem.is_free_of_layout:
         halves = "float16" in (problem.input.dtype, problem.output.dtype)
         return [Variant((), problem.inputs, problem.outputs, "fp16" if halves else "fp32")]
@@ -178,9 +189,12 @@ def copy_variants(problem: CopyProblem) -> list[Variant]:
 
 
 def _unmoved_variants(problem: CopyProblem) -> list[Variant]:
-    """Returns the variants of a transposition of rank 4 that leave the order of the elements in
-    memory as it is. An example is the transposition from (N, C, H, W) to (N, H, W, C) where the
-    input is NHWC in memory and the output is row-major."""
+    """Return variants of a transposition that move nothing in memory.
+
+    They leave the order of the elements of a tensor of rank 4 as it is. An example is the
+    transposition from (N, C, H, W) to (N, H, W, C) where the input is NHWC in memory and the output
+    is row-major.
+    """
     if sorted(dim for dim in problem.dims if dim is not None) != list(range(len(AXES["NCHW"]))):
         return []
     orders: dict[tuple[int, ...], str] = {axes: layout for layout, axes in AXES.items()}
@@ -191,7 +205,10 @@ def _unmoved_variants(problem: CopyProblem) -> list[Variant]:
 
 
 def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> StridedLoops:
-    """Returns the loops over all positions of the target in memory, paddings included."""
+    """Return the loops over all stored positions of the target.
+
+    Paddings are included.
+    """
     strides = source.strides
     froms = [0 if dim is None else step * strides[dim]
              for dim, step in zip(problem.dims, problem.steps, strict=True)]
@@ -209,8 +226,11 @@ def copy_walk(problem: CopyProblem, source: TensorSpec, target: TensorSpec) -> S
 
 
 class StridedCopy(Algorithm):
-    """One launch. The kernel uses tiles in shared memory where source and target have different
-    contiguous dimensions."""
+    """One launch that copies elements.
+
+    The kernel uses tiles in shared memory where source and target have different contiguous
+    dimensions.
+    """
 
     op = "copy"
     name = "strided"

@@ -1,12 +1,170 @@
-"""Element-wise arithmetic: all steps of an expression in one problem."""
+"""Algorithms of element-wise arithmetic.
 
+All steps of an expression are one problem.
+
+fused.py has the algorithm for all expressions on devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Argument, Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.elementwise.fused import FusedElementwise
-from gossamer.ops.elementwise.host import NumpyElementwise
-from gossamer.ops.elementwise.packed import PackedElementwise
-from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.elementwise.published import PublishedLeaky
-from gossamer.ops.elementwise.reference import reference
+from gossamer.ops.elementwise.problem import ElementwiseProblem, compute, reference
+from gossamer.ops.epilogue import channel_vector, epilogue_macros
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.op import Op
+from gossamer.ops.packed import PackedParts, as_images, result_dtype
+from gossamer.ops.strided import (
+    WORK_GROUP_SIZE,
+    HostAlgorithm,
+    KernelAlgorithm,
+    cannot_compile,
+    divisor,
+    groups_for,
+    in_layout,
+    layout_variants,
+)
+from gossamer.ops.weights import Weights
+from gossamer.tensor import ROW_MAJOR, Format, TensorSpec, rounded_up
+
+_PACKED = Path(__file__).with_name("packed.cl")
+_PUBLISHED_LEAKY = Path(__file__).with_name("published_leaky.cl")
+_PART_BITS = 32
+_WORDS = ("packed64", "packed32")
+_PUBLISHED_WORK_GROUP = 512
+
+
+class NumpyElementwise(HostAlgorithm):
+    """Steps of the expression in NumPy, in the problem's arithmetic."""
+
+    op = "elementwise"
+
+    def compute(self, problem: ElementwiseProblem, inputs: Sequence[np.ndarray],
+                weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        return compute(problem, inputs, weights, problem.arithmetic)
+
+    def variants(self, problem: ElementwiseProblem, device: Device) -> Iterable[Variant]:
+        return list(map(problem.reading, layout_variants(problem)))
+
+
+class PackedElementwise(KernelAlgorithm):
+    """One kernel that reads a tensor once and writes packed words.
+
+    The expression has the results -1, 0 and 1, as a sign has. Its inputs are one tensor, and
+    constants with one number for each channel. Without this kernel, one kernel would write the
+    results as floats, and another kernel would pack the floats.
+    """
+
+    op = "elementwise"
+    name = "packed"
+
+    def supports(self, problem: ElementwiseProblem, device: Device) -> str | None:
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if problem.dtypes != ("float32",) or any(
+                operand.dtype != "float32" for operand in problem.operands):
+            return "makes one float32 result of float32 operands"
+        if len(problem.shape) not in (2, 4):
+            return f"packs channels of 2 or 4 dimensions, not {len(problem.shape)}"
+        if len(problem.inputs) != 1 or problem.inputs[0].shape != problem.shape:
+            return "takes one tensor of the result's shape, and constants"
+        if problem.formats:
+            return "reads any format, not one alone"
+        channels = problem.shape[1]
+        for index in problem.constants:
+            if not _is_of_channels(problem.operands[index].shape, channels, len(problem.shape)):
+                return "a constant has other numbers than one a channel"
+        if result_dtype(problem.expression) is None:
+            return "its results are not known to be -1, 0 or 1"
+        return None
+
+    def variants(self, problem: ElementwiseProblem, device: Device) -> Iterator[Variant]:
+        dtype = result_dtype(problem.expression)
+        assert dtype is not None
+        for layout in ("NHWC", "NCHW") if len(problem.shape) == 4 else (ROW_MAJOR,):
+            for words in _WORDS:
+                variant = Variant((), (in_layout(problem.inputs[0], layout),),
+                                  (TensorSpec(problem.shape, Format(words, dtype)),))
+                yield variant
+                yield variant.as_fp16
+
+    def kernel_launches(self, weights: Weights, problem: ElementwiseProblem, variant: Variant,
+                       device: Device) -> list[Launch]:
+        source, target = as_images(variant.inputs[0]), as_images(variant.outputs[0])
+        images, channels, height, width = target.shape
+        strides, words = source.strides, PackedParts.of(target)
+        (tensor,) = (index for index in range(len(problem.operands))
+                     if index not in problem.constants)
+        expression = problem.expression.with_inputs((tensor, *problem.constants))
+        fours = channels % _PART_BITS == 0 and strides[1] == 1
+        kernel = device.compile(KernelSource.of(_PACKED, "pack_results", {
+            "HALVES": int(variant.precision == "fp16"), "TARGET_PLANES": words.planes,
+            "TARGET_PARTS": words.parts, "FOURS": int(fours),
+            **epilogue_macros(Epilogue(expression, ("channel",) * len(problem.constants))),
+        }))
+        padded = rounded_up(channels, _PART_BITS)
+        constants: list[Argument] = [
+            weights.packed(f"operand{index} padded to {padded}",
+                           channel_vector(f"operand{index}", channels, padded))
+            for index in problem.constants]
+        pixels = height * width
+        count = images * words.count * pixels
+        return [Launch(kernel, groups_for(count), (WORK_GROUP_SIZE,), (
+            input_buffer(0), output_buffer(0), count, *divisor(pixels), *divisor(words.count),
+            channels, strides[0], strides[1], strides[3], *constants))]
+
+
+def _is_of_channels(shape: tuple[int, ...], channels: int, rank: int) -> bool:
+    """Return whether a constant has one number, or one a channel.
+
+    rank: number of dimensions of the tensor with these channels.
+    """
+    padded = (1,) * (rank - len(shape)) + shape
+    return padded[1] in (1, channels) and all(
+        size == 1 for axis, size in enumerate(padded) if axis != 1)
+
+
+class PublishedLeaky(KernelAlgorithm):
+    """The leaky ReLU as it was published for convolution in OpenCL.
+
+    It is not fused with other steps. A work-item computes one element. Work-groups have 512
+    work-items, or fewer where the device does not allow 512.
+    """
+
+    op = "elementwise"
+    name = "published"
+    by_name_only = True
+
+    def supports(self, problem: ElementwiseProblem, device: Device) -> str | None:
+        expression = problem.expression
+        if ([step.function for step in expression.steps] != ["leaky_relu"]
+                or expression.outputs != (1,)):
+            return "computes a leaky rectifier alone"
+        if problem.constants or {spec.dtype for spec in (*problem.inputs, *problem.outputs)} != {
+                "float32"}:
+            return "takes one run-time float32"
+        return cannot_compile(problem, device)
+
+    def variants(self, problem: ElementwiseProblem, device: Device) -> Iterable[Variant]:
+        return layout_variants(problem)
+
+    def kernel_launches(self, weights: Weights, problem: ElementwiseProblem, variant: Variant,
+                       device: Device) -> list[Launch]:
+        elements = variant.outputs[0].size
+        work_group = min(_PUBLISHED_WORK_GROUP, device.limits.work_group_size)
+        (step,) = problem.expression.steps
+        kernel = device.compile(KernelSource.of(_PUBLISHED_LEAKY, "leaky_relu",
+                                                {"WORK_GROUP_SIZE": work_group}))
+        return [Launch(kernel, (-(-elements // work_group),), (work_group,), (
+            input_buffer(0), output_buffer(0), elements, float(step.constants[0])))]
+
 
 OP = Op("elementwise", ElementwiseProblem, reference,
         (NumpyElementwise(), FusedElementwise(), PackedElementwise(), PublishedLeaky()))

@@ -1,5 +1,8 @@
-"""Computes an expression by one kernel. This module generates the C text of the kernel's loads,
-arithmetic and stores; fused.cl is the template of the kernel."""
+"""An expression in one kernel.
+
+This module generates the C text of the kernel's loads, arithmetic and stores; fused.cl is the
+template of the kernel.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ import numpy as np
 
 from gossamer.device.base import Argument, Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.algorithm import Algorithm, State, Variant
+from gossamer.ops.algorithm import Variant
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.epilogue import c_float
 from gossamer.ops.kernel_expression import floats_in_kernels, integers_in_kernels
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import (
     WORK_GROUP_SIZE,
+    KernelAlgorithm,
     Strides,
     broadcast_strides,
     cannot_compile,
@@ -42,7 +46,7 @@ _FLOAT_ONLY = {"pow", "fma", "fmod", "exp", "log", "sqrt", "tanh", "sin", "cos",
 _MOST_DIMENSIONS = 6
 
 
-class FusedElementwise(Algorithm):
+class FusedElementwise(KernelAlgorithm):
     """One kernel that reads every operand once and writes every output once."""
 
     op = "elementwise"
@@ -76,11 +80,8 @@ class FusedElementwise(Algorithm):
             variants += [variant.as_fp16 for variant in variants]
         return dict.fromkeys(map(problem.reading, variants))
 
-    def prepare(self, weights: Weights, problem: ElementwiseProblem, variant: Variant,
-                device: Device) -> State:
-        state = State(problem, variant, device)
-        if variant.outputs[0].size == 0:
-            return state
+    def kernel_launches(self, weights: Weights, problem: ElementwiseProblem, variant: Variant,
+                       device: Device) -> list[Launch]:
         sizes, walks = _loops(problem, variant)
         offsets = [spec.offset for spec in _operand_specs(problem, variant)]
         vector = _vector(sizes, walks, offsets)
@@ -98,13 +99,11 @@ class FusedElementwise(Algorithm):
         arguments += [output_buffer(index) for index in range(len(problem.outputs))]
         arguments += generator.numbers
         items = variant.outputs[0].size // vector
-        state.launches.append(
-            Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (*arguments, items)))
-        return state
+        return [Launch(kernel, groups_for(items), (WORK_GROUP_SIZE,), (*arguments, items))]
 
 
 def _constant_spec(spec: TensorSpec, layout: str, rank: int) -> TensorSpec:
-    """Returns the spec of a stored constant, which has the outputs' layout."""
+    """Return the spec of a stored constant, in the outputs' layout."""
     if rank != 4:
         return spec
     return TensorSpec((1,) * (4 - len(spec.shape)) + spec.shape, Format(layout, spec.dtype))
@@ -121,7 +120,7 @@ def _constant(weights: Weights, problem: ElementwiseProblem, index: int,
 
 
 def _operand_specs(problem: ElementwiseProblem, variant: Variant) -> list[TensorSpec]:
-    """Returns the spec of each operand in memory, including operands that are constants."""
+    """Return the spec of each operand in memory, constants included."""
     output, run_time = variant.outputs[0], iter(variant.inputs)
     return [_constant_spec(operand, output.layout, len(output.shape))
             if index in problem.constants else next(run_time)
@@ -130,8 +129,10 @@ def _operand_specs(problem: ElementwiseProblem, variant: Variant) -> list[Tensor
 
 def _loops(problem: ElementwiseProblem,
            variant: Variant) -> tuple[tuple[int, ...], list[Strides]]:
-    """Returns the sizes of the merged dimensions in the outputs' memory order, and each operand's
-    strides along them."""
+    """Return the sizes of the merged dimensions, and each operand's strides.
+
+    The dimensions are in the outputs' memory order.
+    """
     output = variant.outputs[0]
     order = memory_order(output)
     walks = [[output.strides[dim] for dim in order]]
@@ -143,9 +144,11 @@ def _loops(problem: ElementwiseProblem,
 
 
 def _vector(sizes: tuple[int, ...], walks: list[Strides], offsets: list[int]) -> int:
-    """Returns the number of consecutive elements that a work-item computes. The number is 4 where
-    the innermost size, all offsets, and the outer strides of operands with contiguous elements are
-    multiples of 4, so that vectors are aligned; else it is 1."""
+    """Return the number of consecutive elements that a work-item computes.
+
+    The number is 4 where the innermost size, all offsets, and the outer strides of operands with
+    contiguous elements are multiples of 4, so that vectors are aligned; else it is 1.
+    """
     if not sizes or sizes[-1] % 4 or any(offset % 4 for offset in offsets):
         return 1
     aligned = all(stride % 4 == 0 for walk in walks if walk[-1] == 1 for stride in walk[:-1])
@@ -228,18 +231,18 @@ class _Generator:
         kind = _TYPES[self._dtypes[index]]
         declare = f"VALUE v{index}[VECTOR];"
         if self._scalar[index] and index not in self._walked:
-            place, step = "0", "0"
+            position, step = "0", "0"
         elif index in self._walked:
-            place, step = f"o{index}", f"s{index}_{len(self.sizes) - 1}" if self.sizes else "0"
+            position, step = f"o{index}", f"s{index}_{len(self.sizes) - 1}" if self.sizes else "0"
         else:
-            place, step = "index", "1"
+            position, step = "index", "1"
         contiguous = bool(self.walks[index]) and self.walks[index][-1] == 1
         if self.vector == 4 and contiguous and kind in _VECTORS:
             lanes = " ".join(f"v{index}[{k}] = (VALUE)w{index}.{lane};"
                              for k, lane in enumerate("xyzw"))
-            four = _four(kind, f"a{index}", place)
+            four = _four(kind, f"a{index}", position)
             return f"{declare} {_VECTORS[kind]} w{index} = {four}; {lanes}"
-        ones = [_one(kind, f"a{index}", f"{place} + {k} * {step}") for k in range(self.vector)]
+        ones = [_one(kind, f"a{index}", f"{position} + {k} * {step}") for k in range(self.vector)]
         lanes = " ".join(f"v{index}[{k}] = (VALUE){one};" for k, one in enumerate(ones))
         return f"{declare} {lanes}"
 
@@ -274,19 +277,21 @@ class _Generator:
         return " ".join(f"y{index}[index + {k}] = {converted(k)};" for k in range(self.vector))
 
 
-def _one(kind: str, pointer: str, place: str) -> str:
-    """Returns the C text that loads an element from memory."""
+def _one(kind: str, pointer: str, position: str) -> str:
+    """Return the C text that loads an element from memory."""
     if kind == _TYPES[BFLOAT16]:
-        return f"BITS_AS_FLOAT((uint){pointer}[{place}] << 16)"
-    return f"LOAD_HALF({pointer}, {place})" if kind == "HALF" else f"{pointer}[{place}]"
+        return f"BITS_AS_FLOAT((uint){pointer}[{position}] << 16)"
+    return f"LOAD_HALF({pointer}, {position})" if kind == "HALF" else f"{pointer}[{position}]"
 
 
-def _four(kind: str, pointer: str, place: str) -> str:
-    """Returns the C text that loads four neighbouring elements; the index of the first element is a
-    multiple of 4."""
+def _four(kind: str, pointer: str, position: str) -> str:
+    """Return the C text that loads four neighbouring elements.
+
+    position: index of the first element, a multiple of 4.
+    """
     if kind == "HALF":
-        return f"LOAD_HALF4({pointer}, {place})"
-    return f"*(const GLOBAL {_VECTORS[kind]} *)({pointer} + {place})"
+        return f"LOAD_HALF4({pointer}, {position})"
+    return f"*(const GLOBAL {_VECTORS[kind]} *)({pointer} + {position})"
 
 
 def _c_integer(value: float) -> str:

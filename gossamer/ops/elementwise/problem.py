@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ DTYPES = ("float32", "int32", "int64", "int8", "uint8", "int16", "uint16", "bool
 
 @dataclass(frozen=True)
 class ElementwiseProblem(Problem):
-    """An expression that is evaluated for every element of the broadcast shape.
+    """An expression, evaluated for every element of the broadcast shape.
 
     operands: spec of each input of the expression.
     constants: indices of the operands that are constants, stored in the weights as `operand<i>`;
@@ -85,15 +85,17 @@ class ElementwiseProblem(Problem):
         return bool(self.formats) and len(self.operands) == 1 and self.expression.is_identity
 
     def in_formats(self, specs: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
-        """Returns the specs of the run-time inputs in the formats of `formats`; an input with the
-        format None keeps its spec."""
+        """Return the specs of the run-time inputs in their formats.
+
+        An input with the format None keeps its spec.
+        """
         if not self.formats:
             return tuple(specs)
         return tuple(spec if own is None else TensorSpec(spec.shape, own)
                      for spec, own in zip(specs, self.formats, strict=True))
 
     def reading(self, variant: Variant) -> Variant:
-        """Returns a variant that reads the inputs in the formats of `formats`."""
+        """Return a variant that reads the inputs in their formats."""
         return replace(variant, inputs=self.in_formats(variant.inputs))
 
     @property
@@ -109,8 +111,6 @@ class ElementwiseProblem(Problem):
         return self.expression.flops * self.outputs[0].size
 
     def first_images(self, count: int) -> ElementwiseProblem:
-        """Returns the problem of the first images, or this problem where a constant has different
-        values for each image."""
         shape = self.shape
         has_images = [len(spec.shape) == len(shape) > 0 and spec.shape[0] == shape[0]
                       for spec in self.operands]
@@ -128,5 +128,38 @@ class ElementwiseProblem(Problem):
 
 
 def cast(source: TensorSpec, dtype: str) -> ElementwiseProblem:
-    """Returns the conversion of a tensor to another dtype."""
+    """Return the conversion of a tensor to another dtype."""
     return ElementwiseProblem((source,), identity(), (dtype,))
+
+
+def reference(problem: ElementwiseProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    arithmetic = "float64" if problem.arithmetic == "float32" else problem.arithmetic
+    return compute(problem, inputs, weights, arithmetic)
+
+
+def compute(problem: ElementwiseProblem, inputs: Sequence[np.ndarray],
+            weights: Mapping[str, np.ndarray], arithmetic: str) -> list[np.ndarray]:
+    """Return the outputs, computed in the dtype `arithmetic`.
+
+    Where `arithmetic` is a float dtype, outputs that the problem states as float32 are returned in
+    `arithmetic`.
+    """
+    remaining = iter(inputs)
+    operands = [weights[f"operand{index}"] if index in problem.constants else next(remaining)
+                for index in range(len(problem.operands))]
+    values = problem.expression.evaluate(
+        *[np.asarray(operand).astype(arithmetic, copy=False) for operand in operands])
+    return [np.broadcast_to(_converted(value, dtype), problem.shape)
+            for value, dtype in zip(values, problem.dtypes, strict=True)]
+
+
+def _converted(value: np.ndarray, dtype: str) -> np.ndarray:
+    if dtype == "bool":
+        return value != 0
+    if dtype == "float32" and value.dtype.kind == "f":
+        return value
+    with np.errstate(invalid="ignore"):
+        if dtype == "uint8" and value.dtype.kind == "f":
+            value = value.astype(np.int32)
+        return value.astype(dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +14,9 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class GatherProblem(Problem):
-    """The gathering output[a..., i..., b...] = data[a..., indices[i...], b...] along an axis.
+    """Slices of a tensor by their indices along an axis.
+
+    output[a..., i..., b...] = data[a..., indices[i...], b...]
 
     data: spec of the tensor from which slices are taken.
     indices: spec of the indices, int32 or int64. Negative indices count from the end. For an index
@@ -64,7 +66,7 @@ class GatherProblem(Problem):
         return 2 * self.outputs[0].nbytes + self.indices.nbytes
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Returns inputs whose indices are in range."""
+        """Draw inputs whose indices are in range."""
         arrays = super().example_inputs(rng)
         if 1 not in self.constants:
             # NumPy 1 would give a single index of int32 as int64
@@ -74,3 +76,15 @@ class GatherProblem(Problem):
 
     def describe(self) -> str:
         return f"{self.indices} along {self.axis} of {self.data}"
+
+
+def reference(problem: GatherProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    remaining = iter(inputs)
+    data, indices = (np.asarray(weights[f"operand{i}"]) if i in problem.constants
+                     else next(remaining) for i in range(2))
+    if problem.outputs[0].size == 0:
+        return [np.empty(problem.outputs[0].shape, data.dtype)]
+    length = data.shape[problem.axis]
+    indices = np.where(indices < 0, indices + length, indices)
+    return [np.take(data, indices, axis=problem.axis, mode="clip")]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gossamer.ops.algorithm import Problem
+import numpy as np
+
+from gossamer.ops.op import UnaryProblem, in_float64
 from gossamer.tensor import TensorSpec
 
 
 @dataclass(frozen=True)
-class LayerNormProblem(Problem):
-    """y = (x - mean) / sqrt(variance + epsilon) * scale + bias, with the mean and the variance over
-    some dimensions. An RMS norm subtracts no mean and has the mean square of x as its variance.
+class LayerNormProblem(UnaryProblem):
+    """The layer norm or the RMS norm over some dimensions.
+
+    y = (x - mean) / sqrt(variance + epsilon) * scale + bias, with the mean and the variance over
+    the normalised dimensions. An RMS norm subtracts no mean and has the mean square of x as its
+    variance.
 
     The weights `scale` and `bias` have the sizes of the normalised dimensions.
 
@@ -27,7 +32,6 @@ class LayerNormProblem(Problem):
     """
 
     op: ClassVar[str] = "layer_norm"
-    input: TensorSpec
     axes: tuple[int, ...]
     epsilon: float = 1e-5
     centred: bool = True
@@ -51,10 +55,6 @@ class LayerNormProblem(Problem):
         return math.prod(self.normalised_shape)
 
     @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return (self.input,)
-
-    @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         return (self.input,)
 
@@ -68,10 +68,26 @@ class LayerNormProblem(Problem):
         return (8 if self.centred else 5) * self.input.size
 
     def first_images(self, count: int) -> LayerNormProblem:
-        """Returns the problem of the first images, or this problem where the first dimension is
-        normalised."""
         return self if 0 in self.axes else replace(self, input=self.input.first(count))
 
     def describe(self) -> str:
         name = "layer norm" if self.centred else "RMS norm"
         return f"{name} over {','.join(map(str, self.axes))} of {self.input}"
+
+
+def layer_norm(problem: LayerNormProblem, inputs: Sequence[np.ndarray],
+               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the result in the dtype of the input."""
+    (x,) = inputs
+    if x.size == 0:
+        return [x.copy()]
+    others = [axis for axis in range(x.ndim) if axis not in problem.axes]
+    scale, bias = (np.expand_dims(np.asarray(weights[name], x.dtype), others)
+                   for name in ("scale", "bias"))
+    centred = x - x.mean(problem.axes, keepdims=True) if problem.centred else x
+    variance = np.square(centred).mean(problem.axes, keepdims=True)
+    factor = 1 / np.sqrt(variance + x.dtype.type(problem.epsilon))
+    return [centred * factor * scale + bias]
+
+
+reference = in_float64(layer_norm)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from gossamer.facts import ValueFacts
-from gossamer.ops.algorithm import Problem
+from gossamer.ops.op import UnaryProblem
 from gossamer.tensor import TensorSpec, default_spec
 
 MODES = ("constant", "reflect", "edge")
 
 
 @dataclass(frozen=True)
-class PadProblem(Problem):
+class PadProblem(UnaryProblem):
     """Padding or cropping of a tensor.
 
     pads: numbers of elements that are added before each dimension, then the numbers that are added
@@ -28,7 +30,6 @@ class PadProblem(Problem):
     """
 
     op: ClassVar[str] = "pad"
-    input: TensorSpec
     pads: tuple[int, ...]
     mode: str = "constant"
     value: float = 0.0
@@ -58,29 +59,36 @@ class PadProblem(Problem):
         return self.pads[len(self.pads) // 2 :]
 
     @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return (self.input,)
-
-    @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         shape = tuple(size + low + high for size, low, high
                       in zip(self.input.shape, self.low, self.high, strict=True))
         return (default_spec(shape, self.input.dtype),)
 
     @property
-    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {}
-
-    @property
     def flops(self) -> int:
         return 0
 
     def first_images(self, count: int) -> PadProblem:
-        """Returns the problem of the first images, or this problem where the first dimension is
-        padded or cropped."""
         if not self.pads or self.low[0] or self.high[0]:
             return self
         return replace(self, input=self.input.first(count))
 
     def describe(self) -> str:
         return f"{self.mode} {self.input} -> {self.outputs[0]}"
+
+
+def reference(problem: PadProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    x = inputs[0]
+    shape = problem.outputs[0].shape
+    if 0 in shape:
+        return [np.empty(shape, x.dtype)]
+    added = [(max(low, 0), max(high, 0))
+             for low, high in zip(problem.low, problem.high, strict=True)]
+    if problem.mode == "constant":
+        padded = np.pad(x, added, constant_values=np.array(problem.value).astype(x.dtype))
+    else:
+        padded = np.pad(x, added, mode="reflect" if problem.mode == "reflect" else "edge")
+    uncropped = tuple(slice(max(-low, 0), size - max(-high, 0)) for size, low, high
+                      in zip(padded.shape, problem.low, problem.high, strict=True))
+    return [padded[uncropped]]

@@ -32,8 +32,7 @@ from gossamer.ops.part.problem import ReshapeProblem
 from gossamer.ops.part.writer import ModelWriter
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
-from gossamer.ops.resize.problem import ResizeProblem
-from gossamer.ops.resize.reference import nearest
+from gossamer.ops.resize.problem import ResizeProblem, nearest
 from gossamer.ops.softmax.problem import SoftmaxProblem
 
 Names = Mapping[str, str]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from gossamer.facts import ValueFacts
-from gossamer.ops.algorithm import Problem
 from gossamer.ops.exactness import precision_of_values
+from gossamer.ops.op import UnaryProblem, in_float64
 from gossamer.tensor import TensorSpec, default_spec
 
 
 @dataclass(frozen=True)
-class PoolProblem(Problem):
+class PoolProblem(UnaryProblem):
     """Pooling of an (N, C, H, W) float32 input, as ONNX defines it.
 
     kind: "max" or "average".
@@ -29,7 +31,6 @@ class PoolProblem(Problem):
     """
 
     op: ClassVar[str] = "pool"
-    input: TensorSpec
     kind: str
     kernel: tuple[int, int]
     stride: tuple[int, int] = (1, 1)
@@ -69,10 +70,6 @@ class PoolProblem(Problem):
         return count if size else max(count, 0)
 
     @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return (self.input,)
-
-    @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         n, c = self.input.shape[:2]
         return (default_spec((n, c, self.out_height, self.out_width), self.input.dtype),)
@@ -82,18 +79,74 @@ class PoolProblem(Problem):
         return precision_of_values(self.facts) if self.kind == "max" else "fp32"
 
     @property
-    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {}
-
-    @property
     def flops(self) -> int:
         return self.outputs[0].size * self.kernel[0] * self.kernel[1]
 
     def first_images(self, count: int) -> PoolProblem:
-        n, *rest = self.input.shape
-        return replace(self, input=default_spec((min(count, n), *rest), self.input.dtype))
+        return replace(self, input=self.input.first(count))
 
     def describe(self) -> str:
         sizes = "x".join(map(str, self.input.shape[1:]))
         return (f"{self.kind} {self.kernel[0]}x{self.kernel[1]} s{self.stride[0]} {sizes} -> "
                 f"{self.out_height}x{self.out_width}")
+
+
+def pool(problem: PoolProblem, inputs: Sequence[np.ndarray],
+         weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the result (N, C, E, F) for an input (N, C, H, W), in its dtype."""
+    (x,) = inputs
+    e, f = problem.out_height, problem.out_width
+    is_max = problem.kind == "max"
+    result = np.full((*x.shape[:2], e, f), -np.inf if is_max else 0, x.dtype)
+    for r in range(problem.kernel[0]):
+        rows, ys = taps_along(problem, 0, r)
+        for s in range(problem.kernel[1]):
+            columns, xs = taps_along(problem, 1, s)
+            window = result[:, :, rows, columns]
+            values = x[:, :, ys, xs]
+            if is_max:
+                np.maximum(window, values, out=window)
+            else:
+                window += values
+    if not is_max:
+        counts = np.outer(counts_along(problem, 0), counts_along(problem, 1)).astype(x.dtype)
+        result /= counts
+    return [result]
+
+
+reference = in_float64(pool)
+
+
+def taps_along(problem: PoolProblem, axis: int, tap: int) -> tuple[slice, slice]:
+    """Return the outputs for which a tap lies in the input, and its inputs.
+
+    The first slice has the outputs along an axis for which a tap of the window lies in the input.
+    The second one has the inputs that the tap reads for these outputs.
+
+    axis: 0 for height, 1 for width.
+    tap: position in the window along the axis.
+    """
+    out = problem.outputs[0].shape[2 + axis]
+    size, stride = problem.input.shape[2 + axis], problem.stride[axis]
+    origin = tap * problem.dilation[axis] - problem.pads[axis]
+    first = max(0, -(origin // stride))
+    last = min(out - 1, (size - 1 - origin) // stride)
+    if last < first:
+        return slice(0, 0), slice(0, 0)
+    start = first * stride + origin
+    return slice(first, last + 1), slice(start, start + (last - first) * stride + 1, stride)
+
+
+def counts_along(problem: PoolProblem, axis: int) -> np.ndarray:
+    """Return for each output the number of taps that its average counts.
+
+    These are taps in the input, and with count_include_pad also taps in the padding.
+
+    axis: 0 for height, 1 for width.
+    """
+    out = problem.outputs[0].shape[2 + axis]
+    before, after = problem.pads[axis], problem.pads[2 + axis]
+    low, high = (-before, after) if problem.count_include_pad else (0, 0)
+    starts = np.arange(out) * problem.stride[axis] - before
+    positions = starts[:, None] + np.arange(problem.kernel[axis]) * problem.dilation[axis]
+    return ((positions >= low) & (positions < problem.input.shape[2 + axis] + high)).sum(axis=1)

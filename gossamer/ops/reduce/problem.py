@@ -1,21 +1,27 @@
-"""Sums, means and maxima over some dimensions; global pooling is a reduction over H and W."""
+"""Sums, means and maxima over some dimensions.
+
+Global pooling is a reduction over H and W.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from gossamer.facts import ValueFacts
-from gossamer.ops.algorithm import Problem
 from gossamer.ops.exactness import precision_of_values
+from gossamer.ops.op import UnaryProblem, in_float64
 from gossamer.tensor import TensorSpec, default_spec
 
 DTYPES = ("float32", "int32", "int64")
 
 
 @dataclass(frozen=True)
-class ReduceProblem(Problem):
+class ReduceProblem(UnaryProblem):
     """A reduction over some dimensions.
 
     kind: "mean", "max" or "sum"; a mean of integers is truncated towards 0.
@@ -27,7 +33,6 @@ class ReduceProblem(Problem):
     """
 
     op: ClassVar[str] = "reduce"
-    input: TensorSpec
     kind: str
     axes: tuple[int, ...]
     keepdims: bool = True
@@ -47,14 +52,7 @@ class ReduceProblem(Problem):
     @property
     def count(self) -> int:
         """Number of elements that are reduced to one result."""
-        count = 1
-        for axis in self.axes:
-            count *= self.input.shape[axis]
-        return count
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return (self.input,)
+        return math.prod(self.input.shape[axis] for axis in self.axes)
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -68,19 +66,30 @@ class ReduceProblem(Problem):
         return precision_of_values(self.facts) if self.kind == "max" else "fp32"
 
     @property
-    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {}
-
-    @property
     def flops(self) -> int:
         return self.input.size
 
     def first_images(self, count: int) -> ReduceProblem:
-        """Returns the problem of the first images, or this problem where the first dimension is
-        reduced."""
         if not self.input.shape or 0 in self.axes:
             return self
         return replace(self, input=self.input.first(count))
 
     def describe(self) -> str:
         return f"{self.kind} over {','.join(map(str, self.axes))} of {self.input}"
+
+
+def reduce(problem: ReduceProblem, inputs: Sequence[np.ndarray],
+           weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the result in the dtype of the input; it is exact for integers."""
+    (x,) = inputs
+    if problem.kind == "max":
+        return [np.asarray(x.max(problem.axes, keepdims=problem.keepdims))]
+    total = np.asarray(x.sum(problem.axes, keepdims=problem.keepdims, dtype=x.dtype))
+    if problem.kind == "sum" or problem.count == 0:
+        return [total]
+    if x.dtype.kind == "f":
+        return [np.asarray(total / x.dtype.type(problem.count))]
+    return [np.asarray(np.sign(total) * (np.abs(total) // problem.count))]
+
+
+reference = in_float64(reduce)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gossamer.ops.algorithm import Problem
+import numpy as np
+
+from gossamer import resampling
+from gossamer.ops.op import UnaryProblem, in_float64
 from gossamer.resampling import COORDINATES, NEAREST_MODES
 from gossamer.tensor import TensorSpec, default_spec
 
 
 @dataclass(frozen=True)
-class ResizeProblem(Problem):
-    """Resizing of (N, C, H, W) to (N, C, *size) as ONNX Resize defines it. A tensor of rank 3 is
-    resized as a tensor of rank 4, with one more dimension of size 1.
+class ResizeProblem(UnaryProblem):
+    """Resizing of (N, C, H, W) to (N, C, *size), as in ONNX.
+
+    A tensor of rank 3 is resized as a tensor of rank 4, with one more dimension of size 1.
 
     size: height and width of the output.
     scales: scale factors of H and W. Where the network's file states sizes in place of scale
@@ -27,7 +31,6 @@ class ResizeProblem(Problem):
     """
 
     op: ClassVar[str] = "resize"
-    input: TensorSpec
     size: tuple[int, int]
     scales: tuple[float, float]
     mode: str = "nearest"
@@ -48,16 +51,8 @@ class ResizeProblem(Problem):
             raise ValueError(f"cannot resize {self.input} to {self.size}")
 
     @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return (self.input,)
-
-    @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         return (default_spec((*self.input.shape[:2], *self.size), self.input.dtype),)
-
-    @property
-    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {}
 
     @property
     def flops(self) -> int:
@@ -69,3 +64,48 @@ class ResizeProblem(Problem):
     def describe(self) -> str:
         sizes = "x".join(map(str, self.input.shape[1:]))
         return f"{self.mode} {sizes} -> {self.size[0]}x{self.size[1]}"
+
+
+def resize(problem: ResizeProblem, inputs: Sequence[np.ndarray],
+           weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the result in the dtype of the input."""
+    (x,) = inputs
+    if 0 in problem.outputs[0].shape:
+        return [np.empty(problem.outputs[0].shape, x.dtype)]
+    if problem.mode == "nearest":
+        rows, columns = nearest(problem, 0), nearest(problem, 1)
+        return [x[:, :, rows[:, None], columns]]
+    low, high, part = linear(problem, 0)
+    part = part.astype(x.dtype)[:, None]
+    x = x[:, :, low] * (1 - part) + x[:, :, high] * part
+    low, high, part = linear(problem, 1)
+    part = part.astype(x.dtype)
+    return [x[..., low] * (1 - part) + x[..., high] * part]
+
+
+reference = in_float64(resize)
+
+
+def nearest(problem: ResizeProblem, axis: int) -> np.ndarray:
+    """Return the input position of each output along an axis.
+
+    axis: 0 for H, 1 for W.
+    """
+    return resampling.nearest(problem.input.shape[2 + axis], problem.size[axis],
+                              problem.scales[axis], problem.coordinates, problem.nearest_mode)
+
+
+def linear(problem: ResizeProblem, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the two input positions of each output, and a weight.
+
+    Each output along an axis is interpolated between two input positions. The third array has the
+    weight of the second one.
+
+    axis: 0 for H, 1 for W.
+    """
+    last = problem.input.shape[2 + axis] - 1
+    low, part = resampling.between(last + 1, problem.size[axis], problem.scales[axis],
+                                   problem.coordinates)
+    part[(low < 0) | (low >= last)] = 0
+    low = np.clip(low, 0, last).astype(np.int32)
+    return low, np.minimum(low + 1, last), part.astype(np.float32)

@@ -1,9 +1,65 @@
-"""Softmax and its logarithm along one dimension."""
+"""Algorithms of the softmax and of its logarithm along one dimension."""
 
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import Variant
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.op import Op
-from gossamer.ops.softmax.host import NumpySoftmax
-from gossamer.ops.softmax.problem import SoftmaxProblem
-from gossamer.ops.softmax.reference import reference
-from gossamer.ops.softmax.tree import TreeSoftmax
+from gossamer.ops.softmax.problem import SoftmaxProblem, reference, softmax
+from gossamer.ops.strided import HostAlgorithm, KernelAlgorithm, memory_order
+from gossamer.ops.weights import Weights
+
+_SOURCE = Path(__file__).with_name("tree.cl")
+_GROUP = 256
+
+
+class NumpySoftmax(HostAlgorithm):
+    """The softmax of values shifted by their maximum."""
+
+    op = "softmax"
+    compute = staticmethod(softmax)
+
+
+class TreeSoftmax(KernelAlgorithm):
+    """One launch, with sums by trees in shared memory.
+
+    Each work-item reduces some of the elements that are added to one sum, and later writes the
+    results of the same elements.
+    """
+
+    op = "softmax"
+    name = "tree"
+
+    def kernel_launches(self, weights: Weights, problem: SoftmaxProblem, variant: Variant,
+                       device: Device) -> list[Launch]:
+        spec = variant.inputs[0]
+        order = memory_order(spec)
+        inner = math.prod(spec.shape[dim] for dim in order[order.index(problem.axis) + 1:])
+        length = spec.shape[problem.axis]
+        # where many elements lie side by side along the axes after the softmax's axis, neighbouring
+        # work-items take neighbours among these elements, across the softmax's axis
+        across = inner >= 16
+        sums = spec.size // length
+        # `lanes` work-items compute a sum together; on a processor, one core runs the work-items of
+        # a group one after another in each step of the tree, so that many of them only take longer
+        lanes = 8 if across or length <= 64 or device.on_processors else 256
+        if across and sums >= 2**16:
+            lanes = 1
+        defines: dict[str, object] = {"LANES": lanes, "COLUMNS": _GROUP // lanes,
+                                      "HALVES": int(variant.precision == "fp16")}
+        if across:
+            defines["ACROSS"] = 1
+        if problem.log:
+            defines["LOG"] = 1
+        kernel = device.compile(KernelSource.of(_SOURCE, "softmax", defines))
+        groups = -(-sums // (_GROUP // lanes))
+        return [Launch(kernel, (groups,), (_GROUP,), (
+            input_buffer(0), output_buffer(0), sums, length, inner))]
+
 
 OP = Op("softmax", SoftmaxProblem, reference, (NumpySoftmax(), TreeSoftmax()))

@@ -1,17 +1,19 @@
-"""Softmax and its logarithm along one dimension."""
+"""The softmax and its logarithm along one dimension."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gossamer.ops.algorithm import Problem
+import numpy as np
+
+from gossamer.ops.op import UnaryProblem, in_float64
 from gossamer.tensor import TensorSpec
 
 
 @dataclass(frozen=True)
-class SoftmaxProblem(Problem):
+class SoftmaxProblem(UnaryProblem):
     """The softmax along one dimension.
 
     axis: index of the dimension, from 0.
@@ -21,7 +23,6 @@ class SoftmaxProblem(Problem):
     """
 
     op: ClassVar[str] = "softmax"
-    input: TensorSpec
     axis: int
     log: bool = False
 
@@ -30,25 +31,30 @@ class SoftmaxProblem(Problem):
             raise ValueError(f"axis {self.axis} is not one of {self.input}")
 
     @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return (self.input,)
-
-    @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         return (self.input,)
-
-    @property
-    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {}
 
     @property
     def flops(self) -> int:
         return 7 * self.input.size
 
     def first_images(self, count: int) -> SoftmaxProblem:
-        """Returns the problem of the first images, or this problem where the softmax is taken along
-        the first dimension."""
         return self if self.axis == 0 else replace(self, input=self.input.first(count))
 
     def describe(self) -> str:
         return f"{'log ' if self.log else ''}softmax along {self.axis} of {self.input}"
+
+
+def softmax(problem: SoftmaxProblem, inputs: Sequence[np.ndarray],
+            weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the result in the dtype of the input."""
+    (x,) = inputs
+    if x.size == 0:
+        return [x.copy()]
+    shifted = x - x.max(problem.axis, keepdims=True)
+    powers = np.exp(shifted)
+    total = powers.sum(problem.axis, keepdims=True)
+    return [shifted - np.log(total) if problem.log else powers / total]
+
+
+reference = in_float64(softmax)

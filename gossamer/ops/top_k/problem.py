@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gossamer.ops.algorithm import Problem
+import numpy as np
+
+from gossamer.ops.op import UnaryProblem
+from gossamer.ordering import first_places
 from gossamer.tensor import TensorSpec, default_spec
 
 DTYPES = ("float32", "int32", "int64")
 
 
 @dataclass(frozen=True)
-class TopKProblem(Problem):
-    """The `count` greatest elements along one dimension in descending order, or the smallest in
-    ascending order, and their indices along this dimension as int64.
+class TopKProblem(UnaryProblem):
+    """The greatest or smallest elements along one dimension, and their indices.
+
+    The indices along this dimension are int64.
 
     axis: index of the dimension, from 0.
     count: number of elements that are taken.
@@ -31,7 +35,6 @@ class TopKProblem(Problem):
     """
 
     op: ClassVar[str] = "top_k"
-    input: TensorSpec
     axis: int
     count: int
     largest: bool = True
@@ -49,29 +52,27 @@ class TopKProblem(Problem):
                              f"{self.input}")
 
     @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return (self.input,)
-
-    @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         shape = self.input.shape
         shape = (*shape[:self.axis], self.count, *shape[self.axis + 1:])
-        places = default_spec(shape, "int64")
-        return (places,) if self.places_only else (default_spec(shape, self.input.dtype), places)
-
-    @property
-    def weight_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {}
+        indices = default_spec(shape, "int64")
+        return (indices,) if self.places_only else (default_spec(shape, self.input.dtype), indices)
 
     @property
     def flops(self) -> int:
         return self.input.size * self.count
 
     def first_images(self, count: int) -> TopKProblem:
-        """Returns the problem of the first images, or this problem where elements are taken along
-        the first dimension."""
         return self if self.axis == 0 else replace(self, input=self.input.first(count))
 
     def describe(self) -> str:
         kind = "greatest" if self.largest else "smallest"
         return f"{self.count} {kind} along {self.axis} of {self.input}"
+
+
+def reference(problem: TopKProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    x, axis = inputs[0], problem.axis
+    indices = first_places(x, axis, problem.count, largest=problem.largest,
+                           nan_first=problem.nan_first, last=problem.last)
+    return [indices] if problem.places_only else [np.take_along_axis(x, indices, axis), indices]

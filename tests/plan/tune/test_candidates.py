@@ -21,7 +21,7 @@ from gossamer.ops.algorithm import Algorithm, State, Variant
 from gossamer.ops.conv2d.host import HostIm2col
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import convert
-from gossamer.ops.elementwise.host import NumpyElementwise
+from gossamer.ops.elementwise import NumpyElementwise
 from gossamer.ops.elementwise.problem import ElementwiseProblem
 from gossamer.ops.registry import OPS
 from gossamer.plan.measurement import Measurement

@@ -7,7 +7,7 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.ops.batch_norm.problem import BatchNormProblem
-from gossamer.ops.batch_norm.reference import reference as whole
+from gossamer.ops.batch_norm.problem import reference as whole
 from gossamer.ops.weights import Weights
 from gossamer.tensor import default_spec
 from gossamer_bench.published_steps.batch_statistics import BatchStatisticsProblem

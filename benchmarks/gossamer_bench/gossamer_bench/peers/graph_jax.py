@@ -15,8 +15,7 @@ from gossamer.bench.peers.nearest_resize import nearest_positions, repetitions
 from gossamer.model.graph import Graph, Node
 from gossamer.model.infer.resolve import resolve
 from gossamer.model.passes.optimise import optimise
-from gossamer.ops.pool.problem import PoolProblem
-from gossamer.ops.pool.reference import counts_along
+from gossamer.ops.pool.problem import PoolProblem, counts_along
 from gossamer.tensor import default_spec
 from gossamer_bench.peers.expression_jax import evaluate
 

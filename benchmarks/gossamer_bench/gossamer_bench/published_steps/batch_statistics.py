@@ -12,8 +12,8 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Algorithm, Problem, State, Variant
+from gossamer.ops.batch_norm import cannot_run, statistics_launch, work_groups
 from gossamer.ops.batch_norm.problem import BatchNormProblem
-from gossamer.ops.batch_norm.published import cannot_run, statistics_launch, work_groups
 from gossamer.ops.launch import output_buffer
 from gossamer.ops.op import Op
 from gossamer.ops.strided import HostAlgorithm, layout_variants

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gossamer.ops.fused.inverted_residual.expected import Phase
 from gossamer.ops.fused.inverted_residual.sizes import DEPTHS, ROWS
-from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
+from gossamer.ops.peak_rates import CYCLES_OF_PRODUCT
 
 # The numbers of sums that fit the registers were found by compiling for sm_80, sm_90a and sm_100:
 # with more sums the compiler spills registers. On another architecture the compiler may spill with

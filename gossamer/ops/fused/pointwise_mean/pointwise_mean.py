@@ -24,7 +24,7 @@ from gossamer.ops.fused.parts import is_image_mean
 from gossamer.ops.fused.problem import ENTRY, FusionProblem
 from gossamer.ops.fused.weights import RenamedWeights
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
-from gossamer.ops.mma_precisions import CYCLES_OF_PRODUCT
+from gossamer.ops.peak_rates import CYCLES_OF_PRODUCT
 from gossamer.ops.strided import cannot_compile, layout_variants
 from gossamer.ops.weights import Weights
 

@@ -18,7 +18,7 @@ from gossamer.errors import UnsupportedError
 from gossamer.facts import PLUS_MINUS_ONE, TERNARY
 from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import State
-from gossamer.ops.copy.host import NumpyCopy
+from gossamer.ops.copy import NumpyCopy
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.plan.choose.conversion_costs import ConversionCosts
 from gossamer.plan.choose.network import Network
