@@ -261,6 +261,10 @@ def _packed(argument: Argument, blocks: Sequence[_Block]) -> bytes:
     return struct.pack("@ii8s", len(value), -1, value)
 
 
+Emulate = Callable[..., EmulatedDevice]
+"""The fixture `emulate`: a function of a mode and a schedule, and of limits that differ."""
+
+
 @cache
 def emulated(mode: str = "plain", schedule: int = 0) -> EmulatedDevice:
     """Returns the device of a mode and a schedule. Raises DeviceError that says why there is

@@ -24,9 +24,8 @@ from gossamer.ops.conv2d.binary.tensor_core import bit_tensor_core
 from gossamer.ops.conv2d.binary.variants import packed_variants
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.algorithm import FusionAlgorithm, RenamedWeights
 from gossamer.ops.fused.problem import FusionProblem
-from gossamer.ops.fused.weights import RenamedWeights
 from gossamer.ops.launch import Launch
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.weights import Weights
@@ -63,28 +62,24 @@ class BinaryFusion(FusionAlgorithm, abc.ABC):
         return fusion if isinstance(fusion, str) else self.reason_not(fusion.layer, device)
 
 
+Config = tuple[tuple[str, int | str], ...]
+
+
 class _DeviceFusion(BinaryFusion):
-    """An algorithm whose kernel works on packed words, reads pixels outside of the image as a
-    constant, and can write a second result."""
+    """A fusion by a kernel on packed words.
 
-    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        if not layer.has_two_results or words_are_whole(layer.convolution, max(WORD_BITS)):
-            return self.reason_not_kernel(layer, device)
-        return "a word of the second result would have channels of several groups"
+    The kernel reads pixels outside of the image as a constant, and can write a second result.
+    """
 
     @abc.abstractmethod
-    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
-        """Returns why the kernel cannot compute the convolution; None where it can."""
+    def configs(self, layer: BinaryLayer, device: Device) -> Iterable[tuple[Config, int]]:
+        """Return the configs of the kernel, each with the number of bits of a word."""
 
+    @staticmethod
     @abc.abstractmethod
-    def configs(self, layer: BinaryLayer, device: Device
-                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
-        """Returns the configs of the kernel, each with the number of bits of a word."""
-
-    @abc.abstractmethod
-    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
-                 device: Device) -> list[Launch]:
-        """Returns the launches that compute the convolution."""
+    def launches(weights: Weights, layer: BinaryLayer, variant: Variant, device: Device
+                 ) -> list[Launch]:
+        """Return the launches that compute the convolution."""
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
         layer = _layer(problem)
@@ -100,41 +95,33 @@ class _DeviceFusion(BinaryFusion):
 
 
 class PopcountFusion(_DeviceFusion):
-    """Computes the convolution by the kernel popcount."""
+    """The kernel popcount."""
 
     name = "popcount"
+    launches = staticmethod(popcount.launches)
 
-    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
-        return popcount.reason_not_popcount(layer, device)
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        return _reason_not_whole(layer) or popcount.reason_not_popcount(layer, device)
 
-    def configs(self, layer: BinaryLayer, device: Device
-                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
+    def configs(self, layer: BinaryLayer, device: Device) -> Iterable[tuple[Config, int]]:
         return itertools.product(
             (tile.config for tile in popcount.fitting(layer.convolution, device)), WORD_BITS)
-
-    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
-                 device: Device) -> list[Launch]:
-        return popcount.launches(weights, layer, variant, device)
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
         return popcount.Popcount().expected_us(_layer(problem).convolution, variant, device)
 
 
 class WidePopcountFusion(_DeviceFusion):
-    """Computes the convolution on processors by the kernel wide_popcount."""
+    """The kernel wide_popcount, on processors."""
 
     name = "wide_popcount"
+    launches = staticmethod(wide_popcount.launches)
 
-    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
-        return wide_popcount.reason_not_wide(layer, device)
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        return _reason_not_whole(layer) or wide_popcount.reason_not_wide(layer, device)
 
-    def configs(self, layer: BinaryLayer, device: Device
-                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
+    def configs(self, layer: BinaryLayer, device: Device) -> Iterable[tuple[Config, int]]:
         return [(config, wide_popcount.WORD_BITS) for config in wide_popcount.CONFIGS]
-
-    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
-                 device: Device) -> list[Launch]:
-        return wide_popcount.launches(weights, layer, variant, device)
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
         return wide_popcount.WidePopcount().expected_us(
@@ -142,15 +129,12 @@ class WidePopcountFusion(_DeviceFusion):
 
 
 class BitTensorCoreFusion(_DeviceFusion):
-    """Computes the convolution on tensor cores. The kernels add the contribution of a constant
-    outside of the image to the sums."""
+    """The kernels on tensor cores, which add what a constant outside of the image contributes."""
 
     name = "bit_tensor_core"
+    launches = staticmethod(bit_tensor_core.launches)
 
     def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        return self.reason_not_kernel(layer, device)
-
-    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
         return bit_tensor_core.reason_not_bit_tensor_core(layer, device)
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
@@ -158,14 +142,9 @@ class BitTensorCoreFusion(_DeviceFusion):
         for variant in super().variants(problem, device):
             yield from bit_tensor_core.with_float16(layer, variant)
 
-    def configs(self, layer: BinaryLayer, device: Device
-                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
+    def configs(self, layer: BinaryLayer, device: Device) -> Iterable[tuple[Config, int]]:
         return [(tile.config, word_bits)
                 for tile, word_bits in bit_tensor_core.tiles_and_words(layer, device)]
-
-    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
-                 device: Device) -> list[Launch]:
-        return bit_tensor_core.launches(weights, layer, variant, device)
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
         return bit_tensor_core.expected_us(_layer(problem), variant, device)
@@ -202,6 +181,13 @@ class HostPopcountFusion(BinaryFusion):
                workspace: Buffer | None, stream: Any = None) -> None:
         layer, constants = state.data
         host.compute(layer, constants, state.variant, inputs, outputs)
+
+
+def _reason_not_whole(layer: BinaryLayer) -> str | None:
+    """Return why kernels cannot write a second result in whole words; None where they can."""
+    if not layer.has_two_results or words_are_whole(layer.convolution, max(WORD_BITS)):
+        return None
+    return "a word of the second result would have channels of several groups"
 
 
 def _layer(problem: FusionProblem) -> BinaryLayer:

@@ -10,9 +10,8 @@ from gossamer.ops.algorithm import PRECISIONS, State, Variant
 from gossamer.ops.conv2d.dense.mma.few_channels import FewChannelsMma
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.algorithm import FusionAlgorithm, RenamedWeights
 from gossamer.ops.fused.problem import FusionProblem
-from gossamer.ops.fused.weights import RenamedWeights
 from gossamer.ops.image import given_arguments, image_macros, makes_image
 from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import Weights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -127,3 +127,25 @@ def weights_of_part(weights: Mapping[str, np.ndarray], index: int) -> dict[str, 
     prefix = f"{index}."
     return {name.removeprefix(prefix): array for name, array in weights.items()
             if name.startswith(prefix)}
+
+
+def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the outputs by the references of the parts, one after another, in float64."""
+    # imported here, because the registry imports this package
+    from gossamer.ops.registry import OPS
+
+    last_use = {source: index for index, sources in enumerate(problem.sources)
+                for source in sources}
+    values: dict[Source, np.ndarray] = dict(zip(problem.entries, inputs, strict=True))
+    for index, (part, sources) in enumerate(zip(problem.parts, problem.sources, strict=True)):
+        arrays = [values[source] for source in sources]
+        # a reshape has no op of its own, because it does no work
+        results = ([np.reshape(arrays[0], part.outputs[0].shape)] if part.op == "reshape" else
+                   OPS[part.op].reference(part, arrays, weights_of_part(weights, index)))
+        values.update({(index, output): array for output, array in enumerate(results)})
+        for source in dict.fromkeys(sources):
+            # a value that no later problem reads need not stay in memory
+            if last_use[source] == index and source not in problem.exits:
+                del values[source]
+    return [values[source] for source in problem.exits]

@@ -8,19 +8,20 @@ import math
 import re
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import EncodeError
 from onnx import TensorProto, numpy_helper
 
 from gossamer import host_library
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError, first_line, one_line
+from gossamer.onnx_model import nodes_of, parsed, with_shapes
 from gossamer.ops.onnx_part import nan
 
 _LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
@@ -232,58 +233,6 @@ def _run_options() -> Any:
     options = host_library.onnxruntime().RunOptions()
     options.log_severity_level = 4
     return options
-
-
-def parsed(model: bytes) -> onnx.ModelProto:
-    """Returns the model that the bytes hold. Raises UnsupportedError for a model that names another
-    file: a saved plan may come from anybody, and must not make ONNX Runtime read files."""
-    try:
-        proto = onnx.load_model_from_string(model)
-    except DecodeError:
-        raise UnsupportedError("the model of a part is damaged") from None
-    for tensor in _tensors(proto):
-        if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
-            raise UnsupportedError("the model of a part names another file")
-    return proto
-
-
-def with_shapes(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None]
-                ) -> onnx.ModelProto:
-    """Returns the model itself, after it has set the shapes of the first inputs; None stands for a
-    shape that is not set."""
-    for info, shape in zip(proto.graph.input, shapes, strict=False):
-        if shape is None:
-            continue
-        info.type.tensor_type.ClearField("shape")
-        info.type.tensor_type.shape.SetInParent()
-        for size in shape:
-            info.type.tensor_type.shape.dim.add(dim_value=size)
-    return proto
-
-
-def nodes_of(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yields the nodes of a model, including nodes of its functions and of subgraphs."""
-    waiting = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for attribute in node.attribute:
-            waiting += (inner for graph in (attribute.g, *attribute.graphs) for inner in graph.node)
-
-
-def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yields the tensors of a model, including tensors of its functions and of subgraphs."""
-    graphs = [proto.graph]
-    for node in nodes_of(proto):
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from (sparse.values, sparse.indices)
-            graphs += (attribute.g, *attribute.graphs)
-    for graph in graphs:
-        yield from graph.initializer
-        for sparse in graph.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
 
 
 def _why(error: Exception) -> str:

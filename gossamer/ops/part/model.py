@@ -15,10 +15,10 @@ import numpy as np
 from onnx import helper
 
 from gossamer.errors import UnsupportedError
+from gossamer.onnx_model import ModelWriter, type_of
 from gossamer.ops.fused.problem import Source, weights_of_part
 from gossamer.ops.part.operators import OPERATORS
 from gossamer.ops.part.problem import PartProblem
-from gossamer.ops.part.writer import ModelWriter
 from gossamer.tensor import AXES, BFLOAT16, ROW_MAJOR, TensorSpec
 
 _OPSET, _IR_VERSION = 17, 8
@@ -37,13 +37,13 @@ def model_of(problem: PartProblem) -> bytes:
         rule = OPERATORS.get(part.op)
         if rule is None or 0 in (spec.size for spec in (*part.inputs, *part.outputs)):
             raise UnsupportedError(f"{part.describe()}: has no ONNX form")
-        writer.begin(f"{index}{_SEPARATOR}")
+        writer.prefix = f"{index}{_SEPARATOR}"
         weights = {name: writer.input(f"{index}.{name}", shape, _dtype(part, name))
                    for name, shape in part.weight_shapes.items()}
         names = rule(writer, part, [values[source] for source in sources], weights)
         values.update({(index, output): name for output, name in enumerate(names)})
     outputs = [helper.make_tensor_value_info(
-        values[source], _type(spec.stored_dtype), spec.shape)
+        values[source], type_of(spec.stored_dtype), spec.shape)
         for source, spec in zip(problem.exits, problem.outputs, strict=True)]
     model = helper.make_model(
         helper.make_graph(writer.nodes, "part", writer.inputs, outputs, writer.constants),
@@ -89,7 +89,3 @@ def _dtype(problem: Any, name: str) -> str:
             problem.a, problem.b)
     number = name.removeprefix("operand")
     return operands[int(number)].dtype if operands and number.isdigit() else "float32"
-
-
-def _type(dtype: np.typing.DTypeLike) -> int:
-    return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))

@@ -10,11 +10,8 @@ import pytest
 from gossamer.expression import Expression, ExpressionStep, apply, identity
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.fused.inverted_residual.block import block_of
-from gossamer.ops.fused.inverted_residual.macros import block_macros, without_bias
-from gossamer.ops.fused.inverted_residual.packing import pack_chunks
-from gossamer.ops.fused.inverted_residual.sizes import BlockTile
-from gossamer.ops.fused.inverted_residual.tiles import fits
-from gossamer.ops.fused.inverted_residual.tiling import BlockTiling
+from gossamer.ops.fused.inverted_residual.packing import block_macros, pack_chunks, without_bias
+from gossamer.ops.fused.inverted_residual.tiling import BlockTile, BlockTiling, fits
 from tests.ops.fused.blocks import BIAS, BIAS_HARD_SWISH, BIAS_RELU, BIAS_RELU6, block
 from tests.ops.harness import random_weights
 from tests.simulated.device import H200, SM_75

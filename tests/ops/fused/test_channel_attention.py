@@ -1,5 +1,5 @@
 """Squeeze-and-excite layers as one kernel of NVIDIA GPUs, on the GPU where there is one;
-tests/emulation/test_channel_attention.py runs the kernel anywhere."""
+tests/emulation/test_fusions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.channel_attention.channel_attention import ChannelAttention
+from gossamer.ops.fused.channel_attention import ChannelAttention
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, entry
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem

@@ -1,5 +1,5 @@
 """A first convolution and the maximum behind it as one kernel of NVIDIA GPUs, on the GPU where
-there is one; tests/emulation/test_convolution_pool_mma.py runs the kernel anywhere."""
+there is one; tests/emulation/test_fusions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from gossamer.expression import Expression, apply
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.convolution_pool.convolution_pool_mma import ConvolutionPoolMma
-from gossamer.ops.fused.convolution_pool.layers import convolution_pool_of
-from gossamer.ops.fused.convolution_pool.tiling import PoolTile, tilings
+from gossamer.ops.fused.convolution_pool import (
+    ConvolutionPoolMma,
+    PoolTile,
+    convolution_pool_of,
+    tilings,
+)
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, entry
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.weights import Weights

@@ -1,5 +1,5 @@
 """few_channels_mma for fusions: the first convolution of a network with what makes its image, on
-the GPU where there is one; tests/emulation/test_few_channels.py runs the kernel anywhere."""
+the GPU where there is one; tests/emulation/test_convolutions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 

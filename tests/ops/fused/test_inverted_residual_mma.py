@@ -1,5 +1,5 @@
 """Blocks of MobileNet as one kernel of NVIDIA GPUs, on the GPU where there is one; elsewhere
-tests/emulation/test_inverted_residual_mma.py runs the kernel."""
+tests/emulation/test_fusions.py runs the kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gossamer.ops.fused.inverted_residual.inverted_residual_mma import (
     SqueezeExciteMma,
     StemMma,
 )
-from gossamer.ops.fused.inverted_residual.sizes import BlockTile
+from gossamer.ops.fused.inverted_residual.tiling import BlockTile
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, Source, entry
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format

@@ -1,5 +1,5 @@
 """A 1x1 convolution and a mean as one kernel of NVIDIA GPUs, on the GPU where there is one;
-tests/emulation/test_pointwise_mean.py runs the kernel anywhere."""
+tests/emulation/test_fusions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.fused.pointwise_mean.pointwise_mean import PointwiseMean
+from gossamer.ops.fused.pointwise_mean import PointwiseMean
 from gossamer.ops.fused.problem import ENTRY, FusionProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem

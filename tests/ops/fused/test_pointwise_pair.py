@@ -1,5 +1,5 @@
 """Two convolutions of single pixels as one kernel of NVIDIA GPUs, on the GPU where there is one;
-tests/emulation/test_pointwise_pair.py runs the kernel anywhere."""
+tests/emulation/test_fusions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from gossamer.device.base import Device
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.fused.pointwise_pair.layers import BOTH, LAST
-from gossamer.ops.fused.pointwise_pair.pointwise_pair import PointwisePairMma
-from gossamer.ops.fused.pointwise_pair.tiling import PairTile
+from gossamer.ops.fused.pointwise_pair import BOTH, LAST, PairTile, PointwisePairMma
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, Source, entry
 from gossamer.ops.weights import Weights
 from tests.cubins import check_builds

@@ -14,9 +14,8 @@ from gossamer.expression import Expression, apply
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.popcount_chain.popcount_chain import PopcountChain
-from gossamer.ops.fused.problem import FusionProblem, entry
-from gossamer.ops.fused.reference import reference
+from gossamer.ops.fused.popcount_chain import PopcountChain
+from gossamer.ops.fused.problem import FusionProblem, entry, reference
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import default_spec

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.backprop.common import (
+from gossamer.ops.backprop.kernels import (
     ORDER,
     PARAMETERS,
     RUN,

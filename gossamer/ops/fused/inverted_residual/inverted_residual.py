@@ -237,12 +237,12 @@ def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, d
         "HALVES": int(variant.precision == "fp16"), **macros})
     expand = depthwise = project = None
     if expands:
-        expand = weights.packed(f"channels by {hidden}, expand", pack_pointwise(0, hidden))
+        expand = weights.packed(f"channels by {hidden}, expand", pack_weights(0, hidden))
     if convolves:
         depthwise = weights.packed(f"taps by {hidden}, depthwise",
-                                   _pack_depthwise(block.part(p), hidden))
+                                   pack_weights(block.part(p), hidden))
     if projects:
-        project = weights.packed(f"{hidden} by channels, project", pack_pointwise(
+        project = weights.packed(f"{hidden} by channels, project", pack_weights(
             block.part(block.project), out_channels, hidden))
     sizes = (p.height, p.width) if convolves else (p.out_height, p.out_width)
     return Launch(
@@ -254,25 +254,16 @@ def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, d
          p.out_width, *(p.pads[:2] if convolves else (0, 0)), *operands))
 
 
-def pack_pointwise(part: int, columns: int, rows: int | None = None
-                    ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Returns a function that packs the weights of a 1x1 convolution as (input channels, output
-    channels), with zeros beyond the convolution's own channels."""
+def pack_weights(part: int, columns: int, rows: int | None = None
+                 ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    """Return a function that packs weights as (input channels or taps, output channels).
+
+    Zeros lie beyond the convolution's own channels.
+    """
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         weight = arrays[f"{part}.weight"].astype(np.float32)
         matrix = weight.reshape(weight.shape[0], -1).T
         packed = np.zeros((matrix.shape[0] if rows is None else rows, columns), np.float32)
         packed[:matrix.shape[0], :matrix.shape[1]] = matrix
-        return packed
-    return pack
-
-
-def _pack_depthwise(part: int, columns: int) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Returns a function that packs depthwise weights as (taps, channels)."""
-    def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        weight = arrays[f"{part}.weight"].astype(np.float32)
-        taps = weight.reshape(weight.shape[0], -1).T
-        packed = np.zeros((taps.shape[0], columns), np.float32)
-        packed[:, :taps.shape[1]] = taps
         return packed
     return pack

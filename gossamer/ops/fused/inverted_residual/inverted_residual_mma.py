@@ -24,17 +24,21 @@ from gossamer.ops.fused.inverted_residual.block import (
     reason_apart,
     stem_block_of,
 )
-from gossamer.ops.fused.inverted_residual.macros import block_macros
 from gossamer.ops.fused.inverted_residual.packing import (
+    block_macros,
     pack_chunks,
     pack_constants,
     pack_excite,
     pack_small_constants,
     pack_squeeze,
 )
-from gossamer.ops.fused.inverted_residual.sizes import BlockTile
-from gossamer.ops.fused.inverted_residual.tiles import BATCHES, fits, tilings
-from gossamer.ops.fused.inverted_residual.tiling import BlockTiling
+from gossamer.ops.fused.inverted_residual.tiling import (
+    BATCHES,
+    BlockTile,
+    BlockTiling,
+    fits,
+    tilings,
+)
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.image import given_arguments
 from gossamer.ops.launch import Launch, input_buffer, output_buffer

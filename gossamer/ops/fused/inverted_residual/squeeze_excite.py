@@ -24,7 +24,7 @@ from gossamer.ops.fused.inverted_residual.inverted_residual import (
     Tile,
     block_launch,
     fitting_tiles,
-    pack_pointwise,
+    pack_weights,
 )
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -154,8 +154,8 @@ def _gates_launch(weights: Weights, block: Block, tile: Tile, device: Device,
         **epilogue_macros(layer.excite.epilogue, prefix="EXCITE_")})
     return Launch(
         device.compile(source), (p.batch,), (_WORK_GROUP,),
-        (memory.totals, weights.packed("squeeze", pack_pointwise(squeeze, layer.squeezed)),
-         weights.packed("excite", pack_pointwise(excite, block.hidden)), memory.gates,
+        (memory.totals, weights.packed("squeeze", pack_weights(squeeze, layer.squeezed)),
+         weights.packed("excite", pack_weights(excite, block.hidden)), memory.gates,
          tile.hidden(block), tile.count(block), 1 / (p.out_height * p.out_width),
          *epilogue_arguments(layer.squeeze.epilogue, weights, 0, layer.squeezed,
                              prefix=f"{squeeze}."),
