@@ -35,7 +35,7 @@ def parsed(model: bytes) -> onnx.ModelProto:
 
 def with_shapes(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None]
                 ) -> onnx.ModelProto:
-    """Set the shapes of a model's first inputs, and return the model.
+    """Set the shapes of a model's first inputs; return the model.
 
     None stands for a shape that is not set.
     """
@@ -50,7 +50,7 @@ def with_shapes(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None]
 
 
 def nodes_of(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a model, including nodes of its functions and of subgraphs."""
+    """Yield the nodes of a model, its functions and subgraphs."""
     return nodes_within([*proto.graph.node,
                          *(node for function in proto.functions for node in function.node)])
 
@@ -73,7 +73,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield the tensors of a model, including tensors of its functions and of subgraphs."""
+    """Yield the tensors of a model, its functions and subgraphs."""
     graphs = [proto.graph]
     sparse: list[onnx.SparseTensorProto] = []
     for node in nodes_of(proto):
@@ -102,13 +102,13 @@ class ModelWriter:
         self._count = 0
 
     def node(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Add a node with one output, and return the output's name."""
+        """Add a node with one output; return the output's name."""
         name = self.new_name()
         self.nodes.append(helper.make_node(operator, inputs, [name], name, **attributes))
         return name
 
     def input(self, name: str, shape: Sequence[int], dtype: np.typing.DTypeLike) -> str:
-        """Add an input of the graph, and return the input's name."""
+        """Add an input of the graph; return its name."""
         self.inputs.append(helper.make_tensor_value_info(name, type_of(dtype), shape))
         return name
 
@@ -119,15 +119,15 @@ class ModelWriter:
         return name
 
     def integers(self, values: Sequence[int]) -> str:
-        """Add a constant list of int64, such as a shape, and return the constant's name."""
+        """Add a list of int64, such as a shape; return its name."""
         return self.constant(list(values), np.int64)
 
     def cast(self, value: str, dtype: np.typing.DTypeLike) -> str:
-        """Add a conversion of a value, and return the result's name."""
+        """Add a conversion of a value; return the result's name."""
         return self.node("Cast", [value], to=type_of(dtype))
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
-        """Add a reshape of a value, and return the result's name."""
+        """Add a reshape of a value; return the result's name."""
         return self.node("Reshape", [value, self.integers(shape)])
 
     def new_name(self) -> str:

@@ -43,9 +43,10 @@ def model_metadata(activations: Sequence[str], classes: np.ndarray | None,
 
 def graph(layers: Layers, activations: Sequence[str], model_metadata: ModelMetadata,
           preparation: Preparation | None = None) -> Graph:
-    """Return the graph from the input x (N, inputs) to the output y (N, outputs).
+    """Return the graph of a trained network.
 
-    It has a product for each layer, and the layer's activation.
+    It leads from the input x (N, inputs) to the output y (N, outputs). It has a product for each
+    layer, and the layer's activation.
 
     activations: name of each layer's activation; "linear" adds none.
     preparation: the steps before the first layer, for samples that are not prepared; x is then
@@ -73,7 +74,10 @@ def graph(layers: Layers, activations: Sequence[str], model_metadata: ModelMetad
 
 
 def _prepared(build: GraphBuilder, preparation: Preparation, inputs: int) -> str:
-    """Add the input x and the steps of a preparation; return the name of a prepared sample."""
+    """Add the input x and the steps of a preparation.
+
+    Return the name of a prepared sample.
+    """
     numbers = inputs
     margins = (0, 0), (0, 0)
     if preparation.pad is not None:

@@ -86,7 +86,7 @@ CASES = {**{name: (Blocked(), *case) for name, case in {**PIPELINE, **LAUNCHES}.
 
 
 def inputs_of(problem: BackpropProblem, settings: tuple[float, ...]) -> list[np.ndarray]:
-    """Returns inputs in which rows of floats, of zeros and ones, and of zeros alternate."""
+    """Return inputs in which rows of floats, of zeros and ones, and of zeros alternate."""
     inputs = problem.example_inputs(np.random.default_rng(0))
     inputs[0][::3] = np.random.default_rng(1).standard_normal(inputs[0][::3].shape)
     inputs[0][1::3] = np.ceil(inputs[0][1::3])
@@ -97,7 +97,7 @@ def inputs_of(problem: BackpropProblem, settings: tuple[float, ...]) -> list[np.
 
 def trained(device: EmulatedDevice, algorithm: Algorithm, problem: BackpropProblem,
             inputs: list[np.ndarray], config: dict[str, object]) -> list[np.ndarray]:
-    """Returns the outputs of the first variant that has these config entries."""
+    """Return the outputs of the first variant that has these config entries."""
     variant = next(variant for variant in algorithm.variants(problem, device)
                    if config.items() <= dict(variant.config).items())
     return run_variant(algorithm, problem, variant, device, Weights({}, device, "the test"),
@@ -106,7 +106,7 @@ def trained(device: EmulatedDevice, algorithm: Algorithm, problem: BackpropProbl
 
 def check(device: EmulatedDevice, algorithm: Algorithm, problem: BackpropProblem,
           settings: tuple[float, ...], config: dict[str, object]) -> None:
-    """Compares the training with the reference."""
+    """Compare the training with the reference."""
     inputs = inputs_of(problem, settings)
     actual = trained(device, algorithm, problem, inputs, config)
     for y, r in zip(actual, reference(problem, inputs, {}), strict=True):

@@ -120,7 +120,10 @@ def test_few_channels_makes_the_image_of_what_is_given(emulate: Emulate, mode: s
 
 
 def test_what_is_off_the_window_of_few_channels_counts_for_nothing(emulate: Emulate) -> None:
-    """The last step of inputs is longer than a window; infinities beside it do no harm."""
+    """The last step of inputs is longer than a window.
+
+    Infinities beside it do no harm.
+    """
     device = emulate("plain", schedule=1)
     problem = replace(few.STEM, batch=1, epilogue=Epilogue())
     arrays = random_weights(problem)
@@ -134,7 +137,7 @@ def test_what_is_off_the_window_of_few_channels_counts_for_nothing(emulate: Emul
 
 
 def device_of(emulate: Emulate, mode: str, units: int) -> EmulatedDevice:
-    """Returns the emulated device, with multiplications by wgmma and few multiprocessors, so that
+    """Return the emulated device, with multiplications by wgmma and few multiprocessors, so that
     work-groups take several tiles."""
     return emulate(mode, schedule=2, wgmma=True, compute_units=units)
 

@@ -21,7 +21,7 @@ def copies(**macros: int) -> KernelSource:
 
 
 def matrices(device: EmulatedDevice, **macros: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows, and the values that the lanes of two warps loaded: (lane, matrix, side)."""
+    """Return the rows, and the values that the lanes of two warps loaded: (lane, matrix, side)."""
     rows = np.arange(1, 513, dtype=np.uint16).reshape(64, 8)
     loaded = np.zeros((64, 4, 2), np.uint16)
     source, target = device.upload(rows, "rows"), device.upload(loaded, "what was loaded")
@@ -59,7 +59,7 @@ def barriers(**macros: int) -> KernelSource:
 
 
 def two_phases(device: EmulatedDevice, **macros: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows, and what was written of them."""
+    """Return the rows, and what was written of them."""
     rows = np.arange(256, dtype=np.uint32).reshape(64, 4)
     written = np.zeros_like(rows)
     source, target = device.upload(rows, "rows"), device.upload(written, "what was written")

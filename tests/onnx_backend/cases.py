@@ -37,8 +37,8 @@ class Case:
         return list(dict.fromkeys(node.op_type for node in self.model.graph.node))
 
     def as_initializers(self) -> Case | None:
-        """Returns the case with each input but the first, where it is a tensor, as a constant of
-        the model; None where that changes nothing."""
+        """Return the case with each input but the first, where it is a tensor, as a constant of the
+        model; None where that changes nothing."""
         inputs = self.model.graph.input
         constants = [info for info in list(inputs)[1:] if info.type.HasField("tensor_type")]
         given = self.data_sets[0][0] if len(self.data_sets) == 1 else []
@@ -61,7 +61,7 @@ class Case:
 
 @functools.cache
 def cases() -> list[Case]:
-    """Returns all tests that need no download, in the order of their names."""
+    """Return all tests that need no download, in the order of their names."""
     found = []
     with warnings.catch_warnings():
         # the tests' own arithmetic overflows on purpose
@@ -80,13 +80,13 @@ def cases() -> list[Case]:
 
 
 def _arrays(values: Sequence[Any]) -> list[Any]:
-    """Returns the values of a data set, some of which are tensors of ONNX, as arrays."""
+    """Return the values of a data set, some of which are tensors of ONNX, as arrays."""
     return [numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
             for value in values]
 
 
 def _data_set(model: onnx.ModelProto, folder: Path) -> tuple[list[Any], list[Any]]:
-    """Returns the inputs and outputs that lie in a folder."""
+    """Return the inputs and outputs that lie in a folder."""
     return (_values(folder, "input", model.graph.input),
             _values(folder, "output", model.graph.output))
 

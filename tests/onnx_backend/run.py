@@ -19,7 +19,7 @@ PASSED = "passed"
 
 
 def by_gossamer(case: Case, device: str = "host") -> str:
-    """Returns PASSED, or why gossamer does not pass a case on a device."""
+    """Return PASSED, or why gossamer does not pass a case on a device."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -41,13 +41,13 @@ def by_gossamer(case: Case, device: str = "host") -> str:
 
 
 def _as(value: Any, dtype: str) -> Any:
-    """Returns a value in the dtype that a plan takes, where that is one of numbers."""
+    """Return a value in the dtype that a plan takes, where that is one of numbers."""
     is_number = isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OUS"
     return np.asarray(value, dtype) if is_number and hasattr(np, dtype) else value
 
 
 def by_onnxruntime(case: Case) -> str:
-    """Returns PASSED, or why ONNX Runtime does not pass a case."""
+    """Return PASSED, or why ONNX Runtime does not pass a case."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -65,7 +65,10 @@ def by_onnxruntime(case: Case) -> str:
 
 
 def difference(case: Case, outputs: Sequence[Any], expected: Sequence[Any]) -> str:
-    """Returns in which way outputs are not those expected; "" where they are."""
+    """Return in which way outputs are not those expected.
+
+    "" where they are.
+    """
     if len(outputs) != len(expected):
         return f"{len(outputs)} outputs, expected {len(expected)}"
     for output, wanted in zip(outputs, expected, strict=True):
@@ -96,7 +99,7 @@ def _array_difference(case: Case, output: np.ndarray, wanted: np.ndarray) -> str
 
 
 def reason(message: str) -> str:
-    """Returns a message without names, shapes and numbers, so that equal reasons are counted
+    """Return a message without names, shapes and numbers, so that equal reasons are counted
     together."""
     text = re.sub(r"^(<[^>]*>|ONNX model|ONNX bytes): ", "", message.splitlines()[0])
     text = re.sub(r"'[^']*'", "'...'", text)

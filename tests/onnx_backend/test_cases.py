@@ -11,7 +11,7 @@ from tests.onnx_backend.run import PASSED, by_gossamer, by_onnxruntime
 
 
 def drawn(count: int) -> list[Case]:
-    """Returns some of the tests, each as it is or with constants as initializers."""
+    """Return some of the tests, each as it is or with constants as initializers."""
     rng = random.Random(40)
     return [(rng.random() < 0.5 and case.as_initializers()) or case
             for case in rng.sample(cases(), count)]

@@ -19,7 +19,7 @@ from gossamer.ops.backprop.problem import (
 
 
 def one_by_one(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Returns the outputs of a problem with one sample per update."""
+    """Return the outputs of a problem with one sample per update."""
     x, targets, order, settings = inputs[:4]
     parameters = np.array(inputs[4], np.float32)
     losses = np.zeros((problem.networks, problem.samples), np.float32)
@@ -34,8 +34,10 @@ def one_by_one(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[n
 
 
 def in_batches(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Returns the outputs of a problem with several samples per update, or with Adam or weighted
-    samples."""
+    """Return the outputs of a problem with several samples per update.
+
+    Also those of a problem with Adam or weighted samples.
+    """
     x, targets, order, settings = inputs[:4]
     sample_weights = inputs[5] if problem.weighted else None
     parameters = np.array(inputs[4], np.float32)
@@ -49,8 +51,10 @@ def in_batches(problem: BackpropProblem, inputs: Sequence[np.ndarray]) -> list[n
 
 
 class _OnlineUpdate:
-    """Trains a network on one sample, in place: a rank-1 update per layer reads and writes each
-    weight once."""
+    """The update of a network by one sample, in place.
+
+    A rank-1 update per layer reads and writes each weight once.
+    """
 
     def __init__(self, problem: BackpropProblem, layers: Layers, velocities: Layers, rate: float,
                  momentum: float, decay: float) -> None:
@@ -61,7 +65,10 @@ class _OnlineUpdate:
         self.outputs = [np.empty(units, np.float32) for units, _ in problem.layer_shapes]
 
     def __call__(self, x: np.ndarray, target: np.ndarray) -> float:
-        """Changes the parameters by one sample, and returns the sample's loss before the change."""
+        """Change the parameters by one sample.
+
+        Returns the sample's loss before the change.
+        """
         problem = self.problem
         last = len(self.layers) - 1
         values = x
@@ -93,7 +100,7 @@ class _OnlineUpdate:
         return loss
 
     def _update(self, index: int, before: np.ndarray, error: np.ndarray) -> None:
-        """Changes the parameters of a layer by its inputs `before` and its errors."""
+        """Change the parameters of a layer by its inputs `before` and its errors."""
         weight, bias = self.layers[index]
         if self.velocities:
             velocity, bias_velocity = self.velocities[index]
@@ -150,7 +157,11 @@ has the results of the activation, and the array `spare` of the same shape is ov
 
 
 class BatchUpdate:
-    """Changes one network's parameters, in place, by the mean gradient of a batch.
+    """The update of a network by a batch, in place.
+
+    It changes the parameters by the mean gradient of the batch. An update computes so little that
+    calls of NumPy take most of its time. All parameters therefore lie in one array and are changed
+    by a few calls, and the arrays of all intermediates are allocated once.
 
     parameters: (parameter_count,) float32, as BackpropProblem has them for one network.
     rate: learning rate.
@@ -175,8 +186,10 @@ class BatchUpdate:
 
     def __call__(self, x: np.ndarray, targets: np.ndarray, rows: np.ndarray, losses: np.ndarray,
                  sample_weights: np.ndarray | None) -> None:
-        """Changes the parameters by the samples in `rows` of the data, and writes the loss of each
-        sample before the change to `losses` (rows,)."""
+        """Change the parameters by the samples in `rows`.
+
+        Writes the loss of each sample before the change to `losses` (rows,).
+        """
         count = len(rows)
         batch_x, batch_targets = self._x[:count], self._targets[:count]
         # "clip" makes take() write to `out` without a buffer; no row is out of range
@@ -208,8 +221,10 @@ class BatchUpdate:
         self._change()
 
     def _forward(self, values: list[np.ndarray]) -> None:
-        """Computes the values of each layer from the values of the layer before. The values of the
-        last layer stay sums: _output_errors() applies the output activation."""
+        """Compute the values of each layer from the values of the layer before.
+
+        The values of the last layer stay sums: _output_errors() applies the output activation.
+        """
         last = len(self._layers) - 1
         for index, (weight, bias) in enumerate(self._layers):
             z = values[index + 1]
@@ -220,8 +235,10 @@ class BatchUpdate:
 
     def _output_errors(self, z: np.ndarray, targets: np.ndarray, error: np.ndarray,
                        spare: np.ndarray, losses: np.ndarray) -> None:
-        """Computes the errors and losses of the outputs from the outputs' sums z, and overwrites
-        z."""
+        """Compute the errors and losses of the outputs.
+
+        z: the outputs' sums, which are overwritten.
+        """
         if self._problem.loss == "cross_entropy":
             z -= z.max(axis=1, keepdims=True)
             np.exp(z, out=error)
@@ -240,7 +257,7 @@ class BatchUpdate:
         _TIMES_SLOPE[activation](error, z, spare)
 
     def _change(self) -> None:
-        """Changes the parameters by the gradient."""
+        """Change the parameters by the gradient."""
         gradient, spare, count = self._gradient, self._spare, len(self._weights)
         if self._problem.adam:
             means, squares = self._kept[:count], self._kept[count:-1]

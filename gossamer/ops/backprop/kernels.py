@@ -35,8 +35,10 @@ class KernelBackprop(Algorithm):
 
 
 def not_plain(problem: BackpropProblem) -> str | None:
-    """Returns the reason why kernels of plain gradient descent, on samples without weights, cannot
-    train a problem; None where they can."""
+    """Return why kernels of plain gradient descent cannot train a problem.
+
+    They take samples without weights. None where they can.
+    """
     if problem.adam:
         return "it makes changes by gradient descent, and none by Adam; per_step can"
     if problem.weighted:
@@ -45,11 +47,11 @@ def not_plain(problem: BackpropProblem) -> str | None:
 
 
 def activation_macros(problem: BackpropProblem) -> dict[str, object]:
-    """Returns the macros ACTIVATE and SLOPE for hidden units, ACTIVATE_OUTPUT and OUTPUT_SLOPE for
-    outputs, and SOFTMAX, which says whether a softmax follows; ACTIVATE_OUTPUT is then the
-    identity.
+    """Return the macros of activations and their derivatives.
 
-    The slopes are derivatives, as expressions of the activation's value.
+    ACTIVATE and SLOPE are for hidden units, ACTIVATE_OUTPUT and OUTPUT_SLOPE for outputs. SOFTMAX
+    says whether a softmax follows; ACTIVATE_OUTPUT is then the identity. The slopes are
+    derivatives, as expressions of the activation's value.
     """
     activate, slope = _FUNCTIONS[problem.activation]
     activate_output, output_slope = _FUNCTIONS[problem.output_activation]
@@ -61,12 +63,15 @@ def activation_macros(problem: BackpropProblem) -> dict[str, object]:
 RunTime = Callable[..., Argument]
 """A function that returns a kernel argument, which is known only when a launch is queued."""
 
-RUN: tuple[RunTime, ...] = (*map(input_buffer, range(5)), *map(output_buffer, range(2)))
+BUFFERS: tuple[RunTime, ...] = (*map(input_buffer, range(5)), *map(output_buffer, range(2)))
 """All inputs and outputs of a problem whose samples have no weights, as kernel arguments."""
 
 
 def part_of_workspace(offset: int, nbytes: int) -> RunTime:
-    """Returns the argument that is `nbytes` bytes of the workspace, from the offset on."""
+    """Return a part of the workspace as an argument.
+
+    It is `nbytes` bytes from the offset on.
+    """
     def part(inputs: object, outputs: object, workspace: Buffer) -> Argument:
         return workspace.view(offset, nbytes)
     return part
@@ -78,28 +83,31 @@ alignment."""
 
 
 def aligned(nbytes: int) -> int:
-    """Returns a number of bytes, rounded up to a multiple of ALIGNMENT."""
+    """Return a number of bytes, rounded up to ALIGNMENT."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def registers_of(threads: int) -> int:
-    """Returns how many registers a work-item of an NVIDIA GPU may use in a work-group of `threads`
-    work-items: the warps are divided among four sub-partitions with 16384 registers each."""
+    """Return the registers of a work-item of an NVIDIA GPU.
+
+    The warps of a work-group of `threads` work-items are divided among four sub-partitions with
+    16384 registers each.
+    """
     return min(255, 16384 // (32 * -(-threads // 128)) // 8 * 8)
 
 
 def padded(count: int) -> int:
-    """Returns a number, rounded up to a multiple of four."""
+    """Return a number, rounded up to a multiple of four."""
     return -(-count // 4) * 4
 
 
 def table(numbers: Iterable[int]) -> str:
-    """Returns numbers as the elements of an array in C."""
+    """Return numbers as the elements of an array in C."""
     return ", ".join(map(str, numbers))
 
 
 class SharedMemoryLayout:
-    """Assigns offsets in shared memory, in floats, and defines the macros that name them.
+    """Offsets in shared memory, in floats, and the macros that name them.
 
     The layout has room for the arrays of upper_layers.h for `batch` samples at once, and for
     `partial` partial sums of the first layer; take() reserves more memory.
@@ -134,7 +142,7 @@ class SharedMemoryLayout:
             self.take(self._end - start)
 
     def take(self, floats: int) -> int:
-        """Reserves memory for a number of floats, and returns its offset, a multiple of four."""
+        """Reserve floats and return their offset, a multiple of four."""
         start = self._end
         self._end += padded(floats)
         return start

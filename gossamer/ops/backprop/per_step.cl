@@ -201,27 +201,27 @@ KERNEL WORK_GROUP_OF(THREADS) void update(
                                        : state[b * width + source + i];
             gradient = FMA(state[errors + b * width + target + unit], input, gradient);
         }
-        int place = network * parameter_count + weights
+        int slot = network * parameter_count + weights
                     + (i < inputs ? unit * inputs + i : outputs * inputs + unit);
-        float weight = parameters[place];
+        float weight = parameters[slot];
         float change = gradient / (float)count + (i < inputs ? decay * weight : 0.0f);
 #if ADAM
         float updates = parameters[(network + 1) * parameter_count - 1] + (float)(made + 1);
-        float mean = parameters[place + velocities], square = parameters[place + 2 * velocities];
+        float mean = parameters[slot + velocities], square = parameters[slot + 2 * velocities];
         mean = FMA(NEW_1, change - mean, mean);
         square = FMA(NEW_2, FMA(change, change, -square), square);
-        parameters[place + velocities] = mean;
-        parameters[place + 2 * velocities] = square;
+        parameters[slot + velocities] = mean;
+        parameters[slot + 2 * velocities] = square;
         /* expm1 gives 1 - beta^n without the cancellation of a subtraction */
         rate *= sqrt(-expm1(updates * LOG_BETA_2)) / -expm1(updates * LOG_BETA_1);
         change = mean / (sqrt(square) + EPSILON);
 #else
         if (velocities) {
-            change = FMA(momentum, parameters[place + velocities], change);
-            parameters[place + velocities] = change;
+            change = FMA(momentum, parameters[slot + velocities], change);
+            parameters[slot + velocities] = change;
         }
 #endif
-        parameters[place] = FMA(-rate, change, weight);
+        parameters[slot] = FMA(-rate, change, weight);
     }
 }
 #endif

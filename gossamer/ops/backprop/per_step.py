@@ -40,12 +40,12 @@ the launches one by one."""
 
 
 class PerStep(KernelBackprop):
-    """Computes the outputs, the errors and the changes of each layer in separate launches, update
-    after update.
+    """Training with a launch for each step of each layer.
 
-    Source: training by back-propagation on a GPU with everything resident (2013), kernels 9 to 13.
-    Unlike the published tree of sums, the tree here can sum the inputs of a layer of any width.
-    Adam follows Kingma and Ba (2015).
+    The outputs, the errors and the changes of each layer are computed in separate launches, update
+    after update. Source: training by back-propagation on a GPU with everything resident (2013),
+    kernels 9 to 13. Unlike the published tree of sums, the tree here can sum the inputs of a layer
+    of any width. Adam follows Kingma and Ba (2015).
     """
 
     name = "per_step"
@@ -86,8 +86,10 @@ class PerStep(KernelBackprop):
 
 
 def carry(problem: BackpropProblem, device: Device) -> Launch:
-    """Returns the launch that copies the input parameters to the output parameters, which are
-    trained in place; both may be the same memory."""
+    """Return the launch that copies the parameters to the output.
+
+    The output parameters are trained in place; both may be the same memory.
+    """
     count = problem.outputs[0].size
     return Launch(device.compile(KernelSource.of(_SOURCE, "carry")), groups_for(count),
                   (WORK_GROUP_SIZE,), (input_buffer(PARAMETERS), output_buffer(TRAINED), count))
@@ -120,7 +122,7 @@ class _UpdateLaunches:
         self.weights_of_samples = ((input_buffer(SAMPLE_WEIGHTS),) if problem.weighted else ())
 
     def _kernel(self, name: str, *macro_names: str) -> Kernel:
-        """Returns a kernel, compiled with the activation macros of the given names."""
+        """Return a kernel, compiled with the activation macros of the given names."""
         activations = activation_macros(self.problem)
         macros = {name.upper(): 1, "THREADS": self.threads,
                   "WEIGHTED": int(self.problem.weighted), "ADAM": int(self.problem.adam),
@@ -128,7 +130,7 @@ class _UpdateLaunches:
         return self.device.compile(KernelSource.of(_SOURCE, name, macros))
 
     def of_update(self, first: int, count: int) -> Iterator[Launch]:
-        """Yields the launches of the update by `count` samples from `first` on."""
+        """Yield the launches of the update by `count` samples from `first` on."""
         for layer in self.layers:
             yield self._forward(layer, first, count)
         if self.softmax:
@@ -154,7 +156,7 @@ class _UpdateLaunches:
             first, *self.shared, self.problem.sizes[-1], self.starts[-1])
 
     def _hidden_errors(self, layer: int, count: int) -> Launch:
-        """Returns the launch that computes the errors of the layer's inputs."""
+        """Return the launch that computes the errors of the layer's inputs."""
         units, before = self.problem.layer_shapes[layer]
         return self._launch(
             "hidden_errors", (-(-before // self.threads), count, self.problem.networks),
@@ -175,7 +177,7 @@ class _UpdateLaunches:
             first // self.problem.batch, int(layer == self.layers[-1] and not self.softmax))
 
     def count_updates(self) -> Launch:
-        """Returns the launch that adds the updates of the call to the count that Adam needs."""
+        """Return the launch that counts the updates, for Adam."""
         updates = -(-self.problem.samples // self.problem.batch)
         return self._launch("count_updates", (1, 1, self.problem.networks), output_buffer(TRAINED),
                             self.problem.parameter_count, updates)
@@ -191,5 +193,5 @@ def _launches_per_update(problem: BackpropProblem) -> int:
 
 
 def _group_sizes(device: Device) -> list[int]:
-    """Returns the work-group sizes that the device allows, largest first."""
+    """Return the work-group sizes that the device allows, largest first."""
     return [threads for threads in _GROUPS if threads <= device.limits.work_group_size]

@@ -10,7 +10,7 @@ from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.backprop.kernels import (
-    RUN,
+    BUFFERS,
     KernelBackprop,
     SharedMemoryLayout,
     not_plain,
@@ -57,7 +57,9 @@ FORMS = (
 
 
 class Persistent(KernelBackprop):
-    """Trains on all samples in one launch; the parameters stay in registers and shared memory.
+    """Trains on all samples in one launch.
+
+    The parameters stay in registers and shared memory.
 
     Networks are trained at the same time, each by one work-group.
     """
@@ -99,12 +101,12 @@ class Persistent(KernelBackprop):
         kernel = device.compile(KernelSource.of(
             _SOURCE, "persistent", layout.macros, dynamic_shared=True))
         return State(problem, variant, device, [Launch(
-            kernel, (problem.networks,), (form.threads,), (*RUN, problem.samples),
+            kernel, (problem.networks,), (form.threads,), (*BUFFERS, problem.samples),
             layout.nbytes)])
 
 
 class _PersistentLayout(SharedMemoryLayout):
-    """The layout of shared memory with the first layer and two samples."""
+    """The layout with the first layer and two samples."""
 
     def __init__(self, problem: BackpropProblem, form: PersistentForm) -> None:
         inputs, units = problem.sizes[:2]
@@ -125,7 +127,7 @@ class _PersistentLayout(SharedMemoryLayout):
 
 
 def _fits(problem: BackpropProblem, form: PersistentForm, device: Device) -> bool:
-    """Returns whether a work-group of the device can train a network with this config."""
+    """Return whether a work-group can train a network."""
     limits, layout = device.limits, _PersistentLayout(problem, form)
     if form.threads > limits.work_group_size or layout.lanes > form.threads:
         return False

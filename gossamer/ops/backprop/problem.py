@@ -33,7 +33,9 @@ number; for smaller data, from all rows."""
 
 @dataclass(frozen=True)
 class BackpropProblem(Problem):
-    """Updates the parameters of one or more networks of the same sizes, sample after sample.
+    """Training of one or more networks, sample after sample.
+
+    All networks have the same sizes.
 
     sizes: number of units of each layer, inputs first.
     rows: number of samples in the data.
@@ -165,22 +167,26 @@ class BackpropProblem(Problem):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the forward pass, the errors and the update: two for each
-        multiply-add."""
+        """Floating-point operations of the training.
+
+        They are those of the forward pass, the errors and the update: two for each multiply-add.
+        """
         products = sum(units * before for units, before in self.layer_shapes)
         backward = products - self.sizes[0] * self.sizes[1]
         return 2 * (2 * products + backward) * self.samples * self.networks
 
     @property
     def least_bytes(self) -> int:
-        """Bytes of all samples that are trained on, of all parameters (once for the reads and once
-        for the writes), and of all losses."""
+        """Bytes of all samples, parameters and losses.
+
+        The parameters count twice, once for the reads and once for the writes.
+        """
         samples = 4 * min(self.rows, self.samples * self.networks) * (self.sizes[0]
                                                                        + self.sizes[-1])
         return samples + 2 * self.outputs[0].nbytes + self.outputs[1].nbytes
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Returns data and settings with which training stays finite.
+        """Return data and settings with which training stays finite.
 
         As in pictures, some inputs are zero more often than others, and neighbouring inputs are
         zero about equally often. At a density of 0.146, the density of binarised MNIST, 36% of the
@@ -204,8 +210,10 @@ class BackpropProblem(Problem):
         return [x, targets, order, settings, parameters, *weights]
 
     def split(self, parameters: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns views of one network's (weights, biases), layer by layer. `parameters` may also
-        be other numbers in the same order, such as the network's velocities."""
+        """Return views of one network's (weights, biases), layer by layer.
+
+        `parameters` may also be other numbers in the same order, such as the network's velocities.
+        """
         layers, start = [], 0
         for units, before in self.layer_shapes:
             middle, end = start + units * before, start + units * (before + 1)
@@ -215,12 +223,16 @@ class BackpropProblem(Problem):
         return layers
 
     def of_samples(self, count: int) -> BackpropProblem:
-        """Returns the same problem for another number of samples."""
+        """Return the same problem for another number of samples."""
         return replace(self, samples=count)
 
     def like(self, x: np.ndarray, decay: bool) -> BackpropProblem:
-        """Returns the same problem for data like x (rows, inputs), with weight decay or without.
-        The density is the number in DENSITIES that is nearest to the data's density by ratio."""
+        """Return the same problem for data like x (rows, inputs).
+
+        decay: whether the weights decay.
+
+        The density is the number in DENSITIES that is nearest to the data's density by ratio.
+        """
         sampled = x[::max(1, len(x) // _SAMPLED_ROWS)]
         share = max(np.count_nonzero(sampled) / max(sampled.size, 1), 1e-6)
         return replace(
@@ -249,7 +261,7 @@ velocities of the same shapes."""
 
 def reference(problem: BackpropProblem, inputs: Sequence[np.ndarray],
               weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Returns the outputs of a problem, computed in float64."""
+    """Return the outputs of a problem, computed in float64."""
     x, targets, settings = (np.asarray(inputs[index], np.float64) for index in (0, 1, 3))
     sample_weights = np.asarray(inputs[5], np.float64) if problem.weighted else np.ones(len(x))
     parameters = np.array(inputs[4], np.float64)
@@ -267,7 +279,7 @@ def reference(problem: BackpropProblem, inputs: Sequence[np.ndarray],
 
 def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray, targets: np.ndarray,
              sample_weights: np.ndarray) -> tuple[np.ndarray, Layers]:
-    """Returns the loss of each sample, and the gradient of the loss, averaged over the samples."""
+    """Return the losses (samples,) and the mean gradient."""
     outputs = forward(problem, layers, x)
     y = outputs[-1]
     if problem.loss == "cross_entropy":
@@ -287,7 +299,7 @@ def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray, targets: n
 
 
 def forward(problem: BackpropProblem, layers: Layers, x: np.ndarray) -> list[np.ndarray]:
-    """Returns the inputs, then the outputs of each layer."""
+    """Return the inputs, then the outputs of each layer."""
     outputs = [x]
     for index, (weight, bias) in enumerate(layers):
         last = index == len(layers) - 1
@@ -325,7 +337,7 @@ DERIVATIVES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 def _update(problem: BackpropProblem, parameters: np.ndarray, gradients: Layers, rate: float,
             momentum: float, decay: float) -> None:
-    """Changes one network's parameters by gradients."""
+    """Change one network's parameters by gradients."""
     count = problem.weight_count
     weights = parameters[:count]
     change = np.concatenate([part.ravel() for (weight, _), (by_weight, by_bias) in zip(
@@ -348,7 +360,9 @@ def _update(problem: BackpropProblem, parameters: np.ndarray, gradients: Layers,
 
 
 def adam_factor(updates: float) -> float:
-    """Returns the factor by which Adam multiplies the learning rate in an update. updates: the
-    number of the update, counted from 1."""
+    """Return the factor by which Adam multiplies the learning rate in an update.
+
+    updates: the number of the update, counted from 1.
+    """
     by_mean, by_square = BETAS
     return math.sqrt(1 - by_square**updates) / (1 - by_mean**updates)

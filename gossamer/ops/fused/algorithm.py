@@ -27,14 +27,18 @@ class FusionAlgorithm(Algorithm, abc.ABC):
     patterns: ClassVar[tuple[tuple[str, ...], ...]]
 
     def recognises(self, problem: FusionProblem) -> bool:
-        """Returns whether the layers are of the kind that the algorithm was made for; supports()
-        says whether the algorithm can compute these layers. Reports give reasons only for layers
-        that an algorithm recognises."""
+        """Return whether the algorithm was made for such layers.
+
+        supports() says whether the algorithm can compute these layers. Reports give reasons only
+        for layers that an algorithm recognises.
+        """
         return True
 
 
 class RenamedWeights(Weights):
-    """Constants under other names. The original `Weights` packs them and keeps the packed arrays.
+    """Constants under other names.
+
+    The original `Weights` packs them and keeps the packed arrays.
 
     names: the original name of each constant, by its new name.
     """

@@ -123,13 +123,13 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(THREADS, 1) void channel_attention(
     BARRIER();
     if (exists)
         UNROLL_BY(4) for (int pixel = start; pixel < pixels; pixel += PIXELS) {
-            long long place = image + (long long)pixel * WORDS + first_word + word;
-            uint4 found = HELD ? held[pixel * SLICE_WORDS + word] : x[place], made;
+            long long position = image + (long long)pixel * WORDS + first_word + word;
+            uint4 found = HELD ? held[pixel * SLICE_WORDS + word] : x[position], made;
             UNROLL for (int i = 0; i < WIDTH; i++) {
                 float value = LOAD_REAL((const REAL *)&found, i);
-                SCALE_EPILOGUE(value, word * WIDTH + i, place * WIDTH + i)
+                SCALE_EPILOGUE(value, word * WIDTH + i, position * WIDTH + i)
                 STORE_REAL((REAL *)&made, i, value);
             }
-            y[place] = made;
+            y[position] = made;
         }
 }

@@ -90,8 +90,10 @@ class _Division:
 
     @property
     def floats(self) -> int:
-        """Number of floats of sums, of gates and of the results of the first product, a multiple of
-        four."""
+        """Number of floats in shared memory, a multiple of four.
+
+        They are sums, gates and the results of the first product.
+        """
         count = (32 * self.warps * self.width + self.slice
                  + (self.cluster + 1) * self.layer.squeezed)
         return rounded_up(count, 4)
@@ -112,12 +114,15 @@ class _Division:
 
     @property
     def fits(self) -> bool:
-        """Whether a work-group has a work-item for each of its words of a pixel, and shared memory
-        for its weights and sums."""
+        """Whether a work-group can hold its part of an image.
+
+        It needs a work-item for each of its words of a pixel, and shared memory for its weights and
+        sums.
+        """
         return self.slice_words <= 32 * self.warps and self.shared_bytes <= self.most_shared
 
     def cycles(self, batch: int, compute_units: int) -> float:
-        """Returns the expected cycles of a batch."""
+        """Return the expected cycles of a batch."""
         moved = 16 * self.pixels * self.slice_words * (2 if self.is_held else 3) / _MOVED
         waves = -(-batch * self.cluster // compute_units)
         clusters = _CLUSTER_LATENCY if self.cluster > 1 else 0.0
@@ -125,8 +130,10 @@ class _Division:
 
 
 class ChannelAttention(FusionAlgorithm):
-    """A squeeze-and-excite layer as one kernel, in which each work-group of a cluster has some
-    channels of an image."""
+    """A squeeze-and-excite layer as one kernel.
+
+    Each work-group of a cluster has some channels of an image.
+    """
 
     name = "channel_attention"
     patterns = tuple((mean, "conv2d", "conv2d", "elementwise") for mean in ("reduce", "pool"))
@@ -206,7 +213,10 @@ class ChannelAttention(FusionAlgorithm):
 
 
 def _layer_of(problem: FusionProblem) -> SqueezeExciteLayer | None:
-    """Returns a fusion as a squeeze-and-excite layer; None where its layers are no such layer."""
+    """Return a fusion as a squeeze-and-excite layer.
+
+    None where its layers are no such layer.
+    """
     if len(problem.parts) != PARTS:
         return None
     layer = layer_within(problem, 0, ENTRY)
@@ -225,11 +235,13 @@ def _division(problem: FusionProblem, precision: str, cluster: int, warps: int,
 
 
 def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_Division]:
-    """Returns the divisions that are offered. The first one is the fastest that every device with
-    clusters can run, even where another division is faster. The others follow in the order of
-    their expected times. Of the clusters whose work-groups have the same number of words, only the
-    smallest is offered. variants() begins with the config of the first division in fp16, also for
-    fp32 where fp32 is offered this config."""
+    """Return the divisions that are offered.
+
+    The first one is the fastest that every device with clusters can run, even where another
+    division is faster. The others follow in the order of their expected times. Of the clusters
+    whose work-groups have the same number of words, only the smallest is offered. variants() begins
+    with the config of the first division in fp16, also for fp32 where fp32 is offered this config.
+    """
     batch, limits = problem.inputs[0].shape[0], device.limits
     alone = _division(problem, precision, 1, min(_WARPS), device)
     found: dict[int, list[_Division]] = {}
@@ -263,8 +275,11 @@ def _macros(division: _Division, halves: bool) -> dict[str, object]:
 
 
 def _pack(division: _Division, arrays: Mapping[str, np.ndarray], dtype: type) -> np.ndarray:
-    """Returns the weights of both products as (work-groups, products, numbers, channels), with
-    zeros for channels that do not exist."""
+    """Return the weights of both products as the kernel reads them.
+
+    Their shape is (work-groups, products, numbers, channels), with zeros for channels that do not
+    exist.
+    """
     layer, cluster = division.layer, division.cluster
     both = np.zeros((2, layer.squeezed, cluster * division.slice), np.float32)
     both[0, :, :layer.channels] = arrays["1.weight"].reshape(layer.squeezed, -1)

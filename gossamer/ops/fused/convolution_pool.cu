@@ -275,7 +275,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
             }
     };
     /* Stores the loaded numbers as lines, in which each column has the numbers of its window. */
-    auto place = [&](int number, int channel) {
+    auto store_line = [&](int number, int channel) {
         UNROLL for (int c = 0; c < CHANNELS_AT_ONCE; c++) {
             uint words[ROUNDS][NUMBERS / 2];
             UNROLL for (int round = 0; round < ROUNDS; round++)
@@ -316,7 +316,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
                                      channel += CHANNELS_AT_ONCE)
                 if (!has_first || row > (int)warp || channel > 0) {
                     fetch(from + row, channel);
-                    place(from + row, channel);
+                    store_line(from + row, channel);
                 }
     };
     /* Takes the maxima over columns for a row of results and stores them. */
@@ -361,7 +361,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void convolution_pool_mma
         if (result > first_y)
             pool(result - 1);
         if (has_next && has_row)
-            place(next_row + (int)warp, 0);
+            store_line(next_row + (int)warp, 0);
         if (has_next)
             copy_rows(next_row, ADVANCE, true);
         if (has_row && result + 2 < last_y)

@@ -36,8 +36,11 @@ _BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
 
 
 class ConvolutionPoolMma(FusionAlgorithm):
-    """Computes both layers in float16 with float32 sums. The kernel reads the network's input, such
-    as float32 in NCHW or bytes in NHWC, and writes float16 in NHWC."""
+    """Computes both layers in float16 with float32 sums.
+
+    The kernel reads the network's input, such as float32 in NCHW or bytes in NHWC, and writes
+    float16 in NHWC.
+    """
 
     name = "convolution_pool_mma"
     patterns = (("conv2d", "pool"), ("elementwise", "conv2d", "pool"))
@@ -51,7 +54,7 @@ class ConvolutionPoolMma(FusionAlgorithm):
         layers = convolution_pool_of(problem)
         if layers is None:
             return "the layers are no first convolution and a maximum over windows"
-        if (reason := cannot_compile(problem, device) or reason_apart(layers)) is not None:
+        if (reason := cannot_compile(problem, device) or reason_unfused(layers)) is not None:
             return reason
         if not tilings(layers.convolution, layers.pool, device.limits):
             return "the rows under a row of results do not fit the shared memory or the registers"
@@ -110,10 +113,12 @@ def _tiling(problem: FusionProblem, variant: Variant) -> PoolTiling:
 
 
 def _is_folded(convolution: Conv2dProblem, bias: np.ndarray | None) -> bool:
-    """Returns whether the tensor cores can compute the epilogue, which is then a bias for each
-    channel, with or without ReLU behind it. The tensor cores add the bias as a sum of two float16
-    numbers. These two numbers are weights. Their inputs are ones, which stand behind the window's
-    numbers in the first two lines."""
+    """Return whether the tensor cores can compute the epilogue.
+
+    It is then a bias for each channel, with or without ReLU behind it. The tensor cores add the
+    bias as a sum of two float16 numbers. These two numbers are weights. Their inputs are ones,
+    which stand behind the window's numbers in the first two lines.
+    """
     return (convolution.epilogue in (_BIAS, _BIAS_RELU) and bias is not None
             and convolution.kernel[1] < TAPS and convolution.channels * convolution.kernel[0] > 1
             and bool((np.abs(bias) <= _LARGEST_HALF).all()))
@@ -121,7 +126,7 @@ def _is_folded(convolution: Conv2dProblem, bias: np.ndarray | None) -> bool:
 
 def _macros(tiling: PoolTiling, layers: ConvolutionPool, variant: Variant,
             folded: bool) -> dict[str, object]:
-    """Returns the macros that convolution_pool.cu and ops/image.h describe."""
+    """Return the macros that convolution_pool.cu and ops/image.h describe."""
     convolution, pool = tiling.convolution, tiling.pool
     is_positive = folded and convolution.epilogue == _BIAS_RELU
     return {
@@ -137,11 +142,15 @@ def _macros(tiling: PoolTiling, layers: ConvolutionPool, variant: Variant,
 
 
 def _pack(weight: np.ndarray, tiling: PoolTiling, bias: np.ndarray | None) -> np.ndarray:
-    """Returns the weights as (parts of the output channels, lines of a window, output channels of a
-    part, 8 numbers of a line). A part belongs to a work-group. Lines are in the order of rows and
-    then of channels. Zeros fill the last numbers of a line, and make up a last line where the
-    number of lines is odd. bias: the bias of each output channel, which the tensor cores add; None
-    where they add none."""
+    """Return the weights as the kernel reads them.
+
+    Their shape is (parts of the output channels, lines of a window, output channels of a part, 8
+    numbers of a line). A part belongs to a work-group. Lines are in the order of rows and then of
+    channels. Zeros fill the last numbers of a line, and make up a last line where the number of
+    lines is odd.
+
+    bias: the bias of each output channel, which the tensor cores add; None where they add none.
+    """
     out_channels, channels, rows, columns = weight.shape
     packed = np.zeros((tiling.lines, out_channels, TAPS), np.float16)
     with np.errstate(over="ignore"):
@@ -178,8 +187,10 @@ class ConvolutionPool:
 
 
 def convolution_pool_of(problem: FusionProblem) -> ConvolutionPool | None:
-    """Returns the layers of a fusion; None where the layers are not a first convolution and the max
-    pooling of its result."""
+    """Return the layers of a fusion.
+
+    None where the layers are not a first convolution and the max pooling of its result.
+    """
     *before, convolution, pool = problem.parts
     if not (isinstance(convolution, Conv2dProblem) and isinstance(pool, PoolProblem)):
         return None
@@ -198,9 +209,11 @@ def convolution_pool_of(problem: FusionProblem) -> ConvolutionPool | None:
     return ConvolutionPool(problem, given, convolution, pool)
 
 
-def reason_apart(layers: ConvolutionPool) -> str | None:
-    """Returns why no kernel computes the layers in one step, as shown to the user; None where a
-    kernel may compute them."""
+def reason_unfused(layers: ConvolutionPool) -> str | None:
+    """Return why no kernel computes the layers in one step.
+
+    As shown to the user; None where a kernel may compute them.
+    """
     convolution, pool = layers.convolution, layers.pool
     if layers.problem.exits != ((len(layers.problem.parts) - 1, 0),):
         return "a value between the layers is read elsewhere"
@@ -269,7 +282,9 @@ _BYTES_PER_MICROSECOND = 4.26e6
 
 @dataclass(frozen=True)
 class PoolTile:
-    """The work of a work-group; its fields are the config of a variant.
+    """The work of a work-group.
+
+    Its fields are the config of a variant.
 
     height: rows of results of a work-group.
     channels: output channels of a work-group.
@@ -313,13 +328,18 @@ class PoolTiling:
 
     @property
     def lines(self) -> int:
-        """Number of lines under a window, rounded up to an even number. Each line holds 8 numbers
-        of the window."""
+        """Number of lines under a window, rounded up to an even number.
+
+        Each line holds 8 numbers of the window.
+        """
         return -(-self.convolution.channels * self.convolution.kernel[0] // 2) * 2
 
     @property
     def tiles_x(self) -> int:
-        """Tiles along a row of results, each of at most 64 columns of convolution outputs."""
+        """Tiles along a row of results.
+
+        Each has at most 64 columns of convolution outputs.
+        """
         most = (COLUMNS - self.pool.kernel[1]) // self.pool.stride[1] + 1
         return -(-self.pool.out_width // most)
 
@@ -336,24 +356,28 @@ class PoolTiling:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory of a work-group: its weights; the lines of the image, a copy of
-        the first line and a line of zeros; and the maxima of 64 columns, with padding so that
-        columns begin in different banks."""
+        """Bytes of shared memory of a work-group: its weights.
+
+        The lines of the image, a copy of the first line and a line of zeros; and the maxima of 64
+        columns, with padding so that columns begin in different banks.
+        """
         part, held = self.tile.channels, self.convolution.channels * self.rows_held + 2
         column = 2 * part + (0 if part // 8 % 2 else 16)
         return 16 * (self.lines * part + COLUMNS * held) + COLUMNS * column
 
     def fits(self, limits: Limits) -> bool:
-        """Returns whether a device can compute the tiling."""
+        """Return whether a device can compute the tiling."""
         part = self.tile.channels
         return (self.convolution.out_channels % part == 0 and self.rows * part <= _MOST_SUMS
                 and (not self.tile.wgmma or (limits.wgmma and part in _WGMMA_PARTS))
                 and self.shared_bytes <= limits.shared_bytes_opt_in)
 
     def microseconds(self, limits: Limits) -> float:
-        """Returns the expected time of the kernel, without its launch. Work-groups of a
-        multiprocessor share its tensor cores, schedulers and shared memory, and wait at the same
-        time."""
+        """Return the expected time of the kernel, without its launch.
+
+        Work-groups of a multiprocessor share its tensor cores, schedulers and shared memory, and
+        wait at the same time.
+        """
         p, part = self.convolution, self.tile.channels
         groups = self.grid[0] * self.grid[1] * self.grid[2]
         at_once = max(1, min(_AT_ONCE, _UNIT_BYTES // (self.shared_bytes + _RESERVED_BYTES)))
@@ -379,9 +403,11 @@ class PoolTiling:
 
 
 def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> list[PoolTiling]:
-    """Returns the tilings with the least expected times that a device can compute, fastest first.
-    Tilings with mma are returned only where wgmma cannot compute the problem, because mma took
-    longer in every measurement."""
+    """Return the fastest tilings by their expected times.
+
+    They are those that the device can compute, fastest first. Tilings with mma are returned only
+    where wgmma cannot compute the problem, because mma took longer in every measurement.
+    """
     for wgmma in (1, 0):
         found = [tiling for tile in _tiles(convolution, pool, wgmma)
                  if (tiling := PoolTiling(convolution, pool, tile)).fits(limits)]
@@ -391,8 +417,11 @@ def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> li
 
 
 def _tiles(convolution: Conv2dProblem, pool: PoolProblem, wgmma: int) -> Iterator[PoolTile]:
-    """Yields tiles with one of two numbers of output channels: the two largest of the possible
-    numbers that divide the convolution's output channels and whose sums fit the registers."""
+    """Yield tiles with one of two numbers of output channels.
+
+    These are the two largest of the possible numbers that divide the convolution's output channels
+    and whose sums fit the registers.
+    """
     rows_of_results = max(1, pool.out_height)
     divided = {-(-rows_of_results // count) for count in range(1, _MOST_DIVISIONS + 1)}
     heights = sorted(divided | {min(height, rows_of_results) for height in _SMALL_HEIGHTS})

@@ -20,8 +20,10 @@ _CONVOLUTION = FewChannelsMma()
 
 
 class FirstConvolutionMma(FusionAlgorithm):
-    """Computes the convolution by the kernel of few_channels_mma of conv2d. The kernel loads bytes
-    or floats in NCHW or NHWC, and computes the image's numbers from them."""
+    """Computes the convolution by the kernel of few_channels_mma of conv2d.
+
+    The kernel loads bytes or floats in NCHW or NHWC, and computes the image's numbers from them.
+    """
 
     name = _CONVOLUTION.name
     patterns = (("elementwise", "conv2d"),)

@@ -18,12 +18,12 @@ from gossamer.ops.reduce.problem import ReduceProblem
 
 
 def is_product(part: Problem) -> bool:
-    """Returns whether a problem is a 1x1 convolution in one group."""
+    """Return whether a problem is a 1x1 convolution in one group."""
     return isinstance(part, Conv2dProblem) and part.kernel == (1, 1) and part.groups == 1
 
 
 def is_image_mean(part: Problem) -> bool:
-    """Returns whether a problem is the mean of each channel over the whole image."""
+    """Return whether a problem is the mean of each channel over the whole image."""
     if isinstance(part, ReduceProblem):
         return part.kind == "mean" and sorted(part.axes) == [2, 3] and (
             len(part.input.shape) == 4 and part.input.dtype == "float32")
@@ -38,8 +38,10 @@ PARTS = 4
 
 @dataclass(frozen=True)
 class SqueezeExciteLayer:
-    """A squeeze-and-excite layer: each channel of an image is scaled by a number, its gate. Two
-    small products compute the gates from the means of all channels.
+    """A squeeze-and-excite layer.
+
+    Each channel of an image is scaled by a number, its gate. Two small products compute the gates
+    from the means of all channels.
 
     squeeze: the product that computes a few numbers from the means.
     excite: the product that computes the gates from these numbers.
@@ -65,8 +67,9 @@ class SqueezeExciteLayer:
 
 
 def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExciteLayer | None:
-    """Returns PARTS parts of a fusion as a squeeze-and-excite layer; None where they are no such
-    layer.
+    """Return PARTS parts of a fusion as a squeeze-and-excite layer.
+
+    None where they are no such layer.
 
     first: the number of the first part.
     x: the source of the image.
@@ -87,8 +90,10 @@ def layer_within(problem: FusionProblem, first: int, x: Source) -> SqueezeExcite
 
 def _scale_of(scale: ElementwiseProblem, sources: tuple[Source, ...], x: Source, gates: Source
               ) -> tuple[Epilogue, tuple[Source, ...]] | None:
-    """Returns the expression that scales an element, and the sources of the other tensors in it;
-    None where the element or its gate is not read exactly once, or a tensor is read twice."""
+    """Return the scaling of an element and the other tensors.
+
+    None where the element or its gate is not read exactly once, or a tensor is read twice.
+    """
     if scale.constants or scale.dtypes != ("float32",) or len(set(sources)) != len(sources):
         return None
     if x not in sources or gates not in sources:
@@ -104,10 +109,11 @@ def _scale_of(scale: ElementwiseProblem, sources: tuple[Source, ...], x: Source,
 
 
 def without_bias(epilogue: Epilogue) -> tuple[int | None, Epilogue]:
-    """Return the number of the channel operand that an epilogue adds first, and its other steps.
+    """Return an epilogue's first bias and its other steps.
 
-    Returns None and the whole epilogue where the first step is no such addition, or the value
-    before the addition is read again or is an output.
+    The bias is the number of the channel operand that the first step adds. Returns None and the
+    whole epilogue where the first step is no such addition, or the value before the addition is
+    read again or is an output.
     """
     expression, operands = epilogue.expression, epilogue.operands
     steps = expression.steps

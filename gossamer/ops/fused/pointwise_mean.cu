@@ -59,11 +59,11 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_mean(
         totals[n][0] = totals[n][1] = 0.0f;
     int iterations = CEIL_DIV(pixels, 16 * WARPS);
     for (int iteration = 0; iteration < iterations; iteration++) {
-        int places[2];
+        int positions[2];
         const uint4 *rows[2];
         UNROLL for (int half = 0; half < 2; half++) {
-            places[half] = (iteration * WARPS + (int)warp) * 16 + (int)lane / 4 + 8 * half;
-            int pixel = places[half] < pixels ? places[half] : pixels - 1;
+            positions[half] = (iteration * WARPS + (int)warp) * 16 + (int)lane / 4 + 8 * half;
+            int pixel = positions[half] < pixels ? positions[half] : pixels - 1;
             rows[half] = (const uint4 *)(image + (long long)pixel * CHANNELS) + lane % 4;
         }
         float sums[OUT_TILES][4];
@@ -97,7 +97,7 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_mean(
         }
         UNROLL for (int n = 0; n < OUT_TILES; n++)
             UNROLL for (int i = 0; i < 4; i++)
-                if (places[i / 2] < pixels) {
+                if (positions[i / 2] < pixels) {
                     float value = sums[n][i];
                     EPILOGUE(value, first_channel + n * 8 + (int)lane % 4 * 2 + i % 2, 0)
                     totals[n][i % 2] += value;

@@ -53,8 +53,11 @@ _MOST_WARPS = 16
 
 
 class PointwiseMean(FusionAlgorithm):
-    """A 1x1 convolution and the mean of its results over each image as one kernel. A work-group
-    computes a few channels of an image, and keeps the convolution's results in registers."""
+    """A 1x1 convolution and the mean over each image.
+
+    A work-group computes a few channels of an image, and keeps the convolution's results in
+    registers.
+    """
 
     name = "pointwise_mean"
     patterns = (("conv2d", "reduce"), ("conv2d", "pool"))
@@ -109,9 +112,11 @@ class PointwiseMean(FusionAlgorithm):
             problem, replace(variant, precision=precisions[-1]), device))
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
-        """Returns the expected time of the kernel, without its launch. Work-groups of a
-        multiprocessor share its tensor cores and its bandwidth from the L2 cache, and wait at the
-        same time."""
+        """Return the expected time of the kernel, without its launch.
+
+        Work-groups of a multiprocessor share its tensor cores and its bandwidth from the L2 cache,
+        and wait at the same time.
+        """
         p, precision, limits = _convolution(problem), variant.precision, device.limits
         part, warps = variant["channels"], variant["warps"]
         groups = -(-p.out_channels // part) * p.batch
@@ -154,24 +159,29 @@ def _convolution(problem: FusionProblem) -> Conv2dProblem:
 
 
 def _width(precision: str) -> int:
-    """Returns the number of channels that 16 bytes hold."""
+    """Return the number of channels that 16 bytes hold."""
     return 8 if precision == "fp16" else 4
 
 
 def _lines(problem: Conv2dProblem, precision: str) -> int:
-    """Returns the number of lines of 64 bytes that hold the channels of a pixel."""
+    """Return the lines of 64 bytes of a pixel's channels."""
     return -(-problem.channels // (4 * _width(precision)))
 
 
 def _shared_bytes(problem: Conv2dProblem, part: int, warps: int, precision: str) -> int:
-    """Returns the bytes of shared memory of a work-group: its weights, and sums of its warps."""
+    """Return the bytes of shared memory of a work-group.
+
+    They hold its weights, and sums of its warps.
+    """
     lines = _lines(problem, precision)
     return part * 64 * (lines + (lines + 1) % 2) + 4 * warps * part
 
 
 def _pack(weight: np.ndarray, problem: Conv2dProblem, precision: str) -> np.ndarray:
-    """Returns weights as (output channels, input channels), with zeros up to whole work-groups and
-    lines."""
+    """Return weights as (output channels, input channels).
+
+    With zeros up to whole work-groups and lines.
+    """
     rows = -(-problem.out_channels // max(_PARTS)) * max(_PARTS)
     packed = np.zeros((rows, _lines(problem, precision) * 4 * _width(precision)), np.float32)
     packed[:problem.out_channels, :problem.channels] = weight.reshape(problem.out_channels, -1)

@@ -56,7 +56,7 @@
 #define BARRIERS_BYTES 1024
 
 struct ALIGNED(1024) Memory {
-    uint4 pieces[64];
+    uint4 vectors[64];
 };
 
 /* Waits for the other warps of the warpgroup. */
@@ -136,8 +136,8 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
         int copier = item - 32 * 9;
         /* Copies 64 channels of a tile's pixels from `channel` on, as lines of 128 bytes. */
         auto copy_lines = [&](uint target, const HALF *from, int tile, int channels, int channel) {
-            UNROLL_BY(2) for (int piece = copier; piece < TILE * 8; piece += COPIERS) {
-                int line = piece / 8, chunk = piece % 8, pixel = tile * TILE + line;
+            UNROLL_BY(2) for (int vector = copier; vector < TILE * 8; vector += COPIERS) {
+                int line = vector / 8, chunk = vector % 8, pixel = tile * TILE + line;
                 int at = pixel < pixels ? pixel * channels + channel + chunk * 8 : 0;
                 cp_async_16(target + line * 128 + ((chunk ^ line % 8) << 4), from + at,
                               pixel < pixels ? 16 : 0);
@@ -205,9 +205,10 @@ KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
 #endif
                 UNROLL for (int block = 0; block < 2; block++)
                     UNROLL for (int half = 0; half < 2; half++) {
-                        int line = first_line + half * 8, piece = block * 4 + (int)lane % 4;
-                        int at = line * 64 + (piece ^ line % 8) * 8, pixel = first_pixel + half * 8;
-                        int channel = slice * 64 + piece * 8;
+                        int line = first_line + half * 8, vector = block * 4 + (int)lane % 4;
+                        int at = line * 64 + (vector ^ line % 8) * 8;
+                        int pixel = first_pixel + half * 8;
+                        int channel = slice * 64 + vector * 8;
                         float(*eight)[4] = sums + block * 4;
                         float4 lower = MAKE4(eight[0][half * 2], eight[0][half * 2 + 1],
                                              eight[1][half * 2], eight[1][half * 2 + 1]);

@@ -31,9 +31,11 @@ _SOURCE = Path(__file__).with_name("pointwise_pair.cu")
 
 
 class PointwisePairMma(FusionAlgorithm):
-    """Computes both layers in float16 with float32 sums. The first layer's results are rounded to
-    float16 before the second layer reads them. The first layer's results are written to memory
-    only where other layers read them."""
+    """Computes both layers in float16 with float32 sums.
+
+    The first layer's results are rounded to float16 before the second layer reads them. The first
+    layer's results are written to memory only where other layers read them.
+    """
 
     name = "pointwise_pair_mma"
     patterns = (("conv2d", "conv2d"),)
@@ -47,7 +49,7 @@ class PointwisePairMma(FusionAlgorithm):
         pair = pointwise_pair_of(problem)
         if pair is None:
             return "the layers are no two convolutions of single pixels with many between them"
-        if (reason := cannot_compile(problem, device) or reason_apart(pair)) is not None:
+        if (reason := cannot_compile(problem, device) or reason_unfused(pair)) is not None:
             return reason
         if not tilings(pair, device.limits):
             return (f"{pair.first.channels} and {pair.second.out_channels} channels of 128 pixels "
@@ -96,7 +98,7 @@ def _tiling(problem: FusionProblem, variant: Variant) -> PairTiling:
 
 
 def _macros(tiling: PairTiling) -> dict[str, object]:
-    """Returns the macros that pointwise_pair.cu describes."""
+    """Return the macros that pointwise_pair.cu describes."""
     pair, tile = tiling.pair, tiling.tile
     operands = pair.first.epilogue.operands
     copier, multiplier = 40, 232
@@ -113,11 +115,13 @@ def _macros(tiling: PairTiling) -> dict[str, object]:
 
 
 def _stages(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the weights of each slice of 64 outputs of the first layer: the first layer's
-    weights as (input channels / 8, 64 lines, 8 input channels), and behind them the second layer's
-    weights as (output channels / 64, 8, 64 lines, 8 channels of the slice). Of each 32 lines of
-    output channels, line 8 f + 2 q + j belongs to channel 8 q + 2 f + j, so that a lane has sums of
-    8 neighbouring channels."""
+    """Return the weights of each slice of 64 outputs.
+
+    The first layer's weights come first, as (input channels / 8, 64 lines, 8 input channels).
+    Behind them are the second layer's weights as (output channels / 64, 8, 64 lines, 8 channels of
+    the slice). Of each 32 lines of output channels, line 8 f + 2 q + j belongs to channel 8 q + 2 f
+    + j, so that a lane has sums of 8 neighbouring channels.
+    """
     first, second = (arrays[f"{part}.weight"][:, :, 0, 0] for part in (0, 1))
     # axes: slice or part, block, lane % 4, fragment, value of a pair; then the input channels
     ordered = first.reshape(-1, 2, 4, 4, 2, first.shape[1] // 8, 8).transpose(0, 5, 1, 3, 2, 4, 6)
@@ -158,21 +162,28 @@ class PointwisePair:
 
     @property
     def input(self) -> int:
-        """Number of the fusion's input that the first layer multiplies."""
+        """The fusion's input that the first layer adds.
+
+        0 where the first layer adds no tensor.
+        """
         return self.problem.entries.index(self.problem.sources[0][0])
 
     @property
     def added_input(self) -> int:
-        """Number of the fusion's input that the first layer adds to its result; 0 where the first
-        layer adds no tensor."""
+        """The fusion's input that the first layer adds.
+
+        0 where the first layer adds no tensor.
+        """
         added = self.problem.sources[0][1:]
         return self.problem.entries.index(added[0]) if added else 0
 
 
 def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
-    """Returns a fusion as a pair; None where its layers are no such pair. The first convolution has
-    to make at least twice as many channels as it reads, and at least twice as many as the second
-    convolution makes."""
+    """Return a fusion as a pair.
+
+    None where its layers are no such pair. The first convolution has to make at least twice as many
+    channels as it reads, and at least twice as many as the second convolution makes.
+    """
     if len(problem.parts) != 2 or not all(map(is_product, problem.parts)):
         return None
     first, second = problem.parts
@@ -183,9 +194,11 @@ def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
     return PointwisePair(problem, first, second) if wide else None
 
 
-def reason_apart(pair: PointwisePair) -> str | None:
-    """Returns why no kernel computes a pair in one step, as shown to the user; None where a kernel
-    may compute it."""
+def reason_unfused(pair: PointwisePair) -> str | None:
+    """Return why no kernel computes a pair in one step.
+
+    As shown to the user; None where a kernel may compute it.
+    """
     first, second = pair.first, pair.second
     if pair.problem.exits not in (LAST, BOTH):
         return "the second layer's result is not read"
@@ -234,7 +247,9 @@ _START_CYCLES = 4000
 
 @dataclass(frozen=True)
 class PairTile:
-    """Numbers of slots in shared memory; these numbers are the config of a variant.
+    """Numbers of slots in shared memory.
+
+    These numbers are the config of a variant.
 
     inputs: slots for the first layer's input.
     slots: slots for slices.
@@ -276,15 +291,19 @@ class PairTiling:
                 + (self.tile.weight_slots or self.slices) * self.stage_bytes)
 
     def groups(self, limits: Limits) -> int:
-        """Returns the number of work-groups. All work-groups run at once, and their numbers of
-        tiles differ by at most one."""
+        """Return the number of work-groups.
+
+        All work-groups run at once, and their numbers of tiles differ by at most one.
+        """
         waves = -(-self.tiles // limits.compute_units)
         return -(-self.tiles // waves)
 
     def microseconds(self, limits: Limits) -> float:
-        """Returns the expected time of the kernel, without its launch: the longest of the times to
-        move all tensors, to copy weights from the L2 cache, and to compute the tiles of a
-        multiprocessor."""
+        """Return the expected time of the kernel, without its launch.
+
+        It is the longest of the times to move all tensors, to copy weights from the L2 cache, and
+        to compute the tiles of a multiprocessor.
+        """
         first, second = self.pair.first, self.pair.second
         if not self.pair.pixels:
             return 0.0
@@ -302,7 +321,10 @@ class PairTiling:
 
 
 def tilings(pair: PointwisePair, limits: Limits) -> list[PairTiling]:
-    """Returns tilings that a device can compute. Tilings that keep all weights come first."""
+    """Return tilings that a device can compute.
+
+    Tilings that keep all weights come first.
+    """
     return list(itertools.islice(_fitting(pair, limits), _OFFERED))
 
 

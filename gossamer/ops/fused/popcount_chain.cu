@@ -17,7 +17,7 @@
 #define OUT_WORD_BITS 0 /* bits of a word of y; 0: y has floats */
 #define OUT_PLANES 1 /* bits of a result in y */
 #define COUNT 1 /* number of products */
-/* places in shared memory, in units of 16 bytes, where these arrays of all products begin */
+/* offsets in shared memory, in units of 16 bytes, of these arrays of all products */
 #define BITS 0 /* weights */
 #define CONSTANTS 32 /* constants of the columns */
 #define INPUTS 64 /* inputs */
@@ -28,16 +28,16 @@
 /* the products in order: HIDDEN(number, number of the next product), and FINAL(number) for the last
  * product */
 #define PRODUCTS FINAL(0)
-/* the sizes of product 0; its places are in units of 16 bytes */
+/* the sizes of product 0; its offsets are in units of 16 bytes */
 #define L0_DEPTH 70 /* length of its inner products */
 #define L0_WORDS 3 /* words of 32 bits of a row of its inputs */
 #define L0_QUADS 1 /* quads (four words) of a row of its inputs */
 #define L0_PLANES 1 /* bits of an input; of two bits the first is 1 for inputs other than 0 */
 #define L0_RESULTS 70 /* columns of the product */
 #define L0_COLUMNS 32 /* columns of a work-group, a multiple of 32 */
-#define L0_INPUT 64 /* place of its inputs in shared memory */
-#define L0_BITS 0 /* place of its weights in shared memory */
-#define L0_CONSTANTS 32 /* place of the constants of its columns in shared memory */
+#define L0_INPUT 64 /* offset of its inputs in shared memory */
+#define L0_BITS 0 /* offset of its weights in shared memory */
+#define L0_CONSTANTS 32 /* offset of the constants of its columns in shared memory */
 #define L0_THRESHOLDS 0 /* 1: the constants are thresholds; 0: the epilogue is computed */
 #define L0_EPILOGUE(value, channel, index) /* applies the product's epilogue */
 #endif

@@ -75,12 +75,17 @@ class _Product:
 
     @property
     def columns(self) -> int:
-        """Columns of a work-group. The columns of all work-groups cover whole words of 64 bits."""
+        """Columns of a work-group.
+
+        The columns of all work-groups cover whole words of 64 bits.
+        """
         return -(-(-(-self.problem.columns // 64) * 64) // (32 * _CLUSTER)) * 32
 
     def bits(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the signs of the weights in the order in which work-items read them, as uint32 of
-        shape (work-groups, words)."""
+        """Return the signs of the weights as work-items read them.
+
+        As uint32 of shape (work-groups, words).
+        """
         words = sign_words(weights_of_part(arrays, self.part), pointwise(self.problem), 32)
         filled = np.zeros((_CLUSTER * self.columns, 4 * self.quads), np.uint32)
         filled[:self.problem.columns, :self.words] = words.reshape(self.problem.columns, -1)
@@ -88,9 +93,12 @@ class _Product:
             _CLUSTER, -1)
 
     def constants(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns four numbers for each column: two thresholds, their direction and the factor of
-        the column's sums (as the bits of a float), as int32 of shape (work-groups, numbers).
-        Columns that only fill up the last work-groups have the result 0."""
+        """Return four numbers for each column.
+
+        They are two thresholds, their direction and the factor of the column's sums (as the bits of
+        a float), as int32 of shape (work-groups, numbers). Columns that only fill up the last
+        work-groups have the result 0.
+        """
         own = weights_of_part(arrays, self.part)
         filled = np.zeros((_CLUSTER * self.columns, 4), np.int32)
         filled[:, :2] = _NEVER
@@ -101,7 +109,10 @@ class _Product:
         return filled.reshape(_CLUSTER, -1)
 
     def epilogue(self, arrays: Mapping[str, np.ndarray]) -> Epilogue | None:
-        """Returns the epilogue that the kernel computes; None where thresholds replace it."""
+        """Return the epilogue that the kernel computes.
+
+        None where thresholds replace it.
+        """
         found = thresholds_of(weights_of_part(arrays, self.part), self.problem.epilogue,
                               self.problem.depth)
         return self.problem.epilogue if found is None else None
@@ -109,7 +120,9 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Products in order. Each product reads the result of the product before it.
+    """Products in order.
+
+    Each product reads the result of the product before it.
 
     signs: the expression that makes signs of floats before the first product; None where the first
     product reads packed words.
@@ -120,17 +133,19 @@ class _Chain:
     products: tuple[_Product, ...]
 
     @property
-    def places(self) -> tuple[int, int, int, int]:
-        """Where the weights, their constants, the inputs and the partial counts begin in shared
-        memory, in units of 16 bytes."""
+    def offsets(self) -> tuple[int, int, int, int]:
+        """Offsets of weights, constants, inputs and partial counts in shared memory.
+
+        In units of 16 bytes.
+        """
         constants = sum(product.columns * product.quads for product in self.products)
         inputs = constants + sum(product.columns for product in self.products)
         return 0, constants, inputs, inputs + sum(
             product.planes * product.quads for product in self.products)
 
     def shared_bytes(self, items: int) -> int:
-        """Returns the bytes of shared memory of a work-group."""
-        return 16 * self.places[3] + 4 * items + 8 * len(self.products)
+        """Return the bytes of shared memory of a work-group."""
+        return 16 * self.offsets[3] + 4 * items + 8 * len(self.products)
 
 
 class PopcountChain(FusionAlgorithm):
@@ -210,7 +225,10 @@ class PopcountChain(FusionAlgorithm):
 
 
 def _chain(problem: FusionProblem) -> _Chain | str:
-    """Returns a fusion as a chain of products, or the reason why it is no chain."""
+    """Return a fusion as a chain of products.
+
+    Or the reason why it is no chain.
+    """
     if tuple(part.op for part in problem.parts) not in PopcountChain.patterns:
         return "the layers are no products with matrices"
     last = len(problem.parts) - 1
@@ -239,16 +257,16 @@ def _chain(problem: FusionProblem) -> _Chain | str:
 def _joined(products: tuple[_Product, ...],
             pack: Callable[[_Product, Mapping[str, np.ndarray]], np.ndarray],
             arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the packed arrays of all products, one behind another for each work-group."""
+    """Return the packed arrays of all products, one behind another for each work-group."""
     return np.concatenate([pack(product, arrays) for product in products], axis=1)
 
 
 def _macros(chain: _Chain, epilogues: list[Epilogue | None], variant: Variant,
             items: int) -> dict[str, object]:
-    """Returns the macros that popcount_chain.cu describes."""
+    """Return the macros that popcount_chain.cu describes."""
     (source,), (target,) = variant.inputs, variant.outputs
     products = chain.products
-    bits, constants, inputs, partial_counts = chain.places
+    bits, constants, inputs, partial_counts = chain.offsets
     last = len(products) - 1
     macros: dict[str, object] = {
         "ITEMS": items, "CLUSTER": _CLUSTER, "COUNT": len(products), "BITS": bits,

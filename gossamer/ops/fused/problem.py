@@ -19,8 +19,10 @@ and the number of an entry."""
 
 
 def entry(number: int) -> Source:
-    """Returns the source of an entry, a value that a fusion reads from outside. number: position of
-    the entry among the fusion's inputs."""
+    """Return the source of an entry, a value that a fusion reads from outside.
+
+    number: position of the entry among the fusion's inputs.
+    """
     return (-1, number)
 
 
@@ -55,22 +57,23 @@ class FusionProblem(Problem):
                                      f"{self.spec(source)}")
 
     def spec(self, source: Source) -> TensorSpec:
-        """Returns the spec of the value that a source gives."""
+        """Return the spec of the value that a source gives."""
         if source[0] >= 0:
             return self.parts[source[0]].outputs[source[1]]
         part, index = self.reader(source)
         return part.inputs[index]
 
     def reader(self, source: Source) -> tuple[Problem, int]:
-        """Returns the first part that reads an entry, and the number that the entry has among the
-        inputs of this part."""
+        """Return the first part that reads an entry.
+
+        And the number that the entry has among the inputs of this part.
+        """
         return next((part, sources.index(source)) for part, sources
                     in zip(self.parts, self.sources, strict=True) if source in sources)
 
     @cached_property
     def entries(self) -> tuple[Source, ...]:
-        """The sources of the values that the fusion reads from outside, in the order of its
-        inputs."""
+        """The sources of the fusion's inputs, in order."""
         return tuple(sorted({source for sources in self.sources for source in sources
                              if source[0] < 0}, key=lambda source: source[1]))
 
@@ -112,8 +115,11 @@ class FusionProblem(Problem):
 
     @cached_property
     def facts(self) -> tuple[ValueFacts, ...]:  # type: ignore[override]
-        """The value facts of the entries, from the first part that reads each entry; empty where
-        every entry may have many different values."""
+        """The value facts of the entries.
+
+        They are those of the first part that reads each entry; empty where every entry may have
+        many different values.
+        """
         known = tuple(part.facts[index] if index < len(part.facts) else REAL
                       for part, index in map(self.reader, self.entries))
         return known if any(facts.few_values for facts in known) else ()
@@ -123,7 +129,7 @@ class FusionProblem(Problem):
 
 
 def weights_of_part(weights: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
-    """Returns the constants of one part by the names that its own problem gives them."""
+    """Return a part's constants by its own names."""
     prefix = f"{index}."
     return {name.removeprefix(prefix): array for name, array in weights.items()
             if name.startswith(prefix)}

@@ -24,7 +24,7 @@ from gossamer.ops.weights import Weights
 
 
 class OnnxRuntimePart(HostAlgorithm):
-    """Runs the nodes of a part as one model of ONNX Runtime."""
+    """The nodes of a part as one model of ONNX Runtime."""
 
     op = "onnx_part"
     name = "onnxruntime"
@@ -56,8 +56,10 @@ class OnnxRuntimePart(HostAlgorithm):
 
 def runner_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,
               optimised: bool = True) -> Session | EmptyPart:
-    """Returns what runs a part: a session, as session_of() returns it, or an EmptyPart where
-    tensors have no elements."""
+    """Return what runs a part.
+
+    A session, as session_of() returns it, or an EmptyPart where tensors have no elements.
+    """
     fatal = fatal_node(parsed(weights[MODEL].tobytes()),
                        [spec.shape for spec in problem.operands], constants_of(problem, weights))
     is_empty = not all(spec.size for spec in (*problem.operands, *problem.results))
@@ -73,8 +75,9 @@ def runner_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, th
 
 def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,
                optimised: bool = True, shaped: bool = True) -> Session:
-    """Returns the session that runs a part. Raises UnsupportedError where ONNX Runtime cannot run
-    the part.
+    """Return the session that runs a part.
+
+    Raises UnsupportedError where ONNX Runtime cannot run the part.
 
     threads: number of threads of an operator.
     optimised: whether ONNX Runtime may rewrite the model.
@@ -86,8 +89,10 @@ def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, t
 
 
 def checked(problem: OnnxPartProblem, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Returns the outputs of a part as a list. Raises InputError where an output does not have the
-    shape that the problem states."""
+    """Return the outputs of a part as a list.
+
+    Raises InputError where an output does not have the shape that the problem states.
+    """
     for spec, output in zip(problem.outputs, outputs, strict=True):
         if output.shape != spec.shape:
             raise InputError(f"ONNX Runtime makes a result of shape {list(output.shape)}, expected "
@@ -115,7 +120,10 @@ class EmptyPart:
         self._fatal = fatal
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[Any]:
-        """Returns the outputs. Raises InputError where they cannot be computed."""
+        """Return the outputs.
+
+        Raises InputError where they cannot be computed.
+        """
         if is_result_empty(self._problem):
             return [np.empty(spec.shape, spec.dtype) for spec in self._problem.outputs]
         return run_empty(parsed(self._weights[MODEL].tobytes()),
@@ -124,18 +132,18 @@ class EmptyPart:
 
 
 def is_result_empty(problem: OnnxPartProblem) -> bool:
-    """Returns whether no output has elements, so that there is nothing to compute."""
+    """Return whether no output has elements: nothing to compute."""
     return not any(spec.size for spec in problem.outputs)
 
 
 def constants_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray]
                  ) -> dict[int, np.ndarray]:
-    """Returns the operands that are constants, by their indices."""
+    """Return the operands that are constants, by their indices."""
     return {index: weights[f"operand{index}"] for index in problem.constants}
 
 
 def merged(constants: Mapping[int, np.ndarray], inputs: Sequence[Any]) -> list[Any]:
-    """Returns the values of all inputs of a model, in order.
+    """Return the values of all inputs of a model, in order.
 
     constants: those that are the same in each run, by their indices. inputs: the others, in order.
     """
@@ -146,9 +154,10 @@ def merged(constants: Mapping[int, np.ndarray], inputs: Sequence[Any]) -> list[A
 
 def run_empty(proto: onnx.ModelProto, values: Sequence[Any], inputs: Sequence[Any],
               session: Session | None, fatal: str) -> list[Any]:
-    """Returns the outputs of a model by ONNX Runtime; by ONNX's reference in NumPy where ONNX
-    Runtime refuses the inputs, or might end the process. Raises InputError where the reference
-    cannot compute them.
+    """Return the outputs of a model by ONNX Runtime.
+
+    By ONNX's reference in NumPy where ONNX Runtime refuses the inputs, or might end the process.
+    Raises InputError where the reference cannot compute them.
 
     values: those of all inputs of the model. inputs: those that the session takes.
     session, fatal: as for EmptyPart.
@@ -175,8 +184,9 @@ def run_empty(proto: onnx.ModelProto, values: Sequence[Any], inputs: Sequence[An
 
 def fatal_node(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None],
                constants: Mapping[int, np.ndarray]) -> str:
-    """Returns the operator of a node that reads or makes a tensor without elements, and at which
-    ONNX Runtime may end the process; "" where there is none.
+    """Return the operator at which ONNX Runtime may end the process.
+
+    It is that of a node which reads or makes a tensor without elements; "" where there is none.
 
     shapes: the shapes of the model's inputs; None for inputs that are no tensors.
     constants: as for Session.

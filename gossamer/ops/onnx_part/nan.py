@@ -30,13 +30,15 @@ _PREFIX = "gossamer/nan"
 
 
 def losing_nan(model: onnx.ModelProto) -> bool:
-    """Returns whether ONNX Runtime may lose NaN in a model."""
+    """Return whether ONNX Runtime may lose NaN in a model."""
     return _opset(model) >= _FIRST_OPSET and _loses(nodes_of(model))
 
 
 def watch(model: onnx.ModelProto) -> bool:
-    """Gives a model its first form. Returns whether the model has one more output then; otherwise
-    it lets NaN through already."""
+    """Give a model its first form.
+
+    Returns whether the model has one more output then; otherwise it lets NaN through already.
+    """
     rewriter = _Rewriter(model)
     watched = rewriter.rewrite(model.graph, keeps_watched=True)
     if watched:
@@ -45,7 +47,7 @@ def watch(model: onnx.ModelProto) -> bool:
 
 
 def let_through(model: onnx.ModelProto) -> None:
-    """Gives a model its second form."""
+    """Give a model its second form."""
     _Rewriter(model).rewrite(model.graph, keeps_watched=False)
 
 
@@ -59,7 +61,10 @@ def _loses(nodes: Iterable[onnx.NodeProto]) -> bool:
 
 
 class _Rewriter:
-    """Rewrites the graphs of a model, whose functions are put in place first."""
+    """Rewriting of a model's graphs.
+
+    The functions of the model are inlined first.
+    """
 
     def __init__(self, model: onnx.ModelProto) -> None:
         if any(_loses(nodes_within(function.node)) for function in model.functions):
@@ -73,7 +78,7 @@ class _Rewriter:
     def rewrite(self, graph: onnx.GraphProto, inferred: onnx.GraphProto | None = None,
                 outer: Mapping[str, int] | None = None, *,
                 keeps_watched: bool) -> dict[str, onnx.NodeProto]:
-        """Lets NaN through the nodes of a graph and of its subgraphs.
+        """Let NaN through the nodes of a graph and of its subgraphs.
 
         inferred: this graph with the types that ONNX's inference has found.
         outer: types of the values around the graph.
@@ -108,9 +113,11 @@ class _Rewriter:
         return watched
 
     def watch(self, watched: Mapping[str, onnx.NodeProto]) -> None:
-        """Adds an output that is NaN where one of the values has a NaN; it may also be NaN where a
-        value has infinities. For images a mean over the pixels keeps the layout that ONNX Runtime
-        has chosen."""
+        """Add an output that is NaN where a value is.
+
+        It may also be NaN where a value has infinities. For images a mean over the pixels keeps the
+        layout that ONNX Runtime has chosen.
+        """
         write, types = self._writer.node, _types(self._inferred, {})
         sums = []
         for value, node in watched.items():
@@ -124,7 +131,7 @@ class _Rewriter:
         self._graph.output.append(helper.make_tensor_value_info(total, TensorProto.FLOAT, []))
 
     def _let_through(self, node: onnx.NodeProto, kind: int) -> None:
-        """Write nodes that take the place of a node and let NaN through."""
+        """Write nodes that replace a node and let NaN through."""
         write, positions = self._writer.node, ""
         is_nan = write("IsNaN", node.input[:1])
         mask = write("Cast", [is_nan], to=TensorProto.FLOAT)
@@ -167,7 +174,10 @@ class _Rewriter:
         return self._writer.node("Constant", [], value=numpy_helper.from_array(array))
 
     def _copied(self, node: onnx.NodeProto, operator: str, value: str) -> str:
-        """Write a copy of a node with another operator and first input; return its first output."""
+        """Write a copy of a node with another operator and first input.
+
+        Return its first output.
+        """
         other = onnx.NodeProto()
         other.CopyFrom(node)
         other.op_type, other.input[0] = operator, value
@@ -178,7 +188,10 @@ class _Rewriter:
 
 
 def _types(graph: onnx.GraphProto, outer: Mapping[str, int]) -> dict[str, int]:
-    """Returns the types of the values of a graph, by name. outer: types of values around it."""
+    """Return the types of the values of a graph, by name.
+
+    outer: types of values around it.
+    """
     return {**outer, **{info.name: info.type.tensor_type.elem_type
                         for info in (*graph.input, *graph.output, *graph.value_info)},
             **{tensor.name: tensor.data_type for tensor in graph.initializer}}

@@ -38,15 +38,19 @@ size as a shape, an axis or another setting."""
 
 
 def version_on(device: Device) -> str:
-    """Returns the version of ONNX Runtime on the host; "" where it is not installed, and on other
-    devices."""
+    """Return the version of ONNX Runtime on the host.
+
+    "" where it is not installed, and on other devices.
+    """
     if device.compiles or not host_library.is_installed():
         return ""
     return str(host_library.onnxruntime().__version__)
 
 
 class ComputingError(InputError):
-    """Raised where ONNX Runtime cannot run a model with the values of its inputs.
+    """A failed run of a model by ONNX Runtime.
+
+    The values of its inputs are the cause.
 
     node: the name of the model's node that failed; "" where it is not known.
     """
@@ -58,8 +62,9 @@ class ComputingError(InputError):
 
 
 class Session:
-    """A model that is ready to run with ONNX Runtime on the host. Its maxima and minima let NaN
-    through, which ONNX Runtime's leave out.
+    """A model that is ready to run with ONNX Runtime on the host.
+
+    Its maxima and minima let NaN through, which ONNX Runtime's leave out.
 
     model: the model's bytes.
     constants: values of the model's inputs that are the same in each run, by the inputs' indices.
@@ -123,8 +128,10 @@ class Session:
         self._options = _run_options()
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Runs the model and returns its outputs in order. Ctrl-C ends the run, also within loops
-        of the model. Raises ComputingError where the run fails.
+        """Run the model and returns its outputs in order.
+
+        Ctrl-C ends the run, also within loops of the model. Raises ComputingError where the run
+        fails.
 
         inputs: values of the model's inputs that are no constants, in order.
         """
@@ -138,9 +145,11 @@ class Session:
         return results
 
     def node_times(self) -> list[tuple[str, float]]:
-        """Returns the name and the microseconds of each execution of a node, in the order of all
-        runs so far. The session must be `profiled`. After this call the session measures no more
-        times."""
+        """Return the name and microseconds of each execution of a node.
+
+        In the order of all runs so far. The session must be `profiled`. After this call the session
+        measures no more times.
+        """
         events = json.loads(Path(self._session.end_profiling()).read_text())
         ending = "_kernel_time"
         return [(event["name"].removesuffix(ending), float(event["dur"])) for event in events
@@ -149,11 +158,13 @@ class Session:
     def _results(self, session: Any, feeds: Mapping[str, Any]) -> list[Any]:
         if not self._may_last or threading.current_thread() is not threading.main_thread():
             return list(session.run(None, feeds, self._options))
-        return self._run_beside(session, feeds, _run_options())
+        return self._run_in_thread(session, feeds, _run_options())
 
-    def _run_beside(self, session: Any, feeds: Mapping[str, Any], options: Any) -> list[Any]:
-        """Runs a session in another thread, so that the main thread receives Ctrl-C and can end the
-        run."""
+    def _run_in_thread(self, session: Any, feeds: Mapping[str, Any], options: Any) -> list[Any]:
+        """Run a session in another thread.
+
+        The main thread then receives Ctrl-C and can end the run.
+        """
         future: Future[list[Any]] = Future()
 
         def run() -> None:
@@ -175,8 +186,11 @@ class Session:
 
 def _fill(proto: onnx.ModelProto, constants: Mapping[int, np.ndarray],
           shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Gives a model its constants and shapes. Returns the large constants by name, which the model
-    does not hold: its session reads them where they lie."""
+    """Give a model its constants and shapes.
+
+    Returns the large constants by name, which the model does not hold: its session reads them where
+    they lie.
+    """
     onnxruntime = host_library.onnxruntime()
     inputs = list(proto.graph.input)
     # ONNX Runtime needs the shapes to expand operators that ONNX defines as functions
@@ -206,9 +220,11 @@ def _fill(proto: onnx.ModelProto, constants: Mapping[int, np.ndarray],
 
 
 def _begun(model: bytes, options: Any, optimised: bool) -> Any:
-    """Returns a session of ONNX Runtime. A rewrite at which it fails, such as a fusion that writes
-    a node of two dtypes, is left out. Raises the library's error where it refuses the model as it
-    is."""
+    """Return a session of ONNX Runtime.
+
+    A rewrite at which it fails, such as a fusion that writes a node of two dtypes, is left out.
+    Raises the library's error where it refuses the model as it is.
+    """
     onnxruntime = host_library.onnxruntime()
     left_out = [*_INEXACT]
     while True:
@@ -236,8 +252,10 @@ def _run_options() -> Any:
 
 
 def _why(error: Exception) -> str:
-    """Returns the reason that an error of ONNX Runtime states, without the error's number and the
-    place in ONNX Runtime's source."""
+    """Return the reason that an error of ONNX Runtime states.
+
+    Without the error's number and the line in ONNX Runtime's source.
+    """
     text = one_line(str(error).strip()).rpartition("Status Message: ")[2]
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", text)
     text = re.sub(r"^/\S+:\d+ [^()]*\(.*?\)(?: (?:const|\[with [^\]]*\]))* ", "", text)

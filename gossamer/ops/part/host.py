@@ -30,7 +30,7 @@ cycles each."""
 
 
 class OnnxRuntime(Algorithm):
-    """Runs the problems of a part as one model of ONNX Runtime.
+    """The problems of a part as one model of ONNX Runtime.
 
     Where the part is the whole network, the waiting threads of ONNX Runtime spin. For any other
     part they sleep, because other layers need the processors between two runs.
@@ -81,8 +81,10 @@ class Ready:
 
 
 class SessionMemory(Buffer):
-    """A session and the memory of its constants. A part has such an object in place of packed
-    weights, so that all contexts share the session."""
+    """A session and the memory of its constants.
+
+    A part has such an object in place of packed weights, so that all contexts share the session.
+    """
 
     def __init__(self, device: Device, session: Session, nbytes: int) -> None:
         self.device = device
@@ -95,8 +97,9 @@ class SessionMemory(Buffer):
 
 def made_session(problem: PartProblem, weights: Mapping[str, np.ndarray], variant: Variant, *,
                  profiled: bool = False) -> Session:
-    """Returns the session that runs a part. Raises UnsupportedError where ONNX Runtime cannot run
-    the part.
+    """Return the session that runs a part.
+
+    Raises UnsupportedError where ONNX Runtime cannot run the part.
 
     profiled: whether the session measures the times of nodes.
     """
@@ -106,7 +109,7 @@ def made_session(problem: PartProblem, weights: Mapping[str, np.ndarray], varian
 
 
 def _is_small(problem: PartProblem) -> bool:
-    """Returns whether no thread but the caller's would get work."""
+    """Return whether no thread but the caller's would get work."""
     return all(part.flops <= _FEW_FLOPS and all(
         spec.size <= _FEW_ELEMENTS for spec in (*part.inputs, *part.outputs))
         for part in problem.parts)
@@ -114,7 +117,10 @@ def _is_small(problem: PartProblem) -> bool:
 
 @lru_cache(maxsize=1024)
 def _refusal(problem: PartProblem) -> str | None:
-    """Returns the reason why ONNX Runtime cannot compute a part; None where it can."""
+    """Return the reason why ONNX Runtime cannot compute a part.
+
+    None where it can.
+    """
     nbytes = sum(4 * int(np.prod(shape)) for shape in problem.weight_shapes.values())
     if nbytes > _MOST_BYTES:
         return "takes more than 2 GiB, which no ONNX model in memory may"
@@ -135,10 +141,11 @@ counted."""
 
 def problem_times(problem: PartProblem, weights: Mapping[str, np.ndarray], variant: Variant,
                   inputs: Sequence[np.ndarray]) -> list[float]:
-    """Returns the microseconds that each problem of a part takes, as the median of several runs.
+    """Return the microseconds of each problem of a part.
 
-    A problem takes 0 microseconds where ONNX Runtime has fused its nodes into the nodes of another
-    problem. The times of nodes that ONNX Runtime adds, such as changes of layout, are not counted.
+    They are medians of several runs. A problem takes 0 microseconds where ONNX Runtime has fused
+    its nodes into the nodes of another problem. The times of nodes that ONNX Runtime adds, such as
+    changes of layout, are not counted.
 
     inputs: the inputs of the part.
     """

@@ -28,7 +28,10 @@ _SEPARATOR = "/"
 
 @lru_cache(maxsize=16)
 def model_of(problem: PartProblem) -> bytes:
-    """Returns the model of a part. Raises UnsupportedError where ONNX cannot express a problem."""
+    """Return the model of a part.
+
+    Raises UnsupportedError where ONNX cannot express a problem.
+    """
     values: dict[Source, str] = {}
     writer = ModelWriter()
     for number, (source, spec) in enumerate(zip(problem.entries, problem.inputs, strict=True)):
@@ -52,24 +55,31 @@ def model_of(problem: PartProblem) -> bytes:
 
 
 def constants_of(problem: PartProblem, weights: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-    """Returns the constants of a part. The key of a constant is the index, among the model's
-    inputs, of the input that the constant is passed to."""
+    """Return the constants of a part.
+
+    The key of a constant is the index, among the model's inputs, of the input that the constant is
+    passed to.
+    """
     arrays = [weights_of_part(weights, index)[name] for index, part in enumerate(problem.parts)
               for name in part.weight_shapes]
     return dict(enumerate(arrays, len(problem.entries)))
 
 
 def part_of_node(name: str) -> int | None:
-    """Returns the number of the problem to which a node of the model belongs, by the node's name;
-    None for a node that ONNX Runtime has added."""
+    """Return the number of the problem of a node, by its name.
+
+    None for a node that ONNX Runtime has added.
+    """
     number, _, rest = name.partition(_SEPARATOR)
     return int(number) if rest and number.isdigit() else None
 
 
 def _entry(writer: ModelWriter, name: str, spec: TensorSpec) -> str:
-    """Adds an input with the format of a spec, and a transpose to the logical order of axes where
-    the layout needs one. Returns the name of the transposed value. Raises UnsupportedError for a
-    format that ONNX cannot describe."""
+    """Add an input with the format of a spec.
+
+    A transpose to the logical order of axes follows where the layout needs one. Returns the name of
+    the transposed value. Raises UnsupportedError for a format that ONNX cannot describe.
+    """
     order = AXES.get(spec.layout, tuple(range(len(spec.shape))))
     # memory holds bfloat16 as bits in uint16, which a model would read as integers
     if spec.format.is_packed or spec.dtype == BFLOAT16 or (
@@ -82,7 +92,7 @@ def _entry(writer: ModelWriter, name: str, spec: TensorSpec) -> str:
 
 
 def _dtype(problem: Any, name: str) -> str:
-    """Returns the dtype of a problem's constant."""
+    """Return the dtype of a problem's constant."""
     operands: Sequence[TensorSpec] = getattr(problem, "operands", ())
     if not operands and problem.op in ("gather", "matmul"):
         operands = (problem.data, problem.indices) if problem.op == "gather" else (

@@ -69,7 +69,7 @@ def _gemm(writer: ModelWriter, problem: GemmProblem, inputs: Sequence[str],
 
 def _epilogue(writer: ModelWriter, problem: Conv2dProblem | GemmProblem, expression: Expression,
               result: str, inputs: Sequence[str], weights: Names, *, spatial: int) -> list[str]:
-    """Adds the nodes of an epilogue, and returns the names of its outputs.
+    """Add an epilogue's nodes; return the names of its outputs.
 
     expression: the steps of the epilogue that are not part of the product's node.
     result: ONNX name of the product.
@@ -142,8 +142,10 @@ def _pool(writer: ModelWriter, problem: PoolProblem, inputs: Sequence[str],
 
 
 def _check_pads(problem: PoolProblem, pads: Sequence[int]) -> None:
-    """Raises UnsupportedError for pads that ONNX Runtime refuses: those that are not smaller than
-    the window."""
+    """Raise UnsupportedError for pads that ONNX Runtime refuses.
+
+    Those are pads that are not smaller than the window.
+    """
     if any(pad >= size for pad, size in zip(pads, problem.kernel * 2, strict=True)):
         raise UnsupportedError(f"pads {tuple(pads)} that are not smaller than the window: has no "
                                "ONNX form")
@@ -174,8 +176,11 @@ def _softmax(writer: ModelWriter, problem: SoftmaxProblem, inputs: Sequence[str]
 
 def _layer_norm(writer: ModelWriter, problem: LayerNormProblem, inputs: Sequence[str],
                 weights: Names) -> list[str]:
-    """Adds one node for a layer norm over the last axes. For other axes and for an RMS norm ONNX
-    has no operator, so that a node is added for each step of the arithmetic."""
+    """Add one node for a layer norm over the last axes.
+
+    For other axes and for an RMS norm ONNX has no operator, so that a node is added for each step
+    of the arithmetic.
+    """
     (x,), rank, axes = inputs, len(problem.input.shape), problem.axes
     if problem.centred and axes == tuple(range(axes[0], rank)):
         return [writer.node("LayerNormalization", [x, weights["scale"], weights["bias"]],
@@ -199,8 +204,10 @@ def _concat(writer: ModelWriter, problem: ConcatProblem, inputs: Sequence[str],
 
 def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
           weights: Names) -> list[str]:
-    """Adds the nodes that the copy needs: at most a slice, a transpose, a reshape and a
-    broadcast."""
+    """Add the nodes that the copy needs.
+
+    At most a slice, a transpose, a reshape and a broadcast.
+    """
     if not problem.is_free_of_layout or problem.converts:
         raise UnsupportedError("a change of format: has no ONNX form")
     walked = [dim for dim in problem.dims if dim is not None]
@@ -211,8 +218,8 @@ def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
     for dim, (size, start) in enumerate(zip(problem.input.shape, problem.starts, strict=True)):
         count, step = 1, 1
         if dim in walked:
-            place = problem.dims.index(dim)
-            count, step = problem.output.shape[place], problem.steps[place]
+            position = problem.dims.index(dim)
+            count, step = problem.output.shape[position], problem.steps[position]
         if (start, count, step) != (0, size, 1):
             end = start + step * count
             # a negative end would count from the end of the axis; -size - 1 is before index 0
@@ -276,8 +283,10 @@ def _resize(writer: ModelWriter, problem: ResizeProblem, inputs: Sequence[str],
 
 def _onnxruntimes(size: int, length: int, coordinates: str,
                   nearest_mode: str) -> list[np.ndarray]:
-    """Returns the elements that ONNX Runtime may take in a resize to a length. Its scale is a
-    float32. Its versions differ in what they take as a tie."""
+    """Return the elements that ONNX Runtime may take in a resize to a length.
+
+    Its scale is a float32. Its versions differ in what they take as a tie.
+    """
     if nearest_mode in ("floor", "ceil"):
         scale = float(np.float32(length) / np.float32(size))
         return [resampling.nearest(size, length, scale, coordinates, nearest_mode)]
@@ -344,7 +353,7 @@ Shape = tuple[int, ...]
 def write_expression(writer: ModelWriter, expression: Expression, values: Sequence[str],
                      shapes: Sequence[Shape], dtype: str, shape: Shape,
                      constants: frozenset[int] = frozenset()) -> list[str]:
-    """Adds the nodes of an expression, and returns the names of its outputs.
+    """Add an expression's nodes; return the names of its outputs.
 
     values, shapes: names and shapes of the expression's inputs.
     dtype: dtype of the inputs, in which the expression is computed.
@@ -376,9 +385,10 @@ def write_expression(writer: ModelWriter, expression: Expression, values: Sequen
 
 def _batch_norms(expression: Expression, shapes: Sequence[Shape],
                  constants: frozenset[int]) -> dict[int, tuple[int, ...]]:
-    """Returns the batch norms (x - mean) * scale + shift in an expression. The key of a batch norm
-    is the index of its last step among the steps; the value has the indices of x, mean, scale and
-    shift among all values of the expression.
+    """Return the batch norms (x - mean) * scale + shift in an expression.
+
+    The key of a batch norm is the index of its last step among the steps; the value has the indices
+    of x, mean, scale and shift among all values of the expression.
 
     Mean, scale and shift are constants with a number for each channel, along axis 1 of x.
 
@@ -410,9 +420,11 @@ def _is_of_channels(shape: Shape, images: Shape) -> bool:
 
 
 def _batch_norm(writer: ModelWriter, names: Sequence[str], channels: int) -> str:
-    """Adds a BatchNormalization node, which ONNX Runtime computes in the layout that it uses for
-    convolutions. For Sub, Mul and Add nodes ONNX Runtime would convert the operands from this
-    layout."""
+    """Add a BatchNormalization node.
+
+    ONNX Runtime computes it in the layout that it uses for convolutions. For Sub, Mul and Add nodes
+    ONNX Runtime would convert the operands from this layout.
+    """
     x, mean, scale, shift = (names[0], *(writer.reshaped(name, [channels]) for name in names[1:]))
     variance = writer.constant(np.ones(channels), "float32")
     return writer.node("BatchNormalization", [x, scale, shift, mean, variance], epsilon=0.0)

@@ -31,7 +31,7 @@ KERNELS = OP.algorithms[:-1]
 
 
 def kinds(variants: list[Variant]) -> list[Variant]:
-    """Returns the variant with the fewest work-items of each kind, that is of each place of the
+    """Return the variant with the fewest work-items of each kind, that is of each place of the
     weights and each form."""
     smallest: dict[Any, Variant] = {}
     for variant in sorted(variants, key=lambda v: (v["threads"], dict(v.config).get("apart", 0))):
@@ -41,7 +41,7 @@ def kinds(variants: list[Variant]) -> list[Variant]:
 
 
 def one(turn: int) -> Callable[[list[Variant]], list[Variant]]:
-    """Returns a function that selects a variant of one kind, of another kind for each turn."""
+    """Return a function that selects a variant of one kind, of another kind for each turn."""
     def take(variants: list[Variant]) -> list[Variant]:
         return [kinds(variants)[turn % len(kinds(variants))]]
     return take
@@ -67,7 +67,7 @@ def inputs_of(problem: BackpropProblem, *, binary: bool = False) -> list[np.ndar
 
 def check_blocked(problem: BackpropProblem, device: Device,
                   inputs: list[np.ndarray]) -> None:
-    """Compares every kind of exact blocking with the reference."""
+    """Compare every kind of exact blocking with the reference."""
     expected = reference(problem, inputs, {})
     for variant in kinds(list(Blocked().variants(problem, device))):
         actual = run_variant(Blocked(), problem, variant, device, Weights({}, device, "the test"),

@@ -26,7 +26,7 @@ ALGORITHM = PointwiseMean()
 def head(batch: int, channels: int, out_channels: int, size: tuple[int, int], *,
          epilogue: Epilogue = BIAS_RELU6, pooled: bool = False, keepdims: bool = False,
          stride: tuple[int, int] = (1, 1)) -> FusionProblem:
-    """Returns a 1x1 convolution and the mean over the image behind it, as a pooling with `pooled`.
+    """Return a 1x1 convolution and the mean over the image behind it, as a pooling with `pooled`.
     """
     convolution = Conv2dProblem(batch, channels, *size, out_channels, (1, 1), stride,
                                 epilogue=epilogue)
@@ -47,7 +47,7 @@ PROBLEMS = {"usual": USUAL, "pooled": POOLED, "large": LARGE, "unused channels":
 
 
 def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -> None:
-    """Compares the outputs of variants with the reference."""
+    """Compare the outputs of variants with the reference."""
     assert ALGORITHM.recognises(problem)
     check_variants(ALGORITHM, problem, device, variants)
 

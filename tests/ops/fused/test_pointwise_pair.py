@@ -32,7 +32,7 @@ ALGORITHM = PointwisePairMma()
 def pair(batch: int, channels: int, wide: int, out_channels: int, size: tuple[int, int], *,
          first: Epilogue = BIAS_RESIDUAL_RELU, second: Epilogue = BIAS_RELU,
          exits: tuple[Source, ...] = BOTH) -> FusionProblem:
-    """Returns two convolutions of single pixels."""
+    """Return two convolutions of single pixels."""
     expands = Conv2dProblem(batch, channels, *size, wide, (1, 1), epilogue=first)
     projects = Conv2dProblem(batch, wide, *size, out_channels, (1, 1), epilogue=second)
     added = (entry(1),) * first.tensor_count
@@ -52,8 +52,10 @@ PROBLEMS = {
 
 
 def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -> None:
-    """Compares the outputs of variants, all in float16, with the reference. Products are such that
-    results have numbers like others."""
+    """Compare the outputs of variants, all in float16, with the reference.
+
+    Products are such that results have numbers like others.
+    """
     assert ALGORITHM.recognises(problem)
     assert {variant.precision for variant in variants} == {"fp16"}
     arrays = random_weights(problem)
@@ -64,7 +66,7 @@ def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -
 
 
 def variant_of(problem: FusionProblem, tile: PairTile, device: Device) -> Variant:
-    """Returns the variant of a tile, whether or not it is offered."""
+    """Return the variant of a tile, whether or not it is offered."""
     offered = next(iter(ALGORITHM.variants(problem, device)))
     return replace(offered, config=tuple(asdict(tile).items()))
 

@@ -46,13 +46,13 @@ BIAS_TWICE = Epilogue(Expression(2, (ExpressionStep("add", (1, 0)),
 
 
 def alone(problem: Problem) -> PartProblem:
-    """Returns a problem as a part of its own."""
+    """Return a problem as a part of its own."""
     return PartProblem((problem,), (tuple(entry(i) for i in range(len(problem.inputs))),),
                        tuple((0, i) for i in range(len(problem.outputs))))
 
 
 def chain(*problems: Problem) -> PartProblem:
-    """Returns problems of one input each that follow one another, as a part."""
+    """Return problems of one input each that follow one another, as a part."""
     sources: list[tuple[Source, ...]] = [(entry(0),)]
     sources += [((index, 0),) for index in range(len(problems) - 1)]
     return PartProblem(problems, tuple(sources), ((len(problems) - 1, 0),))

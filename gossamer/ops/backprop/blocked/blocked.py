@@ -13,7 +13,7 @@ from pathlib import Path
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
-from gossamer.ops.backprop.blocked.gram import TILE, SampleRun
+from gossamer.ops.backprop.blocked.gram import TILE, SampleProducts
 from gossamer.ops.backprop.blocked.pipeline import (
     MMA_PIPELINES,
     PIPELINES,
@@ -50,9 +50,10 @@ MOST_LAUNCHES = 1 << 15
 
 @dataclass(frozen=True)
 class InTurn:
-    """A config of exact blocking by several launches per block. One work-group per network trains
-    the upper layers on the samples of a block, one after the other. Many work-groups then change
-    and multiply the weights of the first layer.
+    """A config of exact blocking by several launches per block.
+
+    One work-group per network trains the upper layers on the samples of a block, one after the
+    other. Many work-groups then change and multiply the weights of the first layer.
 
     block: number of samples of a block.
     threads: work-items of the work-group that trains the upper layers.
@@ -66,11 +67,11 @@ class InTurn:
         return (("form", "launches"), ("block", self.block), ("threads", self.threads))
 
     def workspace(self, problem: BackpropProblem) -> int:
-        """Returns the bytes of workspace that the launches need."""
+        """Return the bytes of workspace that the launches need."""
         return _Memory(problem, self).nbytes
 
     def why_unfit(self, problem: BackpropProblem, device: Device) -> str | None:
-        """Returns the reason why the device cannot train the network with this config, or None."""
+        """Return why the device cannot train the network; None where it can."""
         blocks, units = -(-problem.samples // self.block), problem.sizes[1]
         if 2 * blocks > MOST_LAUNCHES:
             return f"{2 * blocks} launches, more than {MOST_LAUNCHES} a call"
@@ -86,7 +87,7 @@ class InTurn:
         return None
 
     def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
-        """Returns the launches that train on all samples."""
+        """Return the launches that train on all samples."""
         layout, memory = _InTurnLayout(problem, self), _Memory(problem, self)
         in_turn = device.compile(KernelSource.of(
             _SOURCE, "in_turn", layout.macros, dynamic_shared=True))
@@ -100,22 +101,26 @@ class InTurn:
         launches = []
 
         def advance_launch(done: int, done_count: int, following: int, count: int) -> Launch:
-            """Returns the launch that changes the first layer by the `done_count` samples from
-            `done` on, and multiplies it by the `count` samples from `following` on."""
+            """Return the launch that changes and multiplies the first layer.
+
+            It changes the layer by the `done_count` samples from `done` on, and multiplies it by
+            the `count` samples from `following` on.
+            """
             return Launch(advance, tiles, (_SLICE, 1, 1), (
                 x, order, settings, after if done_count else before, after, memory.deltas,
                 memory.sums, inputs, units, problem.parameter_count, problem.samples, done,
                 done_count, following, count))
 
         done = done_count = 0
-        for part in memory.run.parts(device):
+        samples = memory.samples
+        for part in samples.parts(device):
             launches.append(part.gram)
             for first in range(part.first, part.first + part.count, self.block):
                 count = min(self.block, problem.samples - first)
                 launches += [advance_launch(done, done_count, first, count), Launch(
                     in_turn, (problem.networks,), (self.threads,),
                     (targets, order, settings, after if first else before, after,
-                     output_buffer(LOSSES), memory.run.products, memory.run.same, memory.sums,
+                     output_buffer(LOSSES), samples.products, samples.same, memory.sums,
                      memory.deltas, problem.samples, first, count, part.count,
                      first - part.first), layout.nbytes)]
                 done, done_count = first, count
@@ -126,14 +131,17 @@ IN_TURN = (InTurn(32, 256), InTurn(64, 256), InTurn(32, 512), InTurn(64, 512), I
 
 
 class _Memory:
-    """The offsets of three arrays in the workspace: the inner products of samples, and for one
-    block the sums of the first layer's units and the changes of weights whose input is 1."""
+    """The offsets of three arrays in the workspace.
+
+    They are the inner products of samples, and for one block the sums of the first layer's units
+    and the changes of weights whose input is 1.
+    """
 
     def __init__(self, problem: BackpropProblem, form: InTurn) -> None:
-        self.run = SampleRun(problem, form.block)
+        self.samples = SampleProducts(problem, form.block)
         block = problem.networks * form.block * problem.sizes[1]
         self.sum_count = block * -(-problem.sizes[0] // _SLICE)
-        sums_at = aligned(self.run.nbytes)
+        sums_at = aligned(self.samples.nbytes)
         deltas_at = sums_at + aligned(4 * self.sum_count)
         self.sums = part_of_workspace(sums_at, 4 * self.sum_count)
         self.deltas = part_of_workspace(deltas_at, 4 * block)
@@ -160,9 +168,10 @@ _FORMS: dict[tuple[tuple[str, int | str], ...], PipelineMma | Pipeline | InTurn]
 
 
 class Blocked(KernelBackprop):
-    """Trains online. The weights of the first layer are changed and multiplied for a block of
-    samples at a time. Up to rounding, the results are the results of changing all weights after
-    each sample.
+    """Trains online.
+
+    The weights of the first layer are changed and multiplied for a block of samples at a time. Up
+    to rounding, the results are the results of changing all weights after each sample.
 
     Let W_s be the first layer's weights before sample s, and let g_s have, for each hidden unit,
     the amount by which the update after sample s changes a weight whose input is 1. Then
@@ -189,8 +198,10 @@ class Blocked(KernelBackprop):
                 f"launches: {IN_TURN[-1].why_unfit(problem, device)}")
 
     def is_pipelined(self, problem: BackpropProblem, device: Device) -> bool:
-        """Returns whether one work-group can train a network; the first variants are then
-        pipelines."""
+        """Return whether one work-group can train a network.
+
+        The first variants are then pipelines.
+        """
         return self.supports(problem, device) is None and any(
             form.why_unfit(problem, device) is None for form in _PIPELINES)
 

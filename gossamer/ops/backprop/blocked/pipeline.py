@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.backprop.blocked.gram import TILE, SampleRun
+from gossamer.ops.backprop.blocked.gram import TILE, SampleProducts
 from gossamer.ops.backprop.kernels import activation_macros, padded, registers_of
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.launch import Launch
@@ -35,8 +35,10 @@ _SPARE = 24
 
 
 class _Layout:
-    """The shared memory and the macros that sequential_core.h and pipeline.h need, with and without
-    tensor cores. Subclasses reserve further memory with place().
+    """The shared memory and the macros of the sequential core.
+
+    sequential_core.h and pipeline.h need them, with and without tensor cores. Subclasses reserve
+    further memory with reserve().
 
     registers: approximate number of registers that a work-item needs.
     nbytes: bytes of shared memory.
@@ -44,7 +46,7 @@ class _Layout:
 
     def __init__(self, problem: BackpropProblem, block: int, threads: int, stride: int,
                  matmul_warps: int, recording: int) -> None:
-        """Assigns the offsets.
+        """Assign the offsets.
 
         stride: number of hidden units, padded.
         matmul_warps: number of warps that change and multiply the first layer's weights.
@@ -65,7 +67,7 @@ class _Layout:
             **activation_macros(problem),
         }
         self.nbytes = 0
-        self.place({
+        self.reserve({
             "RECORD_AT": 2 * block * (self.reach + 2 * targets + 2 * stride + 4),
             "HIDDEN_AT": parts * share,
             "ERROR_AT": targets,
@@ -75,17 +77,21 @@ class _Layout:
             "POWER_AT": 2 * block + 1,
         })
 
-    def place(self, floats: dict[str, int]) -> None:
-        """Reserves shared memory for each name, and defines a macro of that name as its offset in
-        floats."""
+    def reserve(self, floats: dict[str, int]) -> None:
+        """Reserve shared memory for each name.
+
+        A macro of that name is its offset in floats.
+        """
         for name, count in floats.items():
             self.macros[name] = self.nbytes // 4
             self.nbytes += 4 * padded(count)
         self.macros["FLOATS"] = self.nbytes // 4
 
     def why_unfit(self, device: Device) -> str | None:
-        """Returns the reason why a work-group of the device has no room for the network, or
-        None."""
+        """Return why a work-group has no room for the network.
+
+        None where it has.
+        """
         limits = device.limits
         if self.nbytes > limits.shared_bytes_opt_in:
             return (f"{self.nbytes} bytes of shared memory, {device.name} has "
@@ -98,7 +104,10 @@ class _Layout:
 
 
 def unfit_sizes(problem: BackpropProblem) -> str | None:
-    """Returns the reason why the sequential core cannot train networks of these sizes, or None."""
+    """Return why the sequential core cannot train networks of these sizes.
+
+    None where it can.
+    """
     if len(problem.sizes) != 3:
         return f"{len(problem.sizes) - 2} hidden layers, not one"
     hidden, outputs = problem.sizes[1:]
@@ -130,23 +139,26 @@ class _Form(abc.ABC):
 
     def workspace(self, problem: BackpropProblem) -> int:
         """Return the bytes of workspace that the launches need."""
-        return SampleRun(problem, self.layout(problem).reach).nbytes
+        return SampleProducts(problem, self.layout(problem).reach).nbytes
 
     def why_unfit(self, problem: BackpropProblem, device: Device) -> str | None:
-        """Return why a work-group cannot train the network; None where it can."""
+        """Return why a work-group cannot train the network.
+
+        None where it can.
+        """
         return unfit_sizes(problem) or self.layout(problem).why_unfit(device)
 
     def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
         """Return the launches that train on all samples, part by part."""
         layout = self.layout(problem)
         kernel = device.compile(self.source(layout.macros))
-        run = SampleRun(problem, layout.reach)
+        samples = SampleProducts(problem, layout.reach)
         launches = []
-        for part in run.parts(device):
+        for part in samples.parts(device):
             launches += [part.gram, Launch(
                 kernel, (problem.networks,), (layout.threads,),
-                (*part.buffers, run.products, run.same, problem.samples, part.first, part.count),
-                layout.nbytes)]
+                (*part.buffers, samples.products, samples.same, problem.samples, part.first,
+                 part.count), layout.nbytes)]
         return launches
 
 
@@ -183,7 +195,9 @@ PIPELINES = (
 
 
 class _PipelineLayout(_Layout):
-    """The layout that also holds the first layer's weights, and lists of the inputs that are not 0.
+    """The layout with the first layer's weights.
+
+    It also has lists of the inputs that are not 0.
 
     lanes: work-items that share a row of weights.
     fetched: registers of a work-item that hold inputs of the next block.
@@ -204,7 +218,7 @@ class _PipelineLayout(_Layout):
         self.fetched = -(-capacity // 128) * 4 * form.block
         self.macros.update(APART=form.apart, PER_ITEM=form.units, LANES=self.lanes,
                            CAPACITY=capacity, AHEAD=ahead)
-        self.place({
+        self.reserve({
             "WEIGHT_AT": (inputs + 1) * stride,
             "LIST_AT": 2 * self.matmul_warps * capacity * form.block,
             "ROWS_AT": 2 * self.matmul_warps * capacity,
@@ -257,7 +271,7 @@ share of any part of the picture."""
 
 
 class _MmaLayout(_Layout):
-    """The layout of shared memory, which holds the inputs of three blocks of samples.
+    """The layout with the inputs of three blocks of samples.
 
     groups: number of groups of inputs of a matmul warp.
     """
@@ -274,7 +288,7 @@ class _MmaLayout(_Layout):
         self.registers = max(self.registers, 4 * self.groups * tiles + 8 * tiles + (
             6 * -(-pairs // 2) + (8 if problem.sizes[0] % 4 else 0)) + _SPARE)
         self.macros.update(APART=form.apart, GROUPS=self.groups)
-        self.place({
+        self.reserve({
             "ROWS_AT": 3 * self.matmul_warps * pairs * 2 * _GROUP * _BLOCK,
             "PARTIAL_AT": self.matmul_warps * tiles * _TILE * _BLOCK,
             "DATA_ROW_AT": 2 * _BLOCK,

@@ -24,7 +24,7 @@ DEPTHS = {"fp16": 16, "tf32": 8, "fp32": 8}
 # with more sums the compiler spills registers. On another architecture the compiler may spill with
 # fewer sums, which makes kernels slower.
 _MOST_SUMS_BESIDE = 24
-"""In float32 the registers hold two tiles of an expansion beside at most this number of sums of the
+"""In float32 the registers hold two tiles of an expansion with at most this number of sums of the
 projection."""
 _MOST_SUMS_AT_ONCE = {"fp16": 72, "tf32": 56}
 """For each precision, the most sums of an expansion and of the projection together that fit the
@@ -32,7 +32,7 @@ registers of a work-item if a multiprocessor has 16 warps; more sums spilled on 
 does not hold for the small expansions of _MOST_PAIRS."""
 _MOST_PAIRS = 4
 """An expansion is small where its number of pixel tiles times its number of pairs of channel tiles
-is at most this number. The sums of a small expansion fit the registers beside the sums of any
+is at most this number. The sums of a small expansion fit the registers with the sums of any
 projection."""
 WARPGROUP_SUMS = {24: 24, 20: 40, 16: 72}
 """For each number of warps of a multiprocessor, the most sums by wgmma of an expansion and of the
@@ -88,7 +88,10 @@ class WorkGroup(NamedTuple):
 
     @property
     def warpgroup_warps(self) -> int:
-        """Warps that multiply together: 4 with wgmma, else 1; each has a tile of pixels."""
+        """Warps that multiply together: 4 with wgmma, else 1.
+
+        Each has a tile of pixels.
+        """
         return WARPGROUP_WARPS if self.wgmma else 1
 
     @property
@@ -97,12 +100,18 @@ class WorkGroup(NamedTuple):
         return self.warps // self.warpgroup_warps
 
     def phase(self, issued: float, waited: float, shared: float) -> Phase:
-        """Returns the cycles of a phase. issued: cycles in which one warp issues its instructions;
-        a scheduler issues the instructions of a quarter of the warps."""
+        """Return the cycles of a phase.
+
+        issued: cycles in which one warp issues its instructions; a scheduler issues the
+        instructions of a quarter of the warps.
+        """
         return Phase(issued * self.warps / 4, waited, shared)
 
     def wgmma_phase(self, tiles: int, pairs: int, steps: int, loads: int) -> Phase:
-        """Returns the cycles of products by wgmma, and of the loads of a warp's pixels for them."""
+        """Return the cycles of products by wgmma.
+
+        The loads of a warp's pixels are included.
+        """
         multiplied = steps * tiles * pairs * _CYCLES_OF_PAIR
         return self.phase(multiplied, multiplied + 10 * steps * loads + _WGMMA_LATENCY,
                           steps * (_ACCESS * loads + tiles * pairs) * self.warps)
@@ -124,7 +133,7 @@ class Projection(NamedTuple):
 
 @lru_cache(_CACHED)
 def projection(group: WorkGroup, pixel_tiles: int, pairs: int, chunk: int) -> Projection:
-    """Returns the fastest division of a chunk's projection.
+    """Return the fastest division of a chunk's projection.
 
     pixel_tiles: number of tiles of 16 pixels.
     pairs: number of pairs of tiles of 8 output channels.
@@ -170,13 +179,13 @@ class Expansion(NamedTuple):
 @lru_cache(_CACHED)
 def expansion(group: WorkGroup, pixel_tiles: int, chunk: int, steps: int, *, sums: int, taps: int,
               convolves: bool) -> Expansion:
-    """Returns the fastest division of a chunk's expansion whose sums fit the registers.
+    """Return the fastest division of a chunk's expansion whose sums fit the registers.
 
     pixel_tiles: number of tiles of 16 pixels that hold the inputs under the windows of the
     work-group.
     chunk: number of hidden channels.
     steps: number of steps of K.
-    sums: sums of the projection that a work-item has beside the expansion.
+    sums: sums of the projection that a work-item has with the expansion.
     taps: number of taps of the depthwise filter.
     convolves: whether tensor cores compute the depthwise convolution.
     """
@@ -196,8 +205,10 @@ def expansion(group: WorkGroup, pixel_tiles: int, chunk: int, steps: int, *, sum
 
 def _fits(group: WorkGroup, sums: int, pixel_tiles: int, all_pairs: int, tiles: int,
           pairs: int) -> bool:
-    """Returns whether the registers hold the sums of an expansion of `tiles` tiles of pixels by
-    `pairs` pairs of channel tiles."""
+    """Return whether the registers hold the sums of an expansion.
+
+    tiles: tiles of pixels. pairs: pairs of channel tiles.
+    """
     if group.precision == "fp32":
         several = pixel_tiles > 1 and all_pairs >= group.warps // 2
         fits = sums <= _MOST_SUMS_BESIDE and several
@@ -207,23 +218,29 @@ def _fits(group: WorkGroup, sums: int, pixel_tiles: int, all_pairs: int, tiles: 
 
 
 def fits_warpgroup(group: WorkGroup, sums: int, pairs: int, taps: int) -> bool:
-    """Returns whether the registers hold the sums of an expansion of `pairs` pairs of tiles of
-    channels by wgmma."""
+    """Return whether the registers hold the sums of an expansion by wgmma.
+
+    pairs: pairs of tiles of channels.
+    """
     most = WARPGROUP_SUMS[max(WARPS)] if group.warps == max(WARPS) else math.inf
     return warpgroup_sums(sums, pairs, taps) <= most
 
 
 def warpgroup_sums(sums: int, pairs: int, taps: int) -> int:
-    """Returns the number of registers that a work-item needs with wgmma: for the sums of the
-    projection, for the sums of an expansion of `pairs` pairs of channel tiles, and for a large
-    filter."""
+    """Return the registers that a work-item needs with wgmma.
+
+    They are for the sums of the projection, the sums of an expansion of `pairs` pairs of channel
+    tiles, and a large filter.
+    """
     return sums + 8 * pairs + _LARGE_FILTER * (taps > FEW_TAPS)
 
 
 def _expansion_cycles(group: WorkGroup, pixel_tiles: int, all_pairs: int, steps: int,
                       unit: tuple[int, int], convolves: bool) -> Phase:
-    """Returns the cycles of an expansion. unit: tiles of pixels, and pairs of channel tiles, that a
-    warp expands at once."""
+    """Return the cycles of an expansion.
+
+    unit: tiles of pixels, and pairs of channel tiles, that a warp expands at once.
+    """
     tiles, pairs = unit
     units = -(-pixel_tiles // (tiles * group.warpgroup_warps)) * (all_pairs // pairs)
     of_warpgroup = -(-units // group.warpgroups)
@@ -257,7 +274,7 @@ class Convolution(NamedTuple):
 def convolution_on_tensor_cores(group: WorkGroup, outputs: tuple[int, int], chunk: int,
                                 kernel: tuple[int, int], stride: int,
                                 rows_at_once: int) -> Convolution:
-    """Returns the fastest division of a chunk's depthwise convolution on tensor cores.
+    """Return the fastest division of a chunk's depthwise convolution on tensor cores.
 
     outputs: rows and columns of outputs.
     chunk: number of hidden channels.
@@ -285,7 +302,7 @@ def convolution_on_tensor_cores(group: WorkGroup, outputs: tuple[int, int], chun
 @lru_cache(_CACHED)
 def convolution(group: WorkGroup, outputs: tuple[int, int], chunk: int, kernel: tuple[int, int],
                 stride: int) -> Convolution:
-    """Returns the fastest division of a chunk's depthwise convolution without tensor cores.
+    """Return the fastest division of a chunk's depthwise convolution without tensor cores.
 
     outputs: rows and columns of outputs.
     chunk: number of hidden channels.
@@ -345,14 +362,15 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True)
 class _OneImage:
-    """Constants of the expected cycles of a single image, fitted on an H200. In float16 and TF32
-    they are fitted to the times that 38 tiles of MobileNetV2's blocks add to a plan, with an error
-    of 12% (root mean square). In float32 they are fitted to 330 times of tiles that ran alone, with
-    an error of 13%.
+    """Constants of the expected cycles of a single image, fitted on an H200.
+
+    In float16 and TF32 they are fitted to the times that 38 tiles of MobileNetV2's blocks add to a
+    plan, with an error of 12% (root mean square). In float32 they are fitted to 330 times of tiles
+    that ran alone, with an error of 13%.
 
     latency: cycles in which a work-group begins, loads its first inputs and stores its results.
     member: cycles that each further work-group of a cluster adds to `latency`.
-    crowded: share of `latency` by which each further work-group of a multiprocessor delays the
+    slowdown: share of `latency` by which each further work-group of a multiprocessor delays the
     others.
     phase: cycles of a phase in addition to its instructions.
     first: bytes that a multiprocessor receives in a cycle before the first chunk. Most of these
@@ -364,7 +382,7 @@ class _OneImage:
 
     latency: float = 1600.0
     member: float = 85.0
-    crowded: float = 0.35
+    slowdown: float = 0.35
     phase: float = 235.0
     first: float = 83.0
     fetched: float = 28.0
@@ -378,10 +396,11 @@ _ONE_IMAGE = {"fp16": _OneImage(), "tf32": _OneImage(),
 
 @dataclass(frozen=True)
 class _SeveralImages:
-    """Constants of the expected cycles of many work-groups, fitted to 500 measured times of tiles
-    of MobileNetV2's blocks at batch 64 in float16 on an H200. The tiles that are expected to be
-    fastest take 352 us together, and the tiles that were fastest take 345 us. The constants of
-    float32 come from an earlier fit.
+    """Constants of the expected cycles of many work-groups.
+
+    They were fitted to 500 measured times of tiles of MobileNetV2's blocks at batch 64 in float16
+    on an H200. The tiles that are expected to be fastest take 352 us together, and the tiles that
+    were fastest take 345 us. The constants of float32 come from an earlier fit.
 
     latency: cycles in which a work-group begins, loads its first inputs and stores its results.
     cluster: cycles that a cluster adds to `latency`.
@@ -427,10 +446,14 @@ class ChunkWork:
         """Cycles in which a scheduler issues the instructions of a chunk."""
         return sum(phase.issued for phase in self.phases)
 
-    def beside(self, groups: int, limits: Limits) -> int:
-        """Returns a lower bound of the number of work-groups that run at once on the multiprocessor
-        that runs the most. The bound follows from the GPCs: all work-groups of a cluster run in one
-        GPC. groups: number of work-groups of the launch."""
+    def least_at_once(self, groups: int, limits: Limits) -> int:
+        """Return a lower bound of work-groups that run at once.
+
+        On the multiprocessor that runs the most. The bound follows from the GPCs: all work-groups
+        of a cluster run in one GPC.
+
+        groups: number of work-groups of the launch.
+        """
         if self.cluster == 1:
             return 1
         gpcs = max(1, limits.compute_units // _LARGEST_GPC)
@@ -438,11 +461,13 @@ class ChunkWork:
 
 
 def cycles_of_image(work: ChunkWork, together: int) -> float:
-    """Returns the expected cycles of a single image. All its work-groups run at once, and
-    `together` work-groups run on one multiprocessor."""
+    """Return the expected cycles of a single image.
+
+    All its work-groups run at once, and `together` work-groups run on one multiprocessor.
+    """
     model = _ONE_IMAGE[work.precision]
     latency = (model.latency + model.member * (work.cluster - 1)) * (
-        1 + model.crowded * (together - 1))
+        1 + model.slowdown * (together - 1))
     computed = max(
         sum(max(model.issued * phase.issued, model.stalled * phase.waited) + model.phase
             for phase in work.phases), work.issued * together)
@@ -451,8 +476,9 @@ def cycles_of_image(work: ChunkWork, together: int) -> float:
 
 
 def cycles_of_wave(work: ChunkWork, together: int) -> float:
-    """Returns the expected cycles of a wave of work-groups of several images, where `together`
-    work-groups run on one multiprocessor.
+    """Return the expected cycles of a wave of several images.
+
+    together: work-groups that run on one multiprocessor.
 
     The time of a chunk has four components, which overlap in part: the time of one work-group
     alone, and for all work-groups the times of their instructions, of their accesses to shared
@@ -471,8 +497,9 @@ def cycles_of_wave(work: ChunkWork, together: int) -> float:
 
 
 def cycles_with_excite(work: ChunkWork, small: float, together: int) -> float:
-    """Returns the expected cycles of a wave of work-groups with squeeze-and-excite, where
-    `together` work-groups run on one multiprocessor.
+    """Return the expected cycles of a wave with squeeze-and-excite.
+
+    together: work-groups that run on one multiprocessor.
 
     A phase of a chunk takes the longest of three times: the time in which a warp waits, the time in
     which the scheduler issues the instructions of its warps, and the time in which all warps access

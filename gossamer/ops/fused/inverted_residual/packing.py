@@ -18,7 +18,7 @@ from gossamer.ops.image import image_macros
 
 
 def block_macros(divided: BlockTiling, dtype: str, *, bulk: bool) -> dict[str, object]:
-    """Returns the macros of the kernel.
+    """Return the macros of the kernel.
 
     dtype: dtype of the kernel's tensors.
     bulk: whether the device has bulk copies (cp.async.bulk).
@@ -35,7 +35,7 @@ def block_macros(divided: BlockTiling, dtype: str, *, bulk: bool) -> dict[str, o
         "STRIDE_Y": p.stride[0], "STRIDE_X": p.stride[1],
         "PADDED": int(block.hidden % tile.chunk != 0), "ROW_TILES": divided.row_tiles,
         "EXPAND_TILES": divided.expand_tiles, "EXPAND_PAIRS": divided.expand_pairs,
-        "COLUMNS_AT_ONCE": divided.columns_at_once, "RUN": divided.run,
+        "COLUMNS_AT_ONCE": divided.columns_at_once, "RUN": divided.outputs_in_turn,
         "ROWS_AT_ONCE": divided.rows_at_once,
         "STAGES": divided.stages, "WARPGROUPS_M": divided.warpgroups_m, "WGMMA": tile.wgmma,
         "BULK": int(bulk and block.excite is None),
@@ -58,7 +58,7 @@ def block_macros(divided: BlockTiling, dtype: str, *, bulk: bool) -> dict[str, o
 
 
 def _gather_macros(divided: BlockTiling) -> dict[str, object]:
-    """Returns the macros of a first convolution that reads windows of an image."""
+    """Return the macros of a first convolution that reads windows of an image."""
     first = divided.block.expand
     if first is None or not divided.block.gathers:
         return {"GATHERS": 0}
@@ -70,7 +70,7 @@ def _gather_macros(divided: BlockTiling) -> dict[str, object]:
 
 
 def _excite_macros(divided: BlockTiling) -> dict[str, object]:
-    """Returns the macros of a squeeze-and-excite layer."""
+    """Return the macros of a squeeze-and-excite layer."""
     layer = divided.block.excite
     if layer is None:
         return {"EXCITES": 0, "OWN_CHUNKS": 0, "SQUEEZED": 0}
@@ -89,7 +89,7 @@ def _excite_macros(divided: BlockTiling) -> dict[str, object]:
 
 def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size: str,
               tensor: str) -> str:
-    """Returns the C declarations of an epilogue's operands.
+    """Return the C declarations of an epilogue's operands.
 
     constants: the name of the memory in which channel operands follow one another.
     first: the number of channel operands in this memory before the epilogue's first operand.
@@ -108,9 +108,12 @@ def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size:
 
 
 def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[str, str]:
-    """Returns the macros of an epilogue whose results stay in shared memory. START(channel) is the
-    value that a channel's sums begin with. STORE(target, first, second, channel) applies the rest
-    of the epilogue to the results of two neighbouring channels and stores them."""
+    """Return the macros of an epilogue whose results stay in shared memory.
+
+    START(channel) is the value that a channel's sums begin with. STORE(target, first, second,
+    channel) applies the rest of the epilogue to the results of two neighbouring channels and stores
+    them.
+    """
     bias, rest = without_bias(epilogue)
     bounds = _half_bounds(rest.expression) if halves else None
     if bounds is None:
@@ -132,9 +135,11 @@ def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[st
 
 
 def _half_bounds(expression: Expression) -> tuple[float, float] | None:
-    """Returns the bounds to which an expression clips its first input; None for other expressions,
-    and where a bound is no float16 number. With float16 bounds the result is the same whether the
-    input is rounded to float16 before or after it is clipped."""
+    """Return the bounds to which an expression clips its first input.
+
+    None for other expressions, and where a bound is no float16 number. With float16 bounds the
+    result is the same whether the input is rounded to float16 before or after it is clipped.
+    """
     if expression.outputs == (0,):
         return -np.inf, np.inf
     if len(expression.steps) != 1 or expression.outputs != (expression.inputs,):
@@ -149,15 +154,17 @@ def _half_bounds(expression: Expression) -> tuple[float, float] | None:
 
 
 def _both_halves(value: float) -> str:
-    """Returns a 32-bit constant with a float16 number in both halves."""
+    """Return a 32-bit constant with a float16 number in both halves."""
     return f"0x{int(np.float16(value).view(np.uint16)) * 0x10001:08x}u"
 
 
 def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the constants of each chunk of hidden channels as (chunks, 32-bit words): the weights
-    of the expansion, the depthwise weights, the channel operands of the epilogues of the expansion
-    and of the depthwise convolution, and the weights of the projection. Channels that do not exist
-    are zeros."""
+    """Return the constants of each chunk, (chunks, 32-bit words).
+
+    A chunk has the weights of the expansion, the depthwise weights, the channel operands of the
+    epilogues of the expansion and of the depthwise convolution, and the weights of the projection.
+    Channels that do not exist are zeros.
+    """
     block, chunk = divided.block, divided.tile.chunk
     hidden = divided.hidden
     depthwise, project = block.part(block.depthwise), block.part(block.project)
@@ -183,14 +190,17 @@ def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
 
 
 def pack_constants(block: Block, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the constants of the output channels, (constants, channels) in float32."""
+    """Return the constants of the output channels, (constants, channels) in float32."""
     rows = _operand_rows(block, block.part(block.project), arrays, block.out_channels)
     return np.concatenate(rows) if rows else np.zeros((1, block.out_channels), np.float32)
 
 
 def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the weights of the first product of a squeeze-and-excite layer as (results of the
-    first product, hidden channels), with zeros for channels that do not exist."""
+    """Return the weights of a squeeze-and-excite layer's first product.
+
+    Their shape is (results of the first product, hidden channels), with zeros for channels that do
+    not exist.
+    """
     layer = divided.block.excite
     assert layer is not None
     weight = arrays[f"{divided.block.part(layer.squeeze)}.weight"]
@@ -198,8 +208,11 @@ def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.n
 
 
 def pack_excite(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the weights of the second product of a squeeze-and-excite layer as (results of the
-    first product, hidden channels), with zeros for channels that do not exist."""
+    """Return the weights of a squeeze-and-excite layer's second product.
+
+    Their shape is (results of the first product, hidden channels), with zeros for channels that do
+    not exist.
+    """
     layer = divided.block.excite
     assert layer is not None
     weight = arrays[f"{divided.block.part(layer.excite)}.weight"]
@@ -207,8 +220,10 @@ def pack_excite(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
 
 
 def pack_small_constants(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the channel operands of the two products of a squeeze-and-excite layer in float32:
-    first the operands of the first product, then the operands of the second."""
+    """Return the channel operands of squeeze-and-excite in float32.
+
+    The operands of the first product come first.
+    """
     block, layer = divided.block, divided.block.excite
     assert layer is not None
     rows = [row.reshape(-1) for product, size in ((layer.squeeze, layer.squeezed),
@@ -218,7 +233,7 @@ def pack_small_constants(divided: BlockTiling, arrays: Mapping[str, np.ndarray])
 
 
 def _for_tensors(divided: BlockTiling, matrix: np.ndarray) -> np.ndarray:
-    """Returns a matrix in the dtype of the tensors."""
+    """Return a matrix in the dtype of the tensors."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(
             matrix, np.float16 if divided.precision == "fp16" else np.float32)
@@ -226,8 +241,10 @@ def _for_tensors(divided: BlockTiling, matrix: np.ndarray) -> np.ndarray:
 
 def _operand_rows(block: Block, number: int, arrays: Mapping[str, np.ndarray],
               size: int) -> list[np.ndarray]:
-    """Returns the channel operands of the epilogue of a convolution, which is the layer `number` of
-    the block's FusionProblem, as rows of `size` numbers."""
+    """Return the channel operands of a convolution's epilogue.
+
+    They are rows of `size` numbers. number: the convolution's number among the parts of the fusion.
+    """
     convolution = block.problem.parts[number]
     assert isinstance(convolution, Conv2dProblem)
     rows = []
@@ -241,8 +258,10 @@ def _operand_rows(block: Block, number: int, arrays: Mapping[str, np.ndarray],
 
 
 def _matrix(weight: np.ndarray, rows: int | None, columns: int) -> np.ndarray:
-    """Returns weights as (input channels or taps, output channels) in float32, with zeros up to a
-    number of rows and columns."""
+    """Return weights as (input channels or taps, output channels).
+
+    In float32, with zeros up to a number of rows and columns.
+    """
     matrix = weight.astype(np.float32).reshape(weight.shape[0], -1).T
     packed = np.zeros((matrix.shape[0] if rows is None else rows, columns), np.float32)
     packed[:matrix.shape[0], :matrix.shape[1]] = matrix
@@ -250,28 +269,32 @@ def _matrix(weight: np.ndarray, rows: int | None, columns: int) -> np.ndarray:
 
 
 def _words_of(matrix: np.ndarray, divided: BlockTiling) -> np.ndarray:
-    """Returns weights (input channels, output channels) as 32-bit words for each step of input
-    channels and each 16 output channels, in the order of the tile's instruction, wgmma or mma."""
+    """Return weights in the order of the tile's instruction.
+
+    As 32-bit words for each step of input channels and each 16 output channels.
+    """
     return (_lines if divided.tile.wgmma else _fragments)(matrix, divided.precision)
 
 
 def _lines(matrix: np.ndarray, precision: str) -> np.ndarray:
-    """Returns weights as right operands of wgmma. For each step of input channels and each 8 output
-    channels, the lower half of the step's input channels comes first and the upper half follows.
-    Each half has 16 bytes for each output channel."""
+    """Return weights as right operands of wgmma.
+
+    For each step of input channels and each 8 output channels, the lower half of the step's input
+    channels comes first and the upper half follows. Each half has 16 bytes for each output channel.
+    """
     # axes: step, half, input channel, group of 8 output channels, channel of the group
     split = matrix.reshape(-1, 2, DEPTHS[precision] // 2, matrix.shape[1] // 8, 8)
     return _words(split.transpose(0, 3, 1, 4, 2), precision)
 
 
 def _fragments(matrix: np.ndarray, precision: str) -> np.ndarray:
-    """Returns weights (input channels, output channels) as 32-bit words for each step of input
-    channels and each 16 output channels.
+    """Return weights as right operands of mma.
 
-    The words are the right operands of two mma instructions, with four registers for each of 32
-    lanes. Register 2 j + h of lane l holds weights of channel l / 4 of tile j for half h of the
-    step's input channels: input channels 2 (l % 4) and 2 (l % 4) + 1 of the half in fp16, and input
-    channel l % 4 of the half in other precisions.
+    As 32-bit words for each step of input channels and each 16 output channels. The words are the
+    right operands of two mma instructions, with four registers for each of 32 lanes. Register 2 j +
+    h of lane l holds weights of channel l / 4 of tile j for half h of the step's input channels:
+    input channels 2 (l % 4) and 2 (l % 4) + 1 of the half in fp16, and input channel l % 4 of the
+    half in other precisions.
     """
     # axes: step, half, quarter, input channel, pair of tiles, tile, channel
     split = matrix.reshape(-1, 2, 4, DEPTHS[precision] // 8, matrix.shape[1] // 16, 2, 8)
@@ -279,7 +302,7 @@ def _fragments(matrix: np.ndarray, precision: str) -> np.ndarray:
 
 
 def _words(ordered: np.ndarray, precision: str) -> np.ndarray:
-    """Returns numbers of a precision as 32-bit words."""
+    """Return numbers of a precision as 32-bit words."""
     ordered = np.ascontiguousarray(ordered)
     if precision == "fp16":
         with np.errstate(over="ignore"):

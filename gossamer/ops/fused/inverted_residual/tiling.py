@@ -50,7 +50,7 @@ _MOST_EXCITED_SUMS = 48
 in TF32 and float32, with 16 warps; more sums spilled on sm_100."""
 _MOST_SUMS_BESIDE_ROWS = 56
 """With 16 warps on a multiprocessor, the registers of a work-item hold four rows of outputs of the
-depthwise convolution beside at most this number of sums of expansion and projection by wgmma."""
+depthwise convolution with at most this number of sums of expansion and projection by wgmma."""
 _UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
 """Bytes of shared memory of a multiprocessor of sm_90a, and bytes that CUDA reserves for each
 work-group."""
@@ -140,8 +140,11 @@ class BlockTiling:
 
     @property
     def operands(self) -> int:
-        """How many numbers a pixel of the block's input has in shared memory: one for each channel,
-        or one for each input gathered from the pixel's window, padded with zeros to whole steps."""
+        """Numbers of a pixel of the block's input in shared memory.
+
+        One for each channel, or one for each input gathered from the pixel's window, padded with
+        zeros to whole steps.
+        """
         if self.block.gathers:
             return self.expand_steps * DEPTHS[self.precision]
         return self.block.channels
@@ -163,16 +166,21 @@ class BlockTiling:
 
     @cached_property
     def constants(self) -> tuple[int, int, int]:
-        """How many constants a channel has in the epilogue of the expansion, of the depthwise
-        convolution and of the projection."""
+        """Constants of a channel in each epilogue.
+
+        Those of the expansion, of the depthwise convolution and of the projection.
+        """
         counts = [part.epilogue.operands.count("channel") for part in self.block.convolutions]
         first, second, third = counts if len(counts) == 3 else (0, *counts)
         return first, second, third
 
     @cached_property
     def constant_words(self) -> int:
-        """Size of a chunk's depthwise weights and of its constants in the epilogues of the
-        expansion and of the depthwise convolution, in words of 16 bytes."""
+        """Size of a chunk's other constants, in words of 16 bytes.
+
+        They are the depthwise weights, and the constants in the epilogues of the expansion and of
+        the depthwise convolution.
+        """
         taps = math.prod(self.block.depthwise.kernel)
         if self.convolves:
             return (taps * self.tile.chunk // 8
@@ -199,9 +207,11 @@ class BlockTiling:
 
     @cached_property
     def row_tiles(self) -> int:
-        """Number of tiles of 16 pixels that hold the inputs under the windows of a work-group. The
-        number is rounded up to a multiple of the tiles that a warp, or with wgmma a warpgroup,
-        expands at once."""
+        """Tiles of 16 pixels under the windows of a work-group.
+
+        The number is rounded up to a multiple of the tiles that a warp, or with wgmma a warpgroup,
+        expands at once.
+        """
         of_unit = self.expand_tiles * self._work_group.warpgroup_warps
         return -(-self._windows // (ROWS * of_unit)) * of_unit
 
@@ -226,8 +236,11 @@ class BlockTiling:
         return self._projection.sums
 
     @property
-    def run(self) -> int:
-        """Number of outputs below one another that a warp convolves in turn on tensor cores."""
+    def outputs_in_turn(self) -> int:
+        """Outputs below one another that a warp convolves in turn.
+
+        On tensor cores.
+        """
         return self._convolution_on_tensor_cores.at_once
 
     @property
@@ -275,7 +288,7 @@ class BlockTiling:
         x_row = self.expand_steps * DEPTHS[self.precision] // word + 1
         chunk_row = self.tile.chunk // word + 1
         results = self.constants[2] * self.block.out_channels // 4
-        beside = (results + self.row_tiles * 4 + _BARRIER_WORDS
+        others = (results + self.row_tiles * 4 + _BARRIER_WORDS
                   + self.stages * self.weight_words)
         inputs = self.row_tiles * ROWS * x_row if expands else 0
         expanded = math.prod(self.halo) * chunk_row * (1 if expands else self.stages)
@@ -288,14 +301,16 @@ class BlockTiling:
                      + -(-(self.tile.cluster + 1) * self.block.excite.squeezed // 4))
             # convolved pixels stay, and sums take the place of the inputs and expanded pixels
             return 16 * (max(inputs + expanded, sums) + self.own_chunks * convolved + gates
-                         + beside)
-        return 16 * (inputs + expanded + convolved + sums + beside)
+                         + others)
+        return 16 * (inputs + expanded + convolved + sums + others)
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of outputs whose sums a warp holds at once in the depthwise convolution on tensor
-        cores: more where there are few warps, which leave registers free and hide little
-        latency."""
+        """Rows of outputs whose sums a warp holds at once.
+
+        In the depthwise convolution on tensor cores: more where there are few warps, which leave
+        registers free and hide little latency.
+        """
         warps = self.tile.warps * self.blocks_per_unit
         few = warps <= _FEW_WARPS or (
             self.tile.wgmma and warps <= max(WARPS)
@@ -311,36 +326,26 @@ class BlockTiling:
             return max(1, min(most // self.tile.warps,
                               _UNIT_BYTES // (self.shared_bytes + _RESERVED_BYTES)))
         splits = self.precision == "fp32"
-        crowded = self.sums > (16 if splits else 32) or (splits and self.expand_tiles > 1) or (
+        takes_many = self.sums > (16 if splits else 32) or (splits and self.expand_tiles > 1) or (
             not self.convolves and self.sums + 4 * self.columns_at_once > 44)
-        most = 8 if crowded else 12 if splits else 16
+        most = 8 if takes_many else 12 if splits else 16
         return max(1, most // self.tile.warps)
 
-    def why_unfit(self, limits: Limits) -> str | None:
-        """Returns the reason why the device cannot run the tile, or None."""
-        if self.tile.wgmma:
-            if not limits.wgmma:
-                return "the device has no wgmma (sm_90a)"
-            if self.precision == "fp32" or self.block.excite is not None:
-                return "wgmma takes float16 and TF32, and no squeeze-and-excite"
-            if self.tile.warps % WARPGROUP_WARPS:
-                return f"wgmma takes four warps at a time, not {self.tile.warps}"
-            if not fits_warpgroup(self._work_group, self.sums, self.expand_pairs, self._taps):
-                return f"{self.sums} sums of a work-item and an expansion do not fit its registers"
-        if self.shared_bytes > limits.shared_bytes_opt_in:
-            return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
-                    f"{limits.shared_bytes_opt_in}")
-        is_tight = (self.block.excite is not None and self.precision != "fp16"
-                    and self.tile.warps == max(WARPS))
-        if self.sums > (_MOST_EXCITED_SUMS if is_tight else _MOST_SUMS):
-            return f"{self.sums} sums of a work-item do not fit its registers"
-        p = self.block.depthwise
-        if max(-(-p.out_height // self.tile.rows), p.batch) > _MOST_GRID:
-            return f"more than {_MOST_GRID} tiles of rows, or images"
-        return None
+    def fits(self, limits: Limits) -> bool:
+        """Return whether the device can run the tile."""
+        tile, p, excites = self.tile, self.block.depthwise, self.block.excite is not None
+        # wgmma takes float16 and TF32, no squeeze-and-excite, and four warps at a time
+        if tile.wgmma and (not limits.wgmma or self.precision == "fp32" or excites
+                           or tile.warps % WARPGROUP_WARPS or not fits_warpgroup(
+                               self._work_group, self.sums, self.expand_pairs, self._taps)):
+            return False
+        is_tight = excites and self.precision != "fp16" and tile.warps == max(WARPS)
+        return (self.shared_bytes <= limits.shared_bytes_opt_in
+                and self.sums <= (_MOST_EXCITED_SUMS if is_tight else _MOST_SUMS)
+                and max(-(-p.out_height // tile.rows), p.batch) <= _MOST_GRID)
 
     def cycles(self, limits: Limits) -> float:
-        """Returns the expected cycles of the kernel, without its launch."""
+        """Return the expected cycles of the kernel, without its launch."""
         p, tile = self.block.depthwise, self.tile
         groups = (tile.cluster * -(-p.out_height // tile.rows) * -(-p.out_width // tile.columns)
                   * p.batch)
@@ -358,7 +363,7 @@ class BlockTiling:
             small = self.block.excite.squeezed * self.hidden * 32 // self._work_group.word
             return waves * cycles_with_excite(work, small, together)
         if waves == 1 and p.batch == 1:
-            return cycles_of_image(work, max(together, work.beside(groups, limits)))
+            return cycles_of_image(work, max(together, work.least_at_once(groups, limits)))
         return waves * cycles_of_wave(work, together)
 
 
@@ -377,7 +382,10 @@ multiprocessor."""
 
 @lru_cache(maxsize=1024)
 def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, ...]:
-    """Returns the tiles that the device can run, in the order of their expected times."""
+    """Return the tiles that the device can run, fastest first.
+
+    By their expected times.
+    """
     p = block.depthwise
     if not p.outputs[0].size:
         return ()
@@ -398,16 +406,18 @@ def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, 
                     for wgmma in (0, 1):
                         tile = BlockTile(rows, columns, chunk, cluster, warps, wgmma)
                         divided = BlockTiling(block, tile, precision)
-                        if divided.why_unfit(limits) is None:
+                        if divided.fits(limits):
                             fitting.append(divided)
     return tuple(sorted(fitting, key=lambda divided: divided.cycles(limits)))
 
 
 def _clusters(groups: int, most: int, units: int) -> list[int]:
-    """Returns the sizes of clusters that are tried where `groups` clusters are launched: the
-    largest size that leaves some compute unit without work, the smallest size that gives each
-    compute unit work, and the largest possible size if it gives each compute unit at most
-    _MOST_SHARED work-groups."""
+    """Return the sizes of clusters that are tried.
+
+    Where `groups` clusters are launched, they are the largest size that leaves some compute unit
+    without work, the smallest size that gives each compute unit work, and the largest possible size
+    if it gives each compute unit at most _MOST_SHARED work-groups.
+    """
     sizes = [size for size in _CLUSTERS if size <= most]
     filling = sum(size * groups < units for size in sizes)
     tried = sizes[max(0, filling - 1):filling + 1]
@@ -416,20 +426,24 @@ def _clusters(groups: int, most: int, units: int) -> list[int]:
     return list(dict.fromkeys(tried))
 
 
-def fits(block: Block, precision: str, limits: Limits) -> bool:
-    """Returns whether the device can run some tile of a block in a precision. Tiles with the
-    smallest chunk and without a cluster are tried first, because this is quick."""
+def has_tile(block: Block, precision: str, limits: Limits) -> bool:
+    """Return whether the device can run some tile of a block in a precision.
+
+    Tiles with the smallest chunk and without a cluster are tried first, because this is quick.
+    """
     if block.excite is None and any(
             BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
-                        precision).why_unfit(limits) is None
+                        precision).fits(limits)
             for rows, columns in _shapes(block) for warps in WARPS):
         return True
     return any(tilings(of_batch(block, batch), precision, limits) for batch in BATCHES)
 
 
 def _shapes(block: Block) -> list[tuple[int, int]]:
-    """Returns the rows and columns of the tiles that are tried. With squeeze-and-excite, which
-    scales by means over the image, the only tile is the whole image."""
+    """Return the rows and columns of the tiles that are tried.
+
+    With squeeze-and-excite, which scales by means over the image, the only tile is the whole image.
+    """
     p = block.depthwise
     if block.excite is not None:
         return [(p.out_height, p.out_width)]
@@ -438,6 +452,8 @@ def _shapes(block: Block) -> list[tuple[int, int]]:
 
 
 def _balanced(size: int, most: int) -> int:
-    """Returns the length of equal tiles that cover `size`. The number of these tiles is the number
-    of tiles of length `most` that would cover `size`."""
+    """Return the length of equal tiles that cover `size`.
+
+    The number of these tiles is the number of tiles of length `most` that would cover `size`.
+    """
     return -(-size // -(-size // most))
