@@ -1,4 +1,4 @@
-"""Draws a learning curve as a picture."""
+"""A learning curve as a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Macros, buffers and limits that the kernels of back-propagation share."""
+"""What the kernels of back-propagation share on the host.
+
+Macros, arguments, and the layout of shared memory of upper_layers.h.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Back-propagation with one launch per epoch."""
+"""Back-propagation in one launch, with one work-group per network."""
 
 from __future__ import annotations
 

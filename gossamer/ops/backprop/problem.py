@@ -1,4 +1,4 @@
-"""The problem of training fully connected networks by back-propagation on a series of samples."""
+"""Training of fully connected networks by back-propagation: the problem and its reference."""
 
 from __future__ import annotations
 

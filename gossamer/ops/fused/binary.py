@@ -1,6 +1,6 @@
-"""Computes a convolution of signs in one step with the padding before it and the signs after it.
+"""A convolution of signs with the padding before it and the signs after it.
 
-A padding of -1, 0 or 1 costs nothing, because the convolution's kernel reads this constant in place
+A padding of -1, 0 or 1 costs nothing, because the convolution's kernel reads this constant instead
 of pixels outside of a packed image. In residual blocks the signs of a sum are the next layer's
 input, and a later layer reads the sum: there the convolution writes both the sum and its signs.
 """

@@ -1,5 +1,7 @@
-"""The algorithm few_channels_mma for fusions: one kernel for a network's first convolution and for
-the layer before the convolution, which computes the image from the network's input."""
+"""A network's first convolution with the layer before it as one kernel.
+
+The layer before computes the image from the network's input; the algorithm is few_channels_mma.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The op of fusions (several layers that one algorithm computes in one step) and its algorithms."""
+"""The op of fusions, and its algorithms."""
 
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.binary import (

@@ -1,4 +1,4 @@
-"""The problem of a fusion: the problems of its layers, and where each layer's inputs come from."""
+"""The problem of a fusion: its layers' problems, the sources of their inputs; the reference."""
 
 from __future__ import annotations
 

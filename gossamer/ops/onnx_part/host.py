@@ -1,4 +1,10 @@
-"""The algorithm that computes nodes of an ONNX file by ONNX Runtime on the host."""
+"""Nodes of an ONNX file by ONNX Runtime on the host.
+
+Where tensors have no elements, ONNX Runtime refuses some models; at others it ends the process, or
+does not return. There ONNX's reference computes the outputs. The reference of the op is ONNX
+Runtime without rewrites of the model, because no other library that gossamer needs computes every
+operator.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +27,10 @@ from gossamer.ops.onnx_part.problem import MODEL, OnnxPartProblem
 from gossamer.ops.onnx_part.session import Session, version_on
 from gossamer.ops.strided import HostAlgorithm
 from gossamer.ops.weights import Weights
+
+_FATAL = frozenset(("Conv", "ConvTranspose", "Einsum", "GRU", "LSTM", "RNN", "Unique"))
+"""Operators at which ONNX Runtime may end the process, or never return, where a tensor has no
+elements. ONNX's reference computes them all."""
 
 
 class OnnxRuntimePart(HostAlgorithm):
@@ -98,11 +108,6 @@ def checked(problem: OnnxPartProblem, outputs: Sequence[np.ndarray]) -> list[np.
             raise InputError(f"ONNX Runtime makes a result of shape {list(output.shape)}, expected "
                              f"{list(spec.shape)}")
     return list(outputs)
-
-
-_FATAL = frozenset(("Conv", "ConvTranspose", "Einsum", "GRU", "LSTM", "RNN", "Unique"))
-"""Operators at which ONNX Runtime may end the process, or never return, where a tensor has no
-elements. ONNX's reference computes them all."""
 
 
 class EmptyPart:

@@ -27,6 +27,9 @@ _FEW_FLOPS, _FEW_ELEMENTS = 2**17, 2**12
 """The most work of a part that ONNX Runtime does not split: the operations of its products, below
 which one thread computes each, and the elements of every value, whose functions take about 25
 cycles each."""
+_RUNS, _FIRST = 9, 2
+"""The number of runs of a profile, and the number of its first runs that only warm up and are not
+counted."""
 
 
 class OnnxRuntime(Algorithm):
@@ -132,11 +135,6 @@ def _refusal(problem: PartProblem) -> str | None:
     except UnsupportedError as error:
         return str(error)
     return None
-
-
-_RUNS, _FIRST = 9, 2
-"""The number of runs of a profile, and the number of its first runs that only warm up and are not
-counted."""
 
 
 def problem_times(problem: PartProblem, weights: Mapping[str, np.ndarray], variant: Variant,

@@ -1,8 +1,8 @@
-"""Writes the parts of a network as ONNX models. A model is written from the problems of a part,
-without the part's weights.
+"""Parts of a network as ONNX models.
 
-The inputs of a model are the inputs of the part, then the constants of the part's problems in the
-order of `constants_of`. The model is therefore the same for all weights.
+A model is written from the problems of a part, without the part's weights. Its inputs are the
+inputs of the part, then the constants of the part's problems in the order of `constants_of`. The
+model is therefore the same for all weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes the problems of a part as ONNX nodes. Each op has one function, in the table OPERATORS.
+"""The problems of a part as ONNX nodes: one function for each op, in the table OPERATORS.
 
 Each function takes the writer, the problem, the ONNX names of the problem's inputs, and a mapping
 from the names of the problem's constants to the ONNX names of these constants. The function returns

@@ -1,5 +1,6 @@
-"""Recognises inverted residual blocks and separable convolutions in fusions, and says which blocks
-one kernel can compute.
+"""Inverted residual blocks and separable convolutions in fusions.
+
+They are recognised here, and it is said which blocks one kernel can compute.
 
 Sources: A. Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision
 applications", arXiv 1704.04861, 2017 (the separable convolution); M. Sandler et al., "MobileNetV2:
