@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.onnx_backend.cases import Case, cases
 from tests.onnx_backend.page import Outcomes, page
-from tests.onnx_backend.run import PASSED, by_gossamer, by_onnxruntime
+from tests.onnx_backend.run import PASSED, Case, by_gossamer, by_onnxruntime, cases
 
 
 def main() -> int:

@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from tests.onnx_backend.cases import Case, cases
-from tests.onnx_backend.run import PASSED, by_gossamer, by_onnxruntime
+from tests.onnx_backend.run import PASSED, Case, by_gossamer, by_onnxruntime, cases
 
 
 def drawn(count: int) -> list[Case]:
