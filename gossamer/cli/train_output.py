@@ -27,9 +27,8 @@ from gossamer.errors import InputError, cut
 from gossamer.io.output_files import replacing
 from gossamer.io.text import human, shape_text
 from gossamer.plan.measurement import counted
-from gossamer.train import MLP, Preparation, Progress
+from gossamer.train import MLP, Preparation, Progress, curve
 from gossamer.train.data.samples import DataShape
-from gossamer.train.export import curve
 from gossamer.train.network import JUDGED
 
 SAMPLES = "samples"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.ops.backprop.reference import Layers, forward
+from gossamer.ops.backprop.problem import BackpropProblem, Layers, forward
 from gossamer.train.data.samples import Samples
 from gossamer.train.loop.settings import Settings
 from gossamer.train.loop.train_state import TrainState, Validation

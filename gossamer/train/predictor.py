@@ -170,10 +170,10 @@ class Predictor(Estimator):
         InputError
             If the network is not trained yet.
         """
-        from gossamer.train.export import onnx_file
+        from gossamer.train import export
 
         network = self._network()
-        return onnx_file.graph(network.layers, network.activations, onnx_file.model_metadata(
+        return export.graph(network.layers, network.activations, export.model_metadata(
             network.activations, getattr(self, "classes_", None), self._with_columns(None)))
 
     def save_onnx(self, path: str | Path, preparation: Preparation | None = None) -> None:
@@ -197,14 +197,13 @@ class Predictor(Estimator):
             If the network is not trained yet, prepared samples do not have its number of inputs,
             or the file cannot be written.
         """
-        from gossamer.train.export import onnx_file, preparation_nodes
+        from gossamer.train import export
 
         network = self._network()
-        model = onnx_file.model(network.layers, network.activations, onnx_file.model_metadata(
-            network.activations, getattr(self, "classes_", None), self._with_columns(preparation)))
-        if preparation:
-            preparation_nodes.put_before(model, preparation)
-        onnx_file.write(Path(path), model)
+        metadata = export.model_metadata(network.activations, getattr(self, "classes_", None),
+                                         self._with_columns(preparation))
+        export.write(Path(path), export.graph(network.layers, network.activations, metadata,
+                                              preparation))
 
     def _network(self) -> TrainedNetwork:
         """Return the network with the parameters in coefs_ and intercepts_."""

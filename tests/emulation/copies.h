@@ -59,10 +59,10 @@ void clear_copies(unsigned items)
 
 unsigned shared_address(const void *pointer)
 {
-    const char *place = (const char *)pointer;
-    if (place >= __start_shared_memory && place < __stop_shared_memory)
-        return (unsigned)(place - __start_shared_memory);
-    return DYNAMIC_START + (unsigned)(place - dynamic_shared());
+    const char *address = (const char *)pointer;
+    if (address >= __start_shared_memory && address < __stop_shared_memory)
+        return (unsigned)(address - __start_shared_memory);
+    return DYNAMIC_START + (unsigned)(address - dynamic_shared());
 }
 
 void *shared_pointer(unsigned address)

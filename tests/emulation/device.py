@@ -50,7 +50,10 @@ _SECONDS = 120
 
 
 class KernelFault(DeviceError):
-    """A fault of a kernel; the message is the report of the tool that found it."""
+    """A fault of a kernel.
+
+    The message is the report of the tool that found it.
+    """
 
     def __init__(self, report: str) -> None:
         # the report has many lines, each of which may matter
@@ -127,14 +130,14 @@ class EmulatedDevice(Device):
         return self._kernels[source]
 
     def _build(self, name: str, text: str) -> bytes:
-        """Returns the program of a translation unit, compressed for the cache on disk."""
+        """Return the program of a translation unit, compressed for the cache on disk."""
         unit = self._folder / f"{name}.cpp"
         unit.write_text(text)
         program = self._run_gxx(unit.name, *MODES[self.mode], str(self._runtime), "-o", name)
         return zlib.compress(program.read_bytes(), 1)
 
     def _run_gxx(self, *arguments: str) -> Path:
-        """Runs g++, whose last argument is the name of the file that it writes."""
+        """Run g++, whose last argument is the name of the file that it writes."""
         run = subprocess.run(["g++", *_OPTIONS, *arguments], cwd=self._folder,
                              capture_output=True, text=True)
         if run.returncode:
@@ -142,7 +145,7 @@ class EmulatedDevice(Device):
         return self._folder / arguments[-1]
 
     def another(self) -> EmulatedDevice:
-        """Returns a device with the same kernels, whose limits and schedule may change alone."""
+        """Return a device with the same kernels, whose limits and schedule may change alone."""
         device = object.__new__(EmulatedDevice)
         vars(device).update(vars(self))
         return device
@@ -222,13 +225,16 @@ def _bytes(buffer: Buffer) -> np.ndarray:
 
 
 def _cluster(source: KernelSource) -> int:
-    """Returns the number of work-groups of a cluster, which kernels define as the macro CLUSTER."""
+    """Return the number of work-groups of a cluster, which kernels define as the macro CLUSTER."""
     return int(dict(source.defines).get("CLUSTER", 1))
 
 
 class _Block:
-    """Contiguous memory of a launch. Buffers that overlap share a block; every other buffer has its
-    own block, so that its bounds are checked."""
+    """Contiguous memory of a launch.
+
+    Buffers that overlap share a block; every other buffer has its own block, so that its bounds are
+    checked.
+    """
 
     def __init__(self, start: int, end: int) -> None:
         self.start, self.end = start, end
@@ -261,10 +267,16 @@ def _packed(argument: Argument, blocks: Sequence[_Block]) -> bytes:
     return struct.pack("@ii8s", len(value), -1, value)
 
 
+Emulate = Callable[..., EmulatedDevice]
+"""The fixture `emulate`: a function of a mode and a schedule, and of limits that differ."""
+
+
 @cache
 def emulated(mode: str = "plain", schedule: int = 0) -> EmulatedDevice:
-    """Returns the device of a mode and a schedule. Raises DeviceError that says why there is
-    none."""
+    """Return the device of a mode and a schedule.
+
+    Raises DeviceError that says why there is none.
+    """
     if shutil.which("g++") is None:
         raise DeviceError("no g++ to build emulated kernels with; on Debian: apt-get install g++")
     if schedule:

@@ -32,12 +32,12 @@ struct Rendezvous;
 enum State { READY, WAITING, RETURNED };
 
 /* Where a fiber, or the scheduler, was left: what __builtin_setjmp stores. */
-typedef void *Place[5];
+typedef void *Context[5];
 
 struct Item {
     ucontext_t beginning;
     bool begun;
-    Place place;
+    Context context;
     void *fiber;
     Index index, group;
     int number;
@@ -62,7 +62,7 @@ struct Rendezvous {
 Item *items, *running;
 int count, group_items, warps; /* of all work-groups of the running cluster */
 int returned; /* how many of these work-items have returned */
-Place scheduler;
+Context scheduler;
 void *scheduler_fiber;
 Rendezvous *named, *warp_barriers, *ballots, cluster_barrier; /* each group has NAMED of them */
 
@@ -88,7 +88,7 @@ __attribute__((noinline)) void switch_to(Item *item)
     if (__builtin_setjmp(scheduler))
         return;
     if (item->begun)
-        __builtin_longjmp(item->place, 1);
+        __builtin_longjmp(item->context, 1);
     item->begun = true;
     setcontext(&item->beginning);
 }
@@ -97,20 +97,20 @@ __attribute__((noinline)) void switch_back(Item *item)
 {
     if (__tsan_switch_to_fiber)
         __tsan_switch_to_fiber(scheduler_fiber, NOT_ORDERED);
-    if (!__builtin_setjmp(item->place))
+    if (!__builtin_setjmp(item->context))
         __builtin_longjmp(scheduler, 1);
 }
 
 /* Checks that all work-items of a warp wait at a barrier, in the same line. */
-void check_warps(const Rendezvous *place)
+void check_warps(const Rendezvous *point)
 {
     Item *of_warp[MOST_WARPS] = {};
     int come[MOST_WARPS] = {};
-    for (Item *item = place->first; item; item = item->next) {
+    for (Item *item = point->first; item; item = item->next) {
         int warp = item->number / WARP;
         if (come[warp]++ && item->line != of_warp[warp]->line)
             fail("%s: work-items %d and %d of one warp wait in line %d and in line %d of %s",
-                 place->name, of_warp[warp]->number, item->number, of_warp[warp]->line, item->line,
+                 point->name, of_warp[warp]->number, item->number, of_warp[warp]->line, item->line,
                  item->file);
         of_warp[warp] = item;
     }
@@ -118,59 +118,59 @@ void check_warps(const Rendezvous *place)
         int size = warp == warps - 1 ? count - warp * WARP : WARP;
         if (come[warp] && come[warp] != size)
             fail("%s in line %d of %s was passed by %d of the %d work-items of warp %d",
-                 place->name, of_warp[warp]->line, of_warp[warp]->file, come[warp], size, warp);
+                 point->name, of_warp[warp]->line, of_warp[warp]->file, come[warp], size, warp);
     }
 }
 
 /* Checks that a barrier of a full work-group is the same statement for all, as OpenCL requires. */
-void check_one_place(const Rendezvous *place)
+void check_one_point(const Rendezvous *point)
 {
-    for (Item *item = place->first; item->next; item = item->next)
+    for (Item *item = point->first; item->next; item = item->next)
         if (item->line != item->next->line)
             fail("%s: work-item %d waits in line %d and work-item %d in line %d of %s",
-                 place->name, item->number, item->line, item->next->number, item->next->line,
+                 point->name, item->number, item->line, item->next->number, item->next->line,
                  item->file);
 }
 
 /* Lets the work-items that wait at a barrier continue. */
-void let_continue(Rendezvous *place)
+void let_continue(Rendezvous *point)
 {
-    check_warps(place);
-    if (place >= named && place < named + NAMED * MOST_GROUPS && (place - named) % NAMED == 0)
-        check_one_place(place);
+    check_warps(point);
+    if (point >= named && point < named + NAMED * MOST_GROUPS && (point - named) % NAMED == 0)
+        check_one_point(point);
     unsigned ballot = 0;
-    for (Item *item = place->first; item; item = item->next)
+    for (Item *item = point->first; item; item = item->next)
         ballot |= (unsigned)item->predicate << item->number % WARP;
-    for (Item *item = place->first; item; item = item->next) {
+    for (Item *item = point->first; item; item = item->next) {
         item->ballot = ballot;
         item->state = READY;
     }
-    place->first = nullptr;
-    place->come = 0;
-    place->phase++;
+    point->first = nullptr;
+    point->come = 0;
+    point->phase++;
 }
 
-void meet(Rendezvous *place, int wanted, bool orders, const char *file, int line)
+void meet(Rendezvous *point, int wanted, bool orders, const char *file, int line)
 {
     Item *own = running;
-    char *order = &place->order[place->phase % sizeof place->order];
+    char *order = &point->order[point->phase % sizeof point->order];
     own->file = file;
     own->line = line;
-    if (place->come && wanted != place->wanted)
-        fail("%s waits for %d work-items in line %d of %s, for %d elsewhere", place->name, wanted,
-             line, file, place->wanted);
-    place->wanted = wanted;
-    own->next = place->first;
-    place->first = own;
-    place->come++;
+    if (point->come && wanted != point->wanted)
+        fail("%s waits for %d work-items in line %d of %s, for %d elsewhere", point->name, wanted,
+             line, file, point->wanted);
+    point->wanted = wanted;
+    own->next = point->first;
+    point->first = own;
+    point->come++;
     if (orders && __tsan_release)
         __tsan_release(order);
-    if (place->come < wanted) {
+    if (point->come < wanted) {
         own->state = WAITING;
-        own->at = place;
+        own->at = point;
         switch_back(own);
     } else {
-        let_continue(place);
+        let_continue(point);
     }
     if (orders && __tsan_acquire)
         __tsan_acquire(order);
@@ -267,9 +267,9 @@ void wait_for_warp(const char *file, int line)
 namespace {
 
 /* A barrier in the shared memory of a group of the cluster; those that wait for it are the items of
- * `place`. */
+ * `point`. */
 struct CopyBarrier {
-    Rendezvous place;
+    Rendezvous point;
     int group;
     unsigned address;
     int left, bytes;
@@ -299,21 +299,21 @@ CopyBarrier &copy_barrier(unsigned address, int group = rank())
 
 void end_phase_if_complete(CopyBarrier &barrier)
 {
-    Rendezvous &place = barrier.place;
+    Rendezvous &point = barrier.point;
     if (barrier.left || barrier.bytes)
         return;
-    for (Item *item = place.first; item; item = item->next)
+    for (Item *item = point.first; item; item = item->next)
         item->state = READY;
-    place.first = nullptr;
-    place.come = 0;
-    place.phase++;
-    barrier.left = place.wanted;
+    point.first = nullptr;
+    point.come = 0;
+    point.phase++;
+    barrier.left = point.wanted;
 }
 
 void release(CopyBarrier &barrier)
 {
     if (__tsan_release)
-        __tsan_release(barrier.place.order);
+        __tsan_release(barrier.point.order);
 }
 
 } // namespace
@@ -332,7 +332,7 @@ void mbarrier_arrive(unsigned address, int expected_bytes)
     CopyBarrier &barrier = copy_barrier(address);
     release(barrier);
     if (barrier.left == 0)
-        fail("more than %d have arrived at a barrier", barrier.place.wanted);
+        fail("more than %d have arrived at a barrier", barrier.point.wanted);
     barrier.bytes += expected_bytes;
     barrier.left--;
     end_phase_if_complete(barrier);
@@ -350,18 +350,18 @@ void mbarrier_wait_parity(unsigned address, unsigned parity, const char *file, i
 {
     CopyBarrier &barrier = copy_barrier(address);
     Item *own = running;
-    while (barrier.place.phase % 2 == parity % 2) {
+    while (barrier.point.phase % 2 == parity % 2) {
         own->file = file;
         own->line = line;
-        own->at = &barrier.place;
-        own->next = barrier.place.first;
-        barrier.place.first = own;
-        barrier.place.come++;
+        own->at = &barrier.point;
+        own->next = barrier.point.first;
+        barrier.point.first = own;
+        barrier.point.come++;
         own->state = WAITING;
         switch_back(own);
     }
     if (__tsan_acquire)
-        __tsan_acquire(barrier.place.order);
+        __tsan_acquire(barrier.point.order);
 }
 
 unsigned ballot(unsigned mask, bool predicate, const char *file, int line)

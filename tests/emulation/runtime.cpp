@@ -162,11 +162,11 @@ template <class T> T *read_array(size_t size)
     return values;
 }
 
-void name(Rendezvous *place, const char *format, int number)
+void name(Rendezvous *point, const char *format, int number)
 {
     char *text = (char *)malloc(40);
     snprintf(text, 40, format, number);
-    *place = Rendezvous{text, 0, 0, nullptr, 0, {}};
+    *point = Rendezvous{text, 0, 0, nullptr, 0, {}};
 }
 
 void prepare()

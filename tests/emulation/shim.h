@@ -195,14 +195,14 @@ inline float __int_as_float(int bits)
 }
 
 /* A ballot does not order memory accesses, as on the device. */
-inline unsigned atomicOr(unsigned *place, unsigned value)
+inline unsigned atomicOr(unsigned *target, unsigned value)
 {
-    return __atomic_fetch_or(place, value, __ATOMIC_RELAXED);
+    return __atomic_fetch_or(target, value, __ATOMIC_RELAXED);
 }
 
-inline int atomicAdd(int *place, int value)
+inline int atomicAdd(int *target, int value)
 {
-    return __atomic_fetch_add(place, value, __ATOMIC_RELAXED);
+    return __atomic_fetch_add(target, value, __ATOMIC_RELAXED);
 }
 
 inline int __popc(unsigned bits)

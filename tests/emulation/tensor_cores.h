@@ -60,7 +60,7 @@ static void multiply(bool halves, float &c0, float &c1, float &c2, float &c3, un
     wait_for_warp(file, line);
 }
 
-/* Adds to c in how many of 256 places both a row of A, which has 16, and a column of B, which
+/* Adds to c in how many of 256 positions both a row of A, which has 16, and a column of B, which
  * has 8, have a 1. */
 static void multiply_bits(int &c0, int &c1, int &c2, int &c3, unsigned a0, unsigned a1, unsigned a2,
                           unsigned a3, unsigned b0, unsigned b1, const char *file, int line)
@@ -124,10 +124,10 @@ void multiply_bits_of_group(int (&sums)[SUMS], unsigned a0, unsigned a1, unsigne
     wait_for_warp(file, line);
 }
 
-/* Returns a piece of 16 bytes of a described operand: piece k of a line. Bits 62 and 63 say how
- * lines lie: 0 in eights of pieces, 1 as 128 bytes whose pieces are permuted by bits 7 to 9 of
+/* Returns 16 bytes of a described operand: vector k of a line. Bits 62 and 63 say how
+ * lines lie: 0 in eights of vectors, 1 as 128 bytes whose vectors are permuted by bits 7 to 9 of
  * the address. */
-static const char *described_piece(unsigned long long described, int line, int k)
+static const char *described_vector(unsigned long long described, int line, int k)
 {
     unsigned start = shared_address(dynamic_shared()) + (described & 0x3fff) * 16;
     unsigned to_next_piece = (described >> 16 & 0x3fff) * 16;
@@ -157,7 +157,7 @@ void multiply_rows_of_group(bool halves, float (*sums)[4], unsigned a0, unsigned
         for (int k = 0; k < (halves ? 16 : 8); k++) {
             int quarter = halves ? k % 8 / 2 : k % 4, upper = k / (halves ? 8 : 4);
             unsigned bits =
-                ((const unsigned *)described_piece(described, n / 4 * 8 + column, upper))[quarter];
+                ((const unsigned *)described_vector(described, n / 4 * 8 + column, upper))[quarter];
             sums[n / 4][n % 4] +=
                 element(warp[row % 8 * 4 + quarter].a[row / 8 + 2 * upper], k % 2, halves)
                 * element(bits, k % 2, halves);
@@ -168,14 +168,14 @@ void multiply_rows_of_group(bool halves, float (*sums)[4], unsigned a0, unsigned
 
 template <int N> void compute_product(const Product &product)
 {
-    const int depth = product.halves ? 16 : 8, of_piece = depth / 2;
+    const int depth = product.halves ? 16 : 8, of_vector = depth / 2;
     int lane = number() % 32, first_row = number() / 32 % 4 * 16 + lane / 4;
     float rows[2][16];
     auto load = [&](float (&numbers)[16], unsigned long long described, int line) {
         for (int k = 0; k < depth; k++) {
-            const char *piece = described_piece(described, line, k / of_piece);
-            int word = product.halves ? k % of_piece / 2 : k % of_piece;
-            unsigned bits = ((const unsigned *)piece)[word];
+            const char *vector = described_vector(described, line, k / of_vector);
+            int word = product.halves ? k % of_vector / 2 : k % of_vector;
+            unsigned bits = ((const unsigned *)vector)[word];
             numbers[k] = element(bits, k % 2, product.halves);
         }
     };
@@ -217,9 +217,9 @@ template <int N> void compute_sparse_product(const Product &product)
                     __builtin_trap();
                 int k = stored / 2 * 4 + (int)(stored % 2 ? pair >> 2 : pair & 3);
                 const unsigned short *left =
-                    (const unsigned short *)described_piece(product.rows, row, stored / 8);
+                    (const unsigned short *)described_vector(product.rows, row, stored / 8);
                 const unsigned short *right =
-                    (const unsigned short *)described_piece(product.columns, column, k / 8);
+                    (const unsigned short *)described_vector(product.columns, column, k / 8);
                 product.sums[n][r] +=
                     half_bits_to_float(left[stored % 8]) * half_bits_to_float(right[k % 8]);
             }
@@ -350,12 +350,12 @@ static unsigned extreme_halves(bool larger, unsigned a, unsigned b)
  * overwritten at once, and receives the copy only when that is waited for. */
 template <int WIDTH> void cp_async(unsigned address, const void *source, unsigned size)
 {
-    struct alignas(WIDTH) Piece {
+    struct alignas(WIDTH) Vector {
         unsigned words[WIDTH / 4];
     };
-    Piece *target = (Piece *)shared_pointer(address), whole = {}, overwritten;
+    Vector *target = (Vector *)shared_pointer(address), whole = {}, overwritten;
     if (size == WIDTH)
-        whole = *(const Piece *)source;
+        whole = *(const Vector *)source;
     else
         for (unsigned i = 0; i < size; i++)
             ((char *)&whole)[i] = ((const char *)source)[i];
@@ -404,9 +404,9 @@ static void cp_async_bulk(unsigned target, const void *source, int bytes, unsign
 {
     if (target % 16 || (size_t)source % 16 || bytes % 16)
         __builtin_trap();
-    uint4 *pieces = (uint4 *)shared_pointer(target);
-    for (int piece = 0; piece < bytes / 16; piece++)
-        pieces[piece] = ((const uint4 *)source)[piece];
+    uint4 *vectors = (uint4 *)shared_pointer(target);
+    for (int vector = 0; vector < bytes / 16; vector++)
+        vectors[vector] = ((const uint4 *)source)[vector];
     receive(barrier, bytes);
 }
 

@@ -1,44 +1,45 @@
-"""Kernels of back-propagation in the emulation, which runs the warps in any order as a GPU does."""
+"""Kernels of back-propagation in the emulation, which runs the warps in any order as a GPU does.
+
+Tensor cores are simulated in memory.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from gossamer.ops.algorithm import Algorithm, Variant
+from gossamer.ops.algorithm import Algorithm
 from gossamer.ops.backprop.blocked.blocked import Blocked
-from gossamer.ops.backprop.per_step.per_step import PerStep
-from gossamer.ops.backprop.persistent.persistent import Persistent
-from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.ops.backprop.reference import reference
+from gossamer.ops.backprop.per_step import PerStep
+from gossamer.ops.backprop.persistent import Persistent
+from gossamer.ops.backprop.problem import BackpropProblem, reference
 from gossamer.ops.weights import Weights
-from tests.emulation.device import EmulatedDevice
-from tests.emulation.test_faults import Emulate
+from tests.emulation.device import Emulate, EmulatedDevice
 from tests.ops.harness import run_variant
 from tests.tolerances import normalised_error, tolerance
 
-_DECAYS = (0.3, 0.0, 0.5)
+_DECAY, _NO_DECAY = (0.3, 0.0, 0.5), (0.3, 0.0, 0.0)
 _VANISHES = (0.5, 0.0, 2.0)
 
 PIPELINE = {
     "two parts of an output's weights": (
-        BackpropProblem((72, 33, 4), 9, 13, "tanh", networks=2), _DECAYS,
+        BackpropProblem((72, 33, 4), 9, 13, "tanh", networks=2), _DECAY,
         {"form": "pipeline", "block": 4, "threads": 256}),
     "softmax, no decay": (
-        BackpropProblem((37, 7, 5), 9, 20, "relu", "cross_entropy"), (0.3, 0.0, 0.0),
+        BackpropProblem((37, 7, 5), 9, 20, "relu", "cross_entropy"), _NO_DECAY,
         {"form": "pipeline", "block": 8, "threads": 128}),
     "one part of an output's weights": (
-        BackpropProblem((24, 6, 20), 9, 9), _DECAYS,
+        BackpropProblem((24, 6, 20), 9, 9), _DECAY,
         {"form": "pipeline", "block": 4, "threads": 128}),
     "idle warps, two units an item": (
-        BackpropProblem((40, 12, 3), 9, 17), _DECAYS,
+        BackpropProblem((40, 12, 3), 9, 17), _DECAY,
         {"form": "pipeline", "threads": 384, "apart": 1}),
     "blocks of 16": (
-        BackpropProblem((130, 20, 10), 9, 35), _DECAYS, {"form": "pipeline", "block": 16}),
+        BackpropProblem((130, 20, 10), 9, 35), _DECAY, {"form": "pipeline", "block": 16}),
 }
 PERSISTENT = {
     "zeros skipped, small upper layers": (
-        BackpropProblem((70, 9, 7, 4), 9, 7), _DECAYS, {"weights": "sparse", "threads": 128}),
+        BackpropProblem((70, 9, 7, 4), 9, 7), _DECAY, {"weights": "sparse", "threads": 128}),
     "zeros skipped, weights that vanish": (
         BackpropProblem((40, 9, 4), 9, 4, networks=2), _VANISHES,
         {"weights": "sparse", "threads": 128}),
@@ -51,28 +52,41 @@ PERSISTENT = {
 }
 LAUNCHES = {
     "blocks by launches": (
-        BackpropProblem((140, 9, 5), 40, 34), _DECAYS,
+        BackpropProblem((140, 9, 5), 40, 34), _DECAY,
         {"form": "launches", "threads": 128}),
     "deep, softmax": (
-        BackpropProblem((20, 35, 33, 5), 9, 12, "tanh", "cross_entropy", networks=2), _DECAYS,
+        BackpropProblem((20, 35, 33, 5), 9, 12, "tanh", "cross_entropy", networks=2), _DECAY,
         {"form": "launches", "threads": 128}),
 }
 LAUNCH_PER_STEP = {
     "a launch per step": (
-        BackpropProblem((70, 3, 2), 3, 2, "tanh", "cross_entropy", 2, velocity=True), _DECAYS,
+        BackpropProblem((70, 3, 2), 3, 2, "tanh", "cross_entropy", 2, velocity=True), _DECAY,
         {"threads": 64}),
     "Adam, weighted samples": (
         BackpropProblem((70, 3, 2), 3, 5, batch=2, adam=True, output="linear", weighted=True),
-        _DECAYS, {"threads": 64}),
+        _DECAY, {"threads": 64}),
+}
+MMA: dict[str, tuple[BackpropProblem, tuple[float, ...], dict[str, object]]] = {
+    "two parts of an output's weights, two networks": (
+        BackpropProblem((72, 33, 4), 9, 13, "tanh", networks=2), _DECAY, {"threads": 224}),
+    "softmax, inputs that are no multiple of four": (
+        BackpropProblem((37, 7, 5), 9, 20, "relu", "cross_entropy"), _NO_DECAY, {"threads": 160}),
+    "all warps of a scheduler make records": (
+        BackpropProblem((130, 20, 10), 9, 35), _DECAY, {"threads": 384, "apart": 1}),
+    "64 hidden units": (BackpropProblem((100, 64, 3), 9, 17), _NO_DECAY, {"threads": 224}),
+    "fewer samples than a block": (BackpropProblem((3, 1, 1), 9, 3), _DECAY, {"threads": 160}),
+    "the first of all": (BackpropProblem((200, 32, 10), 9, 19), _NO_DECAY, {}),
 }
 CASES = {**{name: (Blocked(), *case) for name, case in {**PIPELINE, **LAUNCHES}.items()},
+         **{name: (Blocked(), problem, settings, {"form": "pipeline_mma", **config})
+            for name, (problem, settings, config) in MMA.items()},
          **{name: (Persistent(), *case) for name, case in PERSISTENT.items()},
          **{name: (PerStep(), *case) for name, case in LAUNCH_PER_STEP.items()}}
 """Cases by what may go wrong in them: an algorithm, a problem, its settings and a config."""
 
 
 def inputs_of(problem: BackpropProblem, settings: tuple[float, ...]) -> list[np.ndarray]:
-    """Returns inputs in which rows of floats, of zeros and ones, and of zeros alternate."""
+    """Return inputs in which rows of floats, of zeros and ones, and of zeros alternate."""
     inputs = problem.example_inputs(np.random.default_rng(0))
     inputs[0][::3] = np.random.default_rng(1).standard_normal(inputs[0][::3].shape)
     inputs[0][1::3] = np.ceil(inputs[0][1::3])
@@ -81,16 +95,20 @@ def inputs_of(problem: BackpropProblem, settings: tuple[float, ...]) -> list[np.
     return inputs
 
 
+def trained(device: EmulatedDevice, algorithm: Algorithm, problem: BackpropProblem,
+            inputs: list[np.ndarray], config: dict[str, object]) -> list[np.ndarray]:
+    """Return the outputs of the first variant that has these config entries."""
+    variant = next(variant for variant in algorithm.variants(problem, device)
+                   if config.items() <= dict(variant.config).items())
+    return run_variant(algorithm, problem, variant, device, Weights({}, device, "the test"),
+                       inputs)
+
+
 def check(device: EmulatedDevice, algorithm: Algorithm, problem: BackpropProblem,
           settings: tuple[float, ...], config: dict[str, object]) -> None:
-    """Trains with the first variant that has these config entries; compares with the reference."""
-    def matches(variant: Variant) -> bool:
-        return config.items() <= dict(variant.config).items()
-
+    """Compare the training with the reference."""
     inputs = inputs_of(problem, settings)
-    variant = next(filter(matches, algorithm.variants(problem, device)))
-    actual = run_variant(algorithm, problem, variant, device, Weights({}, device, "the test"),
-                         inputs)
+    actual = trained(device, algorithm, problem, inputs, config)
     for y, r in zip(actual, reference(problem, inputs, {}), strict=True):
         assert normalised_error(y, r) <= tolerance("backprop")
 
@@ -102,6 +120,31 @@ def test_no_fault(emulate: Emulate, case: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", [1, 2])
-@pytest.mark.parametrize("case", PIPELINE)
+@pytest.mark.parametrize("case", [*PIPELINE, "all warps of a scheduler make records"])
 def test_warps_may_run_in_any_order(emulate: Emulate, case: str, schedule: int) -> None:
     check(emulate("plain", schedule), *CASES[case])
+
+
+def test_it_comes_first_where_there_are_tensor_cores(emulate: Emulate) -> None:
+    variant = next(Blocked().variants(BackpropProblem((1024, 32, 10), 1, 9), emulate()))
+    assert variant["form"] == "pipeline_mma"
+
+
+@pytest.mark.parametrize("values", ["ones", "eight bits", "any"])
+def test_what_tf32_does_not_hold_is_not_lost(emulate: Emulate, values: str) -> None:
+    """The result is as exact as without tensor cores for inputs with few bits and with many, and
+    weights of any size."""
+    problem, device = BackpropProblem((60, 16, 4), 40, 400), emulate()
+    rng = np.random.default_rng(0)
+    inputs = inputs_of(problem, _NO_DECAY)
+    nonzero = rng.random(inputs[0].shape) < 0.3
+    inputs[0][:] = nonzero * {"ones": 1.0, "eight bits": rng.integers(0, 256, nonzero.shape) / 256,
+                              "any": rng.random(nonzero.shape)}[values]
+    inputs[4] *= rng.choice([1e-3, 1, 30], inputs[4].shape).astype(np.float32)
+    expected = reference(problem, inputs, {})
+    plain = trained(device, Blocked(), problem, inputs, {"form": "pipeline"})
+    for y, p, r in zip(trained(device, Blocked(), problem, inputs, {"form": "pipeline_mma"}),
+                       plain, expected, strict=True):
+        error = normalised_error(y, r)
+        assert error <= tolerance("backprop")
+        assert error <= 2 * normalised_error(p, r)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from gossamer.device.source import KernelSource
 from gossamer.errors import CompileError
 from tests.device.test_oclgrind import FAULTS
-from tests.emulation.device import EmulatedDevice, KernelFault
-
-Emulate = Callable[..., EmulatedDevice]
+from tests.emulation.device import Emulate, EmulatedDevice, KernelFault
 
 
 def run(device: EmulatedDevice, function: str, items: int, *, numbers: int | None = None,

@@ -103,8 +103,10 @@ _DYNAMIC = re.compile(r"\bextern\s+__shared__\s+(\w+)\s+(\w+)\[\];")
 
 
 def translated(source: KernelSource) -> str:
-    """Returns the translation unit, which begins with tensor_cores.h. Raises CompileError that
-    names an instruction without a translation."""
+    """Return the translation unit, which begins with tensor_cores.h.
+
+    Raises CompileError that names an instruction without a translation.
+    """
     text = source.text()
     if DIALECT not in files_of(source.path):
         raise CompileError(f"{source.path.name} does not include dialect/common.h")

@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.onnx_backend.cases import Case, cases
 from tests.onnx_backend.page import Outcomes, page
-from tests.onnx_backend.run import PASSED, by_gossamer, by_onnxruntime
+from tests.onnx_backend.run import PASSED, Case, by_gossamer, by_onnxruntime, cases
 
 
 def main() -> int:
@@ -44,12 +43,12 @@ def _outcomes(group: Sequence[Case], device: str) -> Outcomes:
 
 
 def _missed(outcomes: Outcomes) -> list[str]:
-    """Returns the outcomes of gossamer of what ONNX Runtime alone passes."""
+    """Return the outcomes of gossamer of what ONNX Runtime alone passes."""
     return [ours for ours, theirs in outcomes.values() if ours != PASSED and theirs == PASSED]
 
 
 def _print(title: str, outcomes: Outcomes, lists: bool) -> None:
-    """Prints how many cases pass and why others do not."""
+    """Print how many cases pass and why others do not."""
     missed = _missed(outcomes)
     print(f"{len(outcomes)} tests {title}: gossamer passes "
           f"{sum(ours == PASSED for ours, _ in outcomes.values())}, ONNX Runtime "

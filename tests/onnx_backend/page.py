@@ -33,7 +33,10 @@ _REASONS = (
 
 
 def page(groups: Mapping[str, Outcomes], device: str) -> str:
-    """Returns the page. groups: the outcomes by what was done to the tests."""
+    """Return the page.
+
+    groups: the outcomes by what was done to the tests.
+    """
     lines = _wrapped(
         f"Backend tests of onnx {onnx.__version__} that need no download, run by gossamer on "
         f"`{device}` and by ONNX Runtime {onnxruntime.__version__} of the same installation: as "
@@ -61,7 +64,7 @@ def page(groups: Mapping[str, Outcomes], device: str) -> str:
 
 
 def _reason(ours: str, theirs: str) -> str:
-    """Returns why gossamer does not pass a test, and whether ONNX Runtime does."""
+    """Return why gossamer does not pass a test, and whether ONNX Runtime does."""
     why = next((text for part, text in _REASONS if part in ours),
                re.sub(r"^refused: ", "", ours))
     return f"{why}{'; ONNX Runtime passes' if theirs == PASSED else ''}"

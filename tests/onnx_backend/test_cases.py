@@ -6,12 +6,11 @@ import random
 
 import pytest
 
-from tests.onnx_backend.cases import Case, cases
-from tests.onnx_backend.run import PASSED, by_gossamer, by_onnxruntime
+from tests.onnx_backend.run import PASSED, Case, by_gossamer, by_onnxruntime, cases
 
 
 def drawn(count: int) -> list[Case]:
-    """Returns some of the tests, each as it is or with constants as initializers."""
+    """Return some of the tests, each as it is or with constants as initializers."""
     rng = random.Random(40)
     return [(rng.random() < 0.5 and case.as_initializers()) or case
             for case in rng.sample(cases(), count)]

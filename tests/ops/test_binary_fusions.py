@@ -29,8 +29,7 @@ from gossamer.ops.fused.binary import (
     HostPopcountFusion,
     PopcountFusion,
 )
-from gossamer.ops.fused.problem import FusionProblem, entry
-from gossamer.ops.fused.reference import reference
+from gossamer.ops.fused.problem import FusionProblem, entry, reference
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.weights import Weights
 from gossamer.tensor import TensorSpec, default_spec

@@ -1,8 +1,5 @@
-"""Kernels for tensor cores round floats to TF32, where tensor cores would truncate.
-
-These tests run on the GPU where there is one; tests/emulation/test_tf32_rounding.py runs the
-kernels anywhere.
-"""
+"""Kernels for tensor cores round floats to TF32, where tensor cores would truncate: on the GPU
+where there is one; tests/emulation/test_ops.py runs the kernels anywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from gossamer.ops.conv2d.dense.mma.algorithms import ImplicitGemmMma, PointwiseM
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
 from gossamer.ops.fused.inverted_residual.inverted_residual_mma import InvertedResidualMma
-from gossamer.ops.fused.pointwise_mean.pointwise_mean import PointwiseMean
+from gossamer.ops.fused.pointwise_mean import PointwiseMean
 from gossamer.ops.matmul.mma import MmaMatmul
 from gossamer.ops.weights import Weights
 from tests.ops.fused.blocks import block

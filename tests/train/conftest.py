@@ -9,8 +9,7 @@ import pytest
 
 from gossamer.device.base import Device
 from gossamer.ops.backprop.host import NumpyBackprop
-from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.ops.backprop.reference import Layers, forward, reference
+from gossamer.ops.backprop.problem import BackpropProblem, Layers, forward, reference
 from gossamer.ops.registry import OPS
 from tests.fixtures import is_slow
 

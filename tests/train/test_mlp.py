@@ -14,8 +14,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.device.registry import find
 from gossamer.errors import InputError
-from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.ops.backprop.reference import reference
+from gossamer.ops.backprop.problem import BackpropProblem, reference
 from gossamer.train import MLP, Progress
 from gossamer.train.data.samples import DataShape
 from gossamer.train.loop.settings import Settings

@@ -9,8 +9,7 @@ import numpy as np
 
 from gossamer.device.base import Device
 from gossamer.measure import Work
-from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.ops.backprop.reference import reference
+from gossamer.ops.backprop.problem import BackpropProblem, reference
 from gossamer_bench.contender import ReadyContender
 
 RATE = 0.3

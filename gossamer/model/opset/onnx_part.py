@@ -16,11 +16,7 @@ from gossamer.model.opset.definition import define, never_jumps, not_evaluated, 
 from gossamer.model.opset.images import Images
 from gossamer.model.opset.onnx_shapes import inferred
 from gossamer.model.opset.state import InferenceState
-
-_MOST_PARAMETERS = 1024
-"""The most elements of a known value that is given to ONNX's shape inference. Values that decide
-shapes, such as axes and repeats, have fewer elements."""
-
+from gossamer.onnx_model import MOST_PARAMETERS
 
 NODES = "nodes"
 """The key under which a part's metadata hold the part's nodes, as a JSON list. Each entry has the
@@ -55,7 +51,7 @@ def _part_shape(state: InferenceState, node: Node) -> None:
             name = node.inputs[index] = state.cast(
                 node, name, [state.new_name(node, f"operand{index}")], dtype)
         known = state.known.get(name)
-        if known is not None and known.size <= _MOST_PARAMETERS:
+        if known is not None and known.size <= MOST_PARAMETERS:
             model.graph.initializer.append(numpy_helper.from_array(known.astype(dtype), info.name))
         info.type.tensor_type.ClearField("shape")
         info.type.tensor_type.shape.SetInParent()

@@ -2,10 +2,9 @@
 
 from gossamer.ops.backprop.blocked.blocked import Blocked
 from gossamer.ops.backprop.host import NumpyBackprop
-from gossamer.ops.backprop.per_step.per_step import PerStep
-from gossamer.ops.backprop.persistent.persistent import Persistent
-from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.ops.backprop.reference import reference
+from gossamer.ops.backprop.per_step import PerStep
+from gossamer.ops.backprop.persistent import Persistent
+from gossamer.ops.backprop.problem import BackpropProblem, reference
 from gossamer.ops.op import Op
 
 OP = Op("backprop", BackpropProblem, reference,

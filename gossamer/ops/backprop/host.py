@@ -39,5 +39,8 @@ class NumpyBackprop(HostAlgorithm):
 
 
 def _threads_for(multiply_adds: int) -> AbstractContextManager[None]:
-    """Returns a context in which BLAS has one thread where an update has few multiply-adds."""
+    """Return a context that limits the threads of BLAS.
+
+    BLAS has one thread where an update has few multiply-adds.
+    """
     return nullcontext() if multiply_adds > _SMALL else blas.limited(1)

@@ -1,8 +1,9 @@
-"""The problem of training fully connected networks by back-propagation on a series of samples."""
+"""Training of fully connected networks by back-propagation: the problem and its reference."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
@@ -32,7 +33,9 @@ number; for smaller data, from all rows."""
 
 @dataclass(frozen=True)
 class BackpropProblem(Problem):
-    """Updates the parameters of one or more networks of the same sizes, sample after sample.
+    """Training of one or more networks, sample after sample.
+
+    All networks have the same sizes.
 
     sizes: number of units of each layer, inputs first.
     rows: number of samples in the data.
@@ -164,22 +167,26 @@ class BackpropProblem(Problem):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the forward pass, the errors and the update: two for each
-        multiply-add."""
+        """Floating-point operations of the training.
+
+        They are those of the forward pass, the errors and the update: two for each multiply-add.
+        """
         products = sum(units * before for units, before in self.layer_shapes)
         backward = products - self.sizes[0] * self.sizes[1]
         return 2 * (2 * products + backward) * self.samples * self.networks
 
     @property
     def least_bytes(self) -> int:
-        """Bytes of all samples that are trained on, of all parameters (once for the reads and once
-        for the writes), and of all losses."""
+        """Bytes of all samples, parameters and losses.
+
+        The parameters count twice, once for the reads and once for the writes.
+        """
         samples = 4 * min(self.rows, self.samples * self.networks) * (self.sizes[0]
                                                                        + self.sizes[-1])
         return samples + 2 * self.outputs[0].nbytes + self.outputs[1].nbytes
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Returns data and settings with which training stays finite.
+        """Return data and settings with which training stays finite.
 
         As in pictures, some inputs are zero more often than others, and neighbouring inputs are
         zero about equally often. At a density of 0.146, the density of binarised MNIST, 36% of the
@@ -203,8 +210,10 @@ class BackpropProblem(Problem):
         return [x, targets, order, settings, parameters, *weights]
 
     def split(self, parameters: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns views of one network's (weights, biases), layer by layer. `parameters` may also
-        be other numbers in the same order, such as the network's velocities."""
+        """Return views of one network's (weights, biases), layer by layer.
+
+        `parameters` may also be other numbers in the same order, such as the network's velocities.
+        """
         layers, start = [], 0
         for units, before in self.layer_shapes:
             middle, end = start + units * before, start + units * (before + 1)
@@ -214,12 +223,16 @@ class BackpropProblem(Problem):
         return layers
 
     def of_samples(self, count: int) -> BackpropProblem:
-        """Returns the same problem for another number of samples."""
+        """Return the same problem for another number of samples."""
         return replace(self, samples=count)
 
     def like(self, x: np.ndarray, decay: bool) -> BackpropProblem:
-        """Returns the same problem for data like x (rows, inputs), with weight decay or without.
-        The density is the number in DENSITIES that is nearest to the data's density by ratio."""
+        """Return the same problem for data like x (rows, inputs).
+
+        decay: whether the weights decay.
+
+        The density is the number in DENSITIES that is nearest to the data's density by ratio.
+        """
         sampled = x[::max(1, len(x) // _SAMPLED_ROWS)]
         share = max(np.count_nonzero(sampled) / max(sampled.size, 1), 1e-6)
         return replace(
@@ -239,3 +252,117 @@ class BackpropProblem(Problem):
         if self.networks != 1:
             text += f", {self.networks} networks"
         return f"{text}, {self.samples} samples"
+
+
+Layers = list[tuple[np.ndarray, np.ndarray]]
+"""Weights (units, units of the layer before) and biases (units,) of each layer, or gradients or
+velocities of the same shapes."""
+
+
+def reference(problem: BackpropProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the outputs of a problem, computed in float64."""
+    x, targets, settings = (np.asarray(inputs[index], np.float64) for index in (0, 1, 3))
+    sample_weights = np.asarray(inputs[5], np.float64) if problem.weighted else np.ones(len(x))
+    parameters = np.array(inputs[4], np.float64)
+    losses = np.zeros((problem.networks, problem.samples))
+    for network, order in enumerate(inputs[2]):
+        for first in range(0, problem.samples, problem.batch):
+            rows = order[first:first + problem.batch]
+            layers = problem.split(parameters[network])
+            loss, gradients = gradient(problem, layers, x[rows], targets[rows],
+                                       sample_weights[rows])
+            losses[network, first:first + problem.batch] = loss
+            _update(problem, parameters[network], gradients, *settings[network])
+    return [parameters, losses]
+
+
+def gradient(problem: BackpropProblem, layers: Layers, x: np.ndarray, targets: np.ndarray,
+             sample_weights: np.ndarray) -> tuple[np.ndarray, Layers]:
+    """Return the losses (samples,) and the mean gradient."""
+    outputs = forward(problem, layers, x)
+    y = outputs[-1]
+    if problem.loss == "cross_entropy":
+        # the logarithm of the softmax, which is finite where the softmax itself is 0
+        loss = -(targets * _log_softmax(outputs[-2] @ layers[-1][0].T + layers[-1][1])).sum(1)
+        error = y * targets.sum(1, keepdims=True) - targets
+    else:
+        loss = 0.5 * ((targets - y) ** 2).sum(1)
+        error = (y - targets) * DERIVATIVES[problem.output_activation](y)
+    error *= sample_weights[:, None]
+    gradients: Layers = []
+    for index in reversed(range(len(layers))):
+        gradients.insert(0, (error.T @ outputs[index] / len(x), error.mean(0)))
+        if index:
+            error = error @ layers[index][0] * DERIVATIVES[problem.activation](outputs[index])
+    return loss * sample_weights, gradients
+
+
+def forward(problem: BackpropProblem, layers: Layers, x: np.ndarray) -> list[np.ndarray]:
+    """Return the inputs, then the outputs of each layer."""
+    outputs = [x]
+    for index, (weight, bias) in enumerate(layers):
+        last = index == len(layers) - 1
+        activation = problem.output_activation if last else problem.activation
+        outputs.append(FUNCTIONS[activation](outputs[-1] @ weight.T + bias))
+    return outputs
+
+
+def _sigmoid(z: np.ndarray) -> np.ndarray:
+    e = np.exp(-np.abs(z))
+    return np.where(z >= 0, 1 / (1 + e), e / (1 + e))
+
+
+def _log_softmax(z: np.ndarray) -> np.ndarray:
+    shifted = z - z.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "sigmoid": _sigmoid,
+    "tanh": np.tanh,
+    "relu": lambda z: np.maximum(z, 0),
+    "softmax": lambda z: np.exp(_log_softmax(z)),
+    "linear": lambda z: z,
+}
+
+DERIVATIVES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "sigmoid": lambda a: a * (1 - a),
+    "tanh": lambda a: 1 - a * a,
+    "relu": lambda a: (a > 0).astype(a.dtype),
+    "linear": np.ones_like,
+}
+"""Derivative of each activation, as a function of the activation's value."""
+
+
+def _update(problem: BackpropProblem, parameters: np.ndarray, gradients: Layers, rate: float,
+            momentum: float, decay: float) -> None:
+    """Change one network's parameters by gradients."""
+    count = problem.weight_count
+    weights = parameters[:count]
+    change = np.concatenate([part.ravel() for (weight, _), (by_weight, by_bias) in zip(
+        problem.split(weights), gradients, strict=True)
+        for part in (by_weight + decay * weight, by_bias)])
+    if problem.velocity:
+        velocity = parameters[count:]
+        velocity *= momentum
+        velocity += change
+        change = velocity
+    if problem.adam:
+        means, squares = parameters[count:2 * count], parameters[2 * count:3 * count]
+        parameters[-1] += 1
+        for average, share, value in zip((means, squares), BETAS, (change, change**2),
+                                         strict=True):
+            average *= share
+            average += (1 - share) * value
+        change = adam_factor(parameters[-1]) * means / (np.sqrt(squares) + EPSILON)
+    weights -= rate * change
+
+
+def adam_factor(updates: float) -> float:
+    """Return the factor by which Adam multiplies the learning rate in an update.
+
+    updates: the number of the update, counted from 1.
+    """
+    by_mean, by_square = BETAS
+    return math.sqrt(1 - by_square**updates) / (1 - by_mean**updates)

@@ -1,6 +1,6 @@
-"""Computes a convolution of signs in one step with the padding before it and the signs after it.
+"""A convolution of signs with the padding before it and the signs after it.
 
-A padding of -1, 0 or 1 costs nothing, because the convolution's kernel reads this constant in place
+A padding of -1, 0 or 1 costs nothing, because the convolution's kernel reads this constant instead
 of pixels outside of a packed image. In residual blocks the signs of a sum are the next layer's
 input, and a later layer reads the sum: there the convolution writes both the sum and its signs.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gossamer.device.base import Buffer, Device
-from gossamer.expression import Expression, ExpressionStep
+from gossamer.expression import Expression
 from gossamer.facts import REAL
 from gossamer.ops.algorithm import Epilogue, State, Variant
 from gossamer.ops.conv2d.binary import host, popcount, wide_popcount
@@ -24,9 +24,8 @@ from gossamer.ops.conv2d.binary.tensor_core import bit_tensor_core
 from gossamer.ops.conv2d.binary.variants import packed_variants
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.algorithm import FusionAlgorithm, RenamedWeights
 from gossamer.ops.fused.problem import FusionProblem
-from gossamer.ops.fused.weights import RenamedWeights
 from gossamer.ops.launch import Launch
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.weights import Weights
@@ -56,35 +55,34 @@ class BinaryFusion(FusionAlgorithm, abc.ABC):
 
     @abc.abstractmethod
     def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        """Returns why the algorithm cannot compute the convolution; None where it can."""
+        """Return why the algorithm cannot compute the convolution.
+
+        None where it can.
+        """
 
     def supports(self, problem: FusionProblem, device: Device) -> str | None:
         fusion = _fusion(problem)
         return fusion if isinstance(fusion, str) else self.reason_not(fusion.layer, device)
 
 
+Config = tuple[tuple[str, int | str], ...]
+
+
 class _DeviceFusion(BinaryFusion):
-    """An algorithm whose kernel works on packed words, reads pixels outside of the image as a
-    constant, and can write a second result."""
+    """A fusion by a kernel on packed words.
 
-    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        if not layer.has_two_results or words_are_whole(layer.convolution, max(WORD_BITS)):
-            return self.reason_not_kernel(layer, device)
-        return "a word of the second result would have channels of several groups"
+    The kernel reads pixels outside of the image as a constant, and can write a second result.
+    """
 
     @abc.abstractmethod
-    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
-        """Returns why the kernel cannot compute the convolution; None where it can."""
+    def configs(self, layer: BinaryLayer, device: Device) -> Iterable[tuple[Config, int]]:
+        """Return the kernel's configs, each with the bits of a word."""
 
+    @staticmethod
     @abc.abstractmethod
-    def configs(self, layer: BinaryLayer, device: Device
-                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
-        """Returns the configs of the kernel, each with the number of bits of a word."""
-
-    @abc.abstractmethod
-    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
-                 device: Device) -> list[Launch]:
-        """Returns the launches that compute the convolution."""
+    def launches(weights: Weights, layer: BinaryLayer, variant: Variant, device: Device
+                 ) -> list[Launch]:
+        """Return the launches that compute the convolution."""
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
         layer = _layer(problem)
@@ -100,41 +98,33 @@ class _DeviceFusion(BinaryFusion):
 
 
 class PopcountFusion(_DeviceFusion):
-    """Computes the convolution by the kernel popcount."""
+    """The kernel popcount."""
 
     name = "popcount"
+    launches = staticmethod(popcount.launches)
 
-    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
-        return popcount.reason_not_popcount(layer, device)
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        return _reason_not_whole(layer) or popcount.reason_not_popcount(layer, device)
 
-    def configs(self, layer: BinaryLayer, device: Device
-                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
+    def configs(self, layer: BinaryLayer, device: Device) -> Iterable[tuple[Config, int]]:
         return itertools.product(
             (tile.config for tile in popcount.fitting(layer.convolution, device)), WORD_BITS)
-
-    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
-                 device: Device) -> list[Launch]:
-        return popcount.launches(weights, layer, variant, device)
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
         return popcount.Popcount().expected_us(_layer(problem).convolution, variant, device)
 
 
 class WidePopcountFusion(_DeviceFusion):
-    """Computes the convolution on processors by the kernel wide_popcount."""
+    """The kernel wide_popcount, on processors."""
 
     name = "wide_popcount"
+    launches = staticmethod(wide_popcount.launches)
 
-    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
-        return wide_popcount.reason_not_wide(layer, device)
+    def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
+        return _reason_not_whole(layer) or wide_popcount.reason_not_wide(layer, device)
 
-    def configs(self, layer: BinaryLayer, device: Device
-                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
+    def configs(self, layer: BinaryLayer, device: Device) -> Iterable[tuple[Config, int]]:
         return [(config, wide_popcount.WORD_BITS) for config in wide_popcount.CONFIGS]
-
-    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
-                 device: Device) -> list[Launch]:
-        return wide_popcount.launches(weights, layer, variant, device)
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
         return wide_popcount.WidePopcount().expected_us(
@@ -142,15 +132,15 @@ class WidePopcountFusion(_DeviceFusion):
 
 
 class BitTensorCoreFusion(_DeviceFusion):
-    """Computes the convolution on tensor cores. The kernels add the contribution of a constant
-    outside of the image to the sums."""
+    """The kernels on tensor cores.
+
+    They add what a constant outside of the image contributes.
+    """
 
     name = "bit_tensor_core"
+    launches = staticmethod(bit_tensor_core.launches)
 
     def reason_not(self, layer: BinaryLayer, device: Device) -> str | None:
-        return self.reason_not_kernel(layer, device)
-
-    def reason_not_kernel(self, layer: BinaryLayer, device: Device) -> str | None:
         return bit_tensor_core.reason_not_bit_tensor_core(layer, device)
 
     def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
@@ -158,22 +148,19 @@ class BitTensorCoreFusion(_DeviceFusion):
         for variant in super().variants(problem, device):
             yield from bit_tensor_core.with_float16(layer, variant)
 
-    def configs(self, layer: BinaryLayer, device: Device
-                ) -> Iterable[tuple[tuple[tuple[str, int | str], ...], int]]:
+    def configs(self, layer: BinaryLayer, device: Device) -> Iterable[tuple[Config, int]]:
         return [(tile.config, word_bits)
                 for tile, word_bits in bit_tensor_core.tiles_and_words(layer, device)]
-
-    def launches(self, weights: Weights, layer: BinaryLayer, variant: Variant,
-                 device: Device) -> list[Launch]:
-        return bit_tensor_core.launches(weights, layer, variant, device)
 
     def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
         return bit_tensor_core.expected_us(_layer(problem), variant, device)
 
 
 class HostPopcountFusion(BinaryFusion):
-    """Computes the convolution on the host, with a constant around the image and a second
-    result."""
+    """The convolution on the host.
+
+    It takes a constant around the image, and may have a second result.
+    """
 
     name = "host_popcount"
 
@@ -204,15 +191,28 @@ class HostPopcountFusion(BinaryFusion):
         host.compute(layer, constants, state.variant, inputs, outputs)
 
 
+def _reason_not_whole(layer: BinaryLayer) -> str | None:
+    """Return why kernels cannot write a second result in whole words.
+
+    None where they can.
+    """
+    if not layer.has_two_results or words_are_whole(layer.convolution, max(WORD_BITS)):
+        return None
+    return "a word of the second result would have channels of several groups"
+
+
 def _layer(problem: FusionProblem) -> BinaryLayer:
-    """Returns the layer of a fusion that bits can compute."""
+    """Return the layer of a fusion that bits can compute."""
     fusion = _fusion(problem)
     assert isinstance(fusion, _Fusion)
     return fusion.layer
 
 
 def _fusion(problem: FusionProblem) -> _Fusion | str:
-    """Returns a fusion as one convolution of signs, or the reason why the fusion cannot be one."""
+    """Return a fusion as one convolution of signs.
+
+    Or the reason why the fusion cannot be one.
+    """
     if tuple(part.op for part in problem.parts) not in BinaryFusion.patterns:
         return "the layers are no convolution with the padding before it or the signs behind it"
     index = next(i for i, part in enumerate(problem.parts) if isinstance(part, Conv2dProblem))
@@ -232,8 +232,10 @@ def _fusion(problem: FusionProblem) -> _Fusion | str:
 
 
 def _padded(problem: FusionProblem, convolution: Conv2dProblem) -> BinaryLayer | str:
-    """Returns the fusion's convolution with the padding layer included, or the reason why the
-    convolution cannot include it."""
+    """Return the fusion's convolution with the padding layer included.
+
+    Or the reason why the convolution cannot include it.
+    """
     pad = problem.parts[0]
     assert isinstance(pad, PadProblem)
     if any(exit_[0] == 0 for exit_ in problem.exits):
@@ -253,8 +255,12 @@ def _padded(problem: FusionProblem, convolution: Conv2dProblem) -> BinaryLayer |
 
 def _with_signs(problem: FusionProblem, index: int, layer: BinaryLayer,
                 names: dict[str, str]) -> _Fusion | str:
-    """Returns a convolution with the element-wise layer that reads its result, or the reason why
-    the two cannot be one layer. index: number of the convolution among the parts."""
+    """Return a convolution with the signs of its result.
+
+    Or the reason why the two layers cannot be one.
+
+    index: number of the convolution among the parts.
+    """
     signs = problem.parts[index + 1]
     assert isinstance(signs, ElementwiseProblem)
     convolution = layer.convolution
@@ -268,34 +274,29 @@ def _with_signs(problem: FusionProblem, index: int, layer: BinaryLayer,
             for number in signs.constants):
         return "the signs depend on other constants than one number a channel"
     first = len(convolution.epilogue.operands)
-    places = {number: first + 1 + place for place, number in enumerate(signs.constants)}
-    names = {**names, **{f"operand{place - 1}": f"{index + 1}.operand{number}"
-                         for number, place in places.items()}}
-    expression = _both(convolution.epilogue.expression, signs.expression, places)
-    kinds = (*convolution.epilogue.operands, *["channel"] * len(places))
+    names = {**names, **{f"operand{first + position}": f"{index + 1}.operand{number}"
+                         for position, number in enumerate(signs.constants)}}
+    expression = _both(convolution.epilogue.expression, signs.expression, signs.constants)
+    kinds = (*convolution.epilogue.operands, *["channel"] * len(signs.constants))
     return _Fusion(replace(layer, convolution=replace(
         convolution, epilogue=Epilogue(expression, kinds))), names)
 
 
-def _both(first: Expression, second: Expression, places: dict[int, int]) -> Expression:
-    """Returns the expression with two outputs: the first expression's result, and the second
-    expression of that result.
+def _both(first: Expression, second: Expression, constants: Sequence[int]) -> Expression:
+    """Return the expression of two results: that of `first`, and `second` of that result.
 
-    places: the inputs of the second expression, except those that are the first expression's
-    result. The key is an input's number in the second expression; the value is its number in the
-    returned expression.
+    constants: the inputs of `second` that are not the result of `first`; they become the last
+    inputs of the returned expression.
     """
-    inputs = first.inputs + len(places)
+    added = len(constants)
+    inputs = {number: 1 + position for position, number in enumerate(constants)}
 
-    def moved(value: int) -> int:
-        return value if value < first.inputs else value + len(places)
+    def renumbered(values: Sequence[int]) -> tuple[int, ...]:
+        return tuple(inputs.get(value, 0) if value < second.inputs
+                     else value - second.inputs + 1 + added for value in values)
 
-    steps = [ExpressionStep(step.function, tuple(map(moved, step.arguments)), step.constants)
-             for step in first.steps]
-    result = moved(first.outputs[0])
-    values = [places.get(number, result) for number in range(second.inputs)]
-    for step in second.steps:
-        values.append(inputs + len(steps))
-        steps.append(ExpressionStep(step.function, tuple(values[a] for a in step.arguments),
-                                    step.constants))
-    return Expression(inputs, tuple(steps), (result, values[second.outputs[0]]))
+    both = first.then(Expression(1 + added, tuple(
+        replace(step, arguments=renumbered(step.arguments)) for step in second.steps),
+        renumbered(second.outputs)))
+    result = first.outputs[0]
+    return replace(both, outputs=(result + added * (result >= first.inputs), *both.outputs))

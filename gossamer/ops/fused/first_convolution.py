@@ -1,5 +1,7 @@
-"""The algorithm few_channels_mma for fusions: one kernel for a network's first convolution and for
-the layer before the convolution, which computes the image from the network's input."""
+"""A network's first convolution with the layer before it as one kernel.
+
+The layer before computes the image from the network's input; the algorithm is few_channels_mma.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,8 @@ from gossamer.ops.algorithm import PRECISIONS, State, Variant
 from gossamer.ops.conv2d.dense.mma.few_channels import FewChannelsMma
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.algorithm import FusionAlgorithm, RenamedWeights
 from gossamer.ops.fused.problem import FusionProblem
-from gossamer.ops.fused.weights import RenamedWeights
 from gossamer.ops.image import given_arguments, image_macros, makes_image
 from gossamer.ops.strided import cannot_compile
 from gossamer.ops.weights import Weights
@@ -21,8 +22,10 @@ _CONVOLUTION = FewChannelsMma()
 
 
 class FirstConvolutionMma(FusionAlgorithm):
-    """Computes the convolution by the kernel of few_channels_mma of conv2d. The kernel loads bytes
-    or floats in NCHW or NHWC, and computes the image's numbers from them."""
+    """Computes the convolution by the kernel of few_channels_mma of conv2d.
+
+    The kernel loads bytes or floats in NCHW or NHWC, and computes the image's numbers from them.
+    """
 
     name = _CONVOLUTION.name
     patterns = (("elementwise", "conv2d"),)

@@ -1,4 +1,4 @@
-"""The op of fusions (several layers that one algorithm computes in one step) and its algorithms."""
+"""The op of fusions, and its algorithms."""
 
 from gossamer.ops.fused.algorithm import FusionAlgorithm
 from gossamer.ops.fused.binary import (
@@ -7,8 +7,8 @@ from gossamer.ops.fused.binary import (
     PopcountFusion,
     WidePopcountFusion,
 )
-from gossamer.ops.fused.channel_attention.channel_attention import ChannelAttention
-from gossamer.ops.fused.convolution_pool.convolution_pool_mma import ConvolutionPoolMma
+from gossamer.ops.fused.channel_attention import ChannelAttention
+from gossamer.ops.fused.convolution_pool import ConvolutionPoolMma
 from gossamer.ops.fused.first_convolution import FirstConvolutionMma
 from gossamer.ops.fused.inverted_residual.inverted_residual import InvertedResidual, Separable
 from gossamer.ops.fused.inverted_residual.inverted_residual_mma import (
@@ -18,11 +18,10 @@ from gossamer.ops.fused.inverted_residual.inverted_residual_mma import (
     StemMma,
 )
 from gossamer.ops.fused.inverted_residual.squeeze_excite import SqueezeExcite
-from gossamer.ops.fused.pointwise_mean.pointwise_mean import PointwiseMean
-from gossamer.ops.fused.pointwise_pair.pointwise_pair import PointwisePairMma
-from gossamer.ops.fused.popcount_chain.popcount_chain import PopcountChain
-from gossamer.ops.fused.problem import FusionProblem
-from gossamer.ops.fused.reference import reference
+from gossamer.ops.fused.pointwise_mean import PointwiseMean
+from gossamer.ops.fused.pointwise_pair import PointwisePairMma
+from gossamer.ops.fused.popcount_chain import PopcountChain
+from gossamer.ops.fused.problem import FusionProblem, reference
 from gossamer.ops.op import Op
 
 ALGORITHMS: tuple[FusionAlgorithm, ...] = (

@@ -1,8 +1,8 @@
-"""The problem of a fusion: the problems of its layers, and where each layer's inputs come from."""
+"""The problem of a fusion: its layers' problems, the sources of their inputs; the reference."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -19,8 +19,10 @@ and the number of an entry."""
 
 
 def entry(number: int) -> Source:
-    """Returns the source of an entry, a value that a fusion reads from outside. number: position of
-    the entry among the fusion's inputs."""
+    """Return the source of an entry, a value that a fusion reads from outside.
+
+    number: position of the entry among the fusion's inputs.
+    """
     return (-1, number)
 
 
@@ -55,22 +57,23 @@ class FusionProblem(Problem):
                                      f"{self.spec(source)}")
 
     def spec(self, source: Source) -> TensorSpec:
-        """Returns the spec of the value that a source gives."""
+        """Return the spec of the value that a source gives."""
         if source[0] >= 0:
             return self.parts[source[0]].outputs[source[1]]
         part, index = self.reader(source)
         return part.inputs[index]
 
     def reader(self, source: Source) -> tuple[Problem, int]:
-        """Returns the first part that reads an entry, and the number that the entry has among the
-        inputs of this part."""
+        """Return the first part that reads an entry.
+
+        And the number that the entry has among the inputs of this part.
+        """
         return next((part, sources.index(source)) for part, sources
                     in zip(self.parts, self.sources, strict=True) if source in sources)
 
     @cached_property
     def entries(self) -> tuple[Source, ...]:
-        """The sources of the values that the fusion reads from outside, in the order of its
-        inputs."""
+        """The sources of the fusion's inputs, in order."""
         return tuple(sorted({source for sources in self.sources for source in sources
                              if source[0] < 0}, key=lambda source: source[1]))
 
@@ -112,8 +115,11 @@ class FusionProblem(Problem):
 
     @cached_property
     def facts(self) -> tuple[ValueFacts, ...]:  # type: ignore[override]
-        """The value facts of the entries, from the first part that reads each entry; empty where
-        every entry may have many different values."""
+        """The value facts of the entries.
+
+        They are those of the first part that reads each entry; empty where every entry may have
+        many different values.
+        """
         known = tuple(part.facts[index] if index < len(part.facts) else REAL
                       for part, index in map(self.reader, self.entries))
         return known if any(facts.few_values for facts in known) else ()
@@ -123,7 +129,29 @@ class FusionProblem(Problem):
 
 
 def weights_of_part(weights: Mapping[str, np.ndarray], index: int) -> dict[str, np.ndarray]:
-    """Returns the constants of one part by the names that its own problem gives them."""
+    """Return a part's constants by its own names."""
     prefix = f"{index}."
     return {name.removeprefix(prefix): array for name, array in weights.items()
             if name.startswith(prefix)}
+
+
+def reference(problem: FusionProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the outputs by the references of the parts, one after another, in float64."""
+    # imported here, because the registry imports this package
+    from gossamer.ops.registry import OPS
+
+    last_use = {source: index for index, sources in enumerate(problem.sources)
+                for source in sources}
+    values: dict[Source, np.ndarray] = dict(zip(problem.entries, inputs, strict=True))
+    for index, (part, sources) in enumerate(zip(problem.parts, problem.sources, strict=True)):
+        arrays = [values[source] for source in sources]
+        # a reshape has no op of its own, because it does no work
+        results = ([np.reshape(arrays[0], part.outputs[0].shape)] if part.op == "reshape" else
+                   OPS[part.op].reference(part, arrays, weights_of_part(weights, index)))
+        values.update({(index, output): array for output, array in enumerate(results)})
+        for source in dict.fromkeys(sources):
+            # a value that no later problem reads need not stay in memory
+            if last_use[source] == index and source not in problem.exits:
+                del values[source]
+    return [values[source] for source in problem.exits]

@@ -1,26 +1,40 @@
-"""The algorithm that computes nodes of an ONNX file by ONNX Runtime on the host."""
+"""Nodes of an ONNX file by ONNX Runtime on the host.
+
+Where tensors have no elements, ONNX Runtime refuses some models; at others it ends the process, or
+does not return. There ONNX's reference computes the outputs. The reference of the op is ONNX
+Runtime without rewrites of the model, because no other library that gossamer needs computes every
+operator.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from contextlib import suppress
+from typing import Any, cast
 
 import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.shape_inference import infer_shapes
 
 from gossamer import host_library
 from gossamer.device.base import Device
-from gossamer.errors import InputError, UnsupportedError
+from gossamer.errors import InputError, UnsupportedError, first_line, quoted
+from gossamer.onnx_model import MOST_PARAMETERS, nodes_of, parsed, with_shapes
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.host_threads import THREADS, number_of, thread_configs
-from gossamer.ops.onnx_part.empty import EmptyPart, constants_of, fatal_node, is_result_empty
 from gossamer.ops.onnx_part.problem import MODEL, OnnxPartProblem
-from gossamer.ops.onnx_part.session import Session, parsed, version_on
+from gossamer.ops.onnx_part.session import Session, version_on
 from gossamer.ops.strided import HostAlgorithm
 from gossamer.ops.weights import Weights
 
+_FATAL = frozenset(("Conv", "ConvTranspose", "Einsum", "GRU", "LSTM", "RNN", "Unique"))
+"""Operators at which ONNX Runtime may end the process, or never return, where a tensor has no
+elements. ONNX's reference computes them all."""
+
 
 class OnnxRuntimePart(HostAlgorithm):
-    """Runs the nodes of a part as one model of ONNX Runtime."""
+    """The nodes of a part as one model of ONNX Runtime."""
 
     op = "onnx_part"
     name = "onnxruntime"
@@ -52,8 +66,10 @@ class OnnxRuntimePart(HostAlgorithm):
 
 def runner_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,
               optimised: bool = True) -> Session | EmptyPart:
-    """Returns what runs a part: a session, as session_of() returns it, or an EmptyPart where
-    tensors have no elements."""
+    """Return what runs a part.
+
+    A session, as session_of() returns it, or an EmptyPart where tensors have no elements.
+    """
     fatal = fatal_node(parsed(weights[MODEL].tobytes()),
                        [spec.shape for spec in problem.operands], constants_of(problem, weights))
     is_empty = not all(spec.size for spec in (*problem.operands, *problem.results))
@@ -69,8 +85,9 @@ def runner_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, th
 
 def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, threads: int = 1,
                optimised: bool = True, shaped: bool = True) -> Session:
-    """Returns the session that runs a part. Raises UnsupportedError where ONNX Runtime cannot run
-    the part.
+    """Return the session that runs a part.
+
+    Raises UnsupportedError where ONNX Runtime cannot run the part.
 
     threads: number of threads of an operator.
     optimised: whether ONNX Runtime may rewrite the model.
@@ -82,10 +99,128 @@ def session_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray], *, t
 
 
 def checked(problem: OnnxPartProblem, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Returns the outputs of a part as a list. Raises InputError where an output does not have the
-    shape that the problem states."""
+    """Return the outputs of a part as a list.
+
+    Raises InputError where an output does not have the shape that the problem states.
+    """
     for spec, output in zip(problem.outputs, outputs, strict=True):
         if output.shape != spec.shape:
             raise InputError(f"ONNX Runtime makes a result of shape {list(output.shape)}, expected "
                              f"{list(spec.shape)}")
     return list(outputs)
+
+
+class EmptyPart:
+    """A part that reads or makes tensors without elements.
+
+    session: None where ONNX Runtime does not take the part.
+    fatal: the result of fatal_node().
+    """
+
+    def __init__(self, problem: OnnxPartProblem, weights: Mapping[str, np.ndarray],
+                 session: Session | None, fatal: str) -> None:
+        self._problem = problem
+        self._weights = weights
+        self._session = session
+        self._fatal = fatal
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[Any]:
+        """Return the outputs.
+
+        Raises InputError where they cannot be computed.
+        """
+        if is_result_empty(self._problem):
+            return [np.empty(spec.shape, spec.dtype) for spec in self._problem.outputs]
+        return run_empty(parsed(self._weights[MODEL].tobytes()),
+                         merged(constants_of(self._problem, self._weights), inputs), inputs,
+                         self._session, self._fatal)
+
+
+def is_result_empty(problem: OnnxPartProblem) -> bool:
+    """Return whether no output has elements: nothing to compute."""
+    return not any(spec.size for spec in problem.outputs)
+
+
+def constants_of(problem: OnnxPartProblem, weights: Mapping[str, np.ndarray]
+                 ) -> dict[int, np.ndarray]:
+    """Return the operands that are constants, by their indices."""
+    return {index: weights[f"operand{index}"] for index in problem.constants}
+
+
+def merged(constants: Mapping[int, np.ndarray], inputs: Sequence[Any]) -> list[Any]:
+    """Return the values of all inputs of a model, in order.
+
+    constants: those that are the same in each run, by their indices. inputs: the others, in order.
+    """
+    given = iter(inputs)
+    return [constants[index] if index in constants else next(given)
+            for index in range(len(constants) + len(inputs))]
+
+
+def run_empty(proto: onnx.ModelProto, values: Sequence[Any], inputs: Sequence[Any],
+              session: Session | None, fatal: str) -> list[Any]:
+    """Return the outputs of a model by ONNX Runtime.
+
+    By ONNX's reference in NumPy where ONNX Runtime refuses the inputs, or might end the process.
+    Raises InputError where the reference cannot compute them.
+
+    values: those of all inputs of the model. inputs: those that the session takes.
+    session, fatal: as for EmptyPart.
+    """
+    # onnx.reference takes long to import, and few networks need it
+    from onnx.reference import ReferenceEvaluator
+
+    failure = ""
+    if session is not None and not fatal:
+        try:
+            return session.run(inputs)
+        except InputError as error:
+            failure = f"; {error}"
+    names = [info.name for info in proto.graph.input]
+    try:
+        with np.errstate(all="ignore"):
+            return [*ReferenceEvaluator(proto).run(None, dict(zip(names, values, strict=True)))]
+    except Exception as error:
+        # the reference raises exceptions of any class
+        raise InputError("a tensor has no elements, for which ONNX's reference does not compute "
+                         f"{fatal or 'these nodes'}: {first_line(error)}{failure}; give inputs "
+                         "with elements") from None
+
+
+def fatal_node(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None],
+               constants: Mapping[int, np.ndarray]) -> str:
+    """Return the operator at which ONNX Runtime may end the process.
+
+    It is that of a node which reads or makes a tensor without elements; "" where there is none.
+
+    shapes: the shapes of the model's inputs; None for inputs that are no tensors.
+    constants: as for Session.
+    """
+    if not any(node.op_type in _FATAL for node in nodes_of(proto)):
+        return ""
+    model = onnx.ModelProto.FromString(proto.SerializeToString())
+    with_shapes(model, shapes)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(array, model.graph.input[index].name)
+        for index, array in constants.items() if array.size <= MOST_PARAMETERS)
+    # onnx raises exceptions of its own classes; ONNX Runtime will describe the fault
+    with suppress(Exception):
+        model = infer_shapes(model, data_prop=True)
+    empty = {info.name for info in (*model.graph.input, *model.graph.value_info,
+                                    *model.graph.output)
+             if any(dim.HasField("dim_value") and not dim.dim_value
+                    for dim in info.type.tensor_type.shape.dim)}
+    outer = [*model.graph.node]
+    # of the shapes within branches and functions nothing is known
+    return next((quoted(node.op_type)[1:-1] for node in nodes_of(model)
+                 if node.op_type in _FATAL and empty and (
+                     node not in outer or empty.intersection((*node.input, *node.output)))), "")
+
+
+def reference(problem: OnnxPartProblem, inputs: Sequence[np.ndarray],
+              weights: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    runner = runner_of(problem, weights, optimised=False)
+    arrays = [np.asarray(array, spec.dtype, order="C")
+              for array, spec in zip(inputs, problem.inputs, strict=True)]
+    return [array.astype(np.float64) if array.dtype.kind == "f" else array
+            for array in checked(problem, runner.run(arrays))]

@@ -8,18 +8,18 @@ through within subgraphs, whose values cannot become outputs.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper, shape_inference
 
+from gossamer.onnx_model import ModelWriter, nodes_of, nodes_within, subgraphs
+
 _POOLS = frozenset(("GlobalMaxPool", "MaxPool"))
 _REDUCTIONS = frozenset(("ReduceMax", "ReduceMin"))
-_PLACES = frozenset(("ArgMax", "ArgMin"))
-_WATCHED = _POOLS | _REDUCTIONS | _PLACES
+_POSITIONS = frozenset(("ArgMax", "ArgMin"))
+_WATCHED = _POOLS | _REDUCTIONS | _POSITIONS
 _REWRITTEN = frozenset((("Sign", TensorProto.FLOAT16), ("LogSoftmax", TensorProto.DOUBLE)))
 """Operators that lose NaN in one type only. Both forms of a model let NaN through them."""
 _LOSING = _WATCHED | {operator for operator, _ in _REWRITTEN}
@@ -30,24 +30,25 @@ _PREFIX = "gossamer/nan"
 
 
 def losing_nan(model: onnx.ModelProto) -> bool:
-    """Returns whether ONNX Runtime may lose NaN in a model."""
-    graphs = [model.graph.node, *(function.node for function in model.functions)]
-    return _opset(model) >= _FIRST_OPSET and any(map(_contains, graphs))
+    """Return whether ONNX Runtime may lose NaN in a model."""
+    return _opset(model) >= _FIRST_OPSET and _loses(nodes_of(model))
 
 
 def watch(model: onnx.ModelProto) -> bool:
-    """Gives a model its first form. Returns whether the model has one more output then; otherwise
-    it lets NaN through already."""
-    writer = _Writer(model)
-    watched = writer.rewrite(model.graph, keeps_watched=True)
+    """Give a model its first form.
+
+    Returns whether the model has one more output then; otherwise it lets NaN through already.
+    """
+    rewriter = _Rewriter(model)
+    watched = rewriter.rewrite(model.graph, keeps_watched=True)
     if watched:
-        writer.watch(watched)
+        rewriter.watch(watched)
     return bool(watched)
 
 
 def let_through(model: onnx.ModelProto) -> None:
-    """Gives a model its second form."""
-    _Writer(model).rewrite(model.graph, keeps_watched=False)
+    """Give a model its second form."""
+    _Rewriter(model).rewrite(model.graph, keeps_watched=False)
 
 
 def _opset(model: onnx.ModelProto) -> int:
@@ -55,34 +56,29 @@ def _opset(model: onnx.ModelProto) -> int:
                 if entry.domain in ("", "ai.onnx")), default=0)
 
 
-def _contains(nodes: Sequence[onnx.NodeProto]) -> bool:
-    return any(node.op_type in _LOSING or any(map(_contains, (
-        graph.node for graph in _subgraphs(node)))) for node in nodes)
+def _loses(nodes: Iterable[onnx.NodeProto]) -> bool:
+    return any(node.op_type in _LOSING for node in nodes)
 
 
-def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
+class _Rewriter:
+    """Rewriting of a model's graphs.
 
-
-class _Writer:
-    """Rewrites the graphs of a model, whose functions are put in place first."""
+    The functions of the model are inlined first.
+    """
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        if any(_contains(function.node) for function in model.functions):
+        if any(_loses(nodes_within(function.node)) for function in model.functions):
             model.CopyFrom(inliner.inline_local_functions(model))
         self._graph = model.graph
         self._opset = _opset(model)
-        self._numbers = itertools.count()
+        self._writer = ModelWriter(_PREFIX)
         # ONNX's inference is asked for types alone: of some pools it finds wrong shapes
         self._inferred = shape_inference.infer_shapes(model).graph
 
     def rewrite(self, graph: onnx.GraphProto, inferred: onnx.GraphProto | None = None,
                 outer: Mapping[str, int] | None = None, *,
                 keeps_watched: bool) -> dict[str, onnx.NodeProto]:
-        """Lets NaN through the nodes of a graph and of its subgraphs.
+        """Let NaN through the nodes of a graph and of its subgraphs.
 
         inferred: this graph with the types that ONNX's inference has found.
         outer: types of the values around the graph.
@@ -95,7 +91,7 @@ class _Writer:
         nodes: list[onnx.NodeProto] = []
         lost: set[str] = set()
         for node, typed in zip(graph.node, inferred.node, strict=True):
-            for inner, inner_typed in zip(_subgraphs(node), _subgraphs(typed), strict=True):
+            for inner, inner_typed in zip(subgraphs(node), subgraphs(typed), strict=True):
                 self.rewrite(inner, inner_typed, types, keeps_watched=False)
             kind = types.get(node.input[0], 0) if node.input else 0
             is_watched = node.op_type in _WATCHED and kind in _FLOATS
@@ -109,94 +105,93 @@ class _Writer:
                     watched.setdefault(node.input[0], node)
                 lost.update(node.output[:1])
             else:
-                nodes += self._letting(node, kind)
+                self._let_through(node, kind)
+                nodes += self._writer.nodes
+                self._writer.nodes.clear()
         del graph.node[:]
         graph.node.extend(nodes)
         return watched
 
     def watch(self, watched: Mapping[str, onnx.NodeProto]) -> None:
-        """Adds an output that is NaN where one of the values has a NaN; it may also be NaN where a
-        value has infinities. For images a mean over the pixels keeps the layout that ONNX Runtime
-        has chosen."""
-        nodes, types = self._graph.node, _types(self._inferred, {})
+        """Add an output that is NaN where a value is.
+
+        It may also be NaN where a value has infinities. For images a mean over the pixels keeps the
+        layout that ONNX Runtime has chosen.
+        """
+        write, types = self._writer.node, _types(self._inferred, {})
         sums = []
         for value, node in watched.items():
             if types[value] != TensorProto.FLOAT:
-                value = self._add(nodes, "Cast", [value], to=TensorProto.FLOAT)
+                value = write("Cast", [value], to=TensorProto.FLOAT)
             if node.op_type in _POOLS:
-                value = self._add(nodes, "GlobalAveragePool", [value])
-            sums.append(self._add(nodes, "ReduceSum", [value], keepdims=0))
-        total = sums[0] if len(sums) == 1 else self._add(nodes, "Sum", sums)
+                value = write("GlobalAveragePool", [value])
+            sums.append(write("ReduceSum", [value], keepdims=0))
+        total = sums[0] if len(sums) == 1 else write("Sum", sums)
+        self._graph.node.extend(self._writer.nodes)
         self._graph.output.append(helper.make_tensor_value_info(total, TensorProto.FLOAT, []))
 
-    def _letting(self, node: onnx.NodeProto, kind: int) -> list[onnx.NodeProto]:
-        """Returns nodes that take the place of a node and let NaN through."""
-        nodes: list[onnx.NodeProto] = []
-        is_nan = self._add(nodes, "IsNaN", node.input[:1])
-        mask = self._add(nodes, "Cast", [is_nan], to=TensorProto.FLOAT)
-        places = ""
+    def _let_through(self, node: onnx.NodeProto, kind: int) -> None:
+        """Write nodes that replace a node and let NaN through."""
+        write, positions = self._writer.node, ""
+        is_nan = write("IsNaN", node.input[:1])
+        mask = write("Cast", [is_nan], to=TensorProto.FLOAT)
         if node.op_type == "Sign":
             found = is_nan
         elif node.op_type == "LogSoftmax":
-            found = self._add(nodes, "IsNaN", [self._as(nodes, node, "Softmax", node.input[0])])
-        elif node.op_type in _PLACES:
-            places = self._as(nodes, node, "ArgMax", mask)
-            found = self._add(nodes, "Cast", [self._any(nodes, node, mask)], to=TensorProto.BOOL)
+            found = write("IsNaN", [self._copied(node, "Softmax", node.input[0])])
+        elif node.op_type in _POSITIONS:
+            positions = self._copied(node, "ArgMax", mask)
+            found = write("Cast", [self._any(node, mask)], to=TensorProto.BOOL)
         else:
-            operator = "ReduceMax" if node.op_type in _REDUCTIONS else node.op_type
-            largest = self._as(nodes, node, operator, mask)
+            largest = self._copied(
+                node, "ReduceMax" if node.op_type in _REDUCTIONS else node.op_type, mask)
             if len(node.output) > 1 and node.output[1]:
-                places = nodes[-1].output[1]
-            found = self._add(nodes, "Cast", [largest], to=TensorProto.BOOL)
-        without = onnx.NodeProto()
-        without.CopyFrom(node)
-        without.output[:] = [output and self._name() for output in node.output]
-        nodes.append(without)
-        for output, inner in zip(node.output, without.output, strict=True):
-            is_place = places and (node.op_type in _PLACES or output == node.output[-1])
-            chosen = places if is_place else self._nan(nodes, kind)
+                positions = self._writer.nodes[-1].output[1]
+            found = write("Cast", [largest], to=TensorProto.BOOL)
+        self._copied(node, node.op_type, node.input[0])
+        self._writer.nodes[-1].name = node.name
+        without = self._writer.nodes[-1].output
+        for output, inner in zip(node.output, without, strict=True):
+            is_position = positions and (node.op_type in _POSITIONS or output == node.output[-1])
+            chosen = positions if is_position else self._constant(
+                np.array(np.nan, helper.tensor_dtype_to_np_dtype(kind)))
             if output:
-                nodes.append(helper.make_node("Where", [found, chosen, inner], [output],
-                                              self._name()))
-        return nodes
+                self._writer.nodes.append(helper.make_node(
+                    "Where", [found, chosen, inner], [output], self._writer.new_name()))
 
-    def _any(self, nodes: list[onnx.NodeProto], node: onnx.NodeProto, mask: str) -> str:
-        """Adds the maximum of a mask along the axis of an ArgMax or ArgMin."""
+    def _any(self, node: onnx.NodeProto, mask: str) -> str:
+        """Write the maximum of a mask along the axis of an ArgMax or ArgMin."""
         given = {attribute.name: helper.get_attribute_value(attribute)
                  for attribute in node.attribute}
         axes, keepdims = [given.get("axis", 0)], given.get("keepdims", 1)
         if self._opset < 18:
-            return self._add(nodes, "ReduceMax", [mask], axes=axes, keepdims=keepdims)
-        constant = self._add(nodes, "Constant", [],
-                             value=numpy_helper.from_array(np.array(axes, np.int64)))
-        return self._add(nodes, "ReduceMax", [mask, constant], keepdims=keepdims)
+            return self._writer.node("ReduceMax", [mask], axes=axes, keepdims=keepdims)
+        return self._writer.node("ReduceMax", [mask, self._constant(np.array(axes, np.int64))],
+                                 keepdims=keepdims)
 
-    def _nan(self, nodes: list[onnx.NodeProto], kind: int) -> str:
-        nan = np.array(np.nan, helper.tensor_dtype_to_np_dtype(kind))
-        return self._add(nodes, "Constant", [], value=numpy_helper.from_array(nan))
+    def _constant(self, array: np.ndarray) -> str:
+        """Write a constant as a node, which stays within its subgraph."""
+        return self._writer.node("Constant", [], value=numpy_helper.from_array(array))
 
-    def _as(self, nodes: list[onnx.NodeProto], node: onnx.NodeProto, operator: str,
-            value: str) -> str:
-        """Adds a node as another one, with an operator and a first input of its own. Returns the
-        name of its first output."""
+    def _copied(self, node: onnx.NodeProto, operator: str, value: str) -> str:
+        """Write a copy of a node with another operator and first input.
+
+        Return its first output.
+        """
         other = onnx.NodeProto()
         other.CopyFrom(node)
-        other.op_type, other.name, other.input[0] = operator, self._name(), value
-        other.output[:] = [output and self._name() for output in node.output]
-        nodes.append(other)
+        other.op_type, other.input[0] = operator, value
+        other.name = self._writer.new_name()
+        other.output[:] = [output and self._writer.new_name() for output in node.output]
+        self._writer.nodes.append(other)
         return other.output[0]
-
-    def _add(self, nodes: Any, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
-        name = self._name()
-        nodes.append(helper.make_node(operator, inputs, [name], name, **attributes))
-        return name
-
-    def _name(self) -> str:
-        return f"{_PREFIX}{next(self._numbers)}"
 
 
 def _types(graph: onnx.GraphProto, outer: Mapping[str, int]) -> dict[str, int]:
-    """Returns the types of the values of a graph, by name. outer: types of values around it."""
+    """Return the types of the values of a graph, by name.
+
+    outer: types of values around it.
+    """
     return {**outer, **{info.name: info.type.tensor_type.elem_type
                         for info in (*graph.input, *graph.output, *graph.value_info)},
             **{tensor.name: tensor.data_type for tensor in graph.initializer}}

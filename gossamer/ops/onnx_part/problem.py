@@ -61,7 +61,9 @@ class OnnxPartProblem(Problem):
         return 0
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Draws inputs as Problem.example_inputs does, but for those that are known, and for
+        """Draw inputs that nodes may take.
+
+        Inputs are drawn as by Problem.example_inputs, but for those that are known, and for
         integers that may be indices: these are 0 where a dimension of an operand has one element.
         """
         arrays = super().example_inputs(rng)

@@ -8,19 +8,20 @@ import math
 import re
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import EncodeError
 from onnx import TensorProto, numpy_helper
 
 from gossamer import host_library
 from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError, first_line, one_line
+from gossamer.onnx_model import nodes_of, parsed, with_shapes
 from gossamer.ops.onnx_part import nan
 
 _LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))
@@ -37,15 +38,19 @@ size as a shape, an axis or another setting."""
 
 
 def version_on(device: Device) -> str:
-    """Returns the version of ONNX Runtime on the host; "" where it is not installed, and on other
-    devices."""
+    """Return the version of ONNX Runtime on the host.
+
+    "" where it is not installed, and on other devices.
+    """
     if device.compiles or not host_library.is_installed():
         return ""
     return str(host_library.onnxruntime().__version__)
 
 
 class ComputingError(InputError):
-    """Raised where ONNX Runtime cannot run a model with the values of its inputs.
+    """A failed run of a model by ONNX Runtime.
+
+    The values of its inputs are the cause.
 
     node: the name of the model's node that failed; "" where it is not known.
     """
@@ -57,8 +62,9 @@ class ComputingError(InputError):
 
 
 class Session:
-    """A model that is ready to run with ONNX Runtime on the host. Its maxima and minima let NaN
-    through, which ONNX Runtime's leave out.
+    """A model that is ready to run with ONNX Runtime on the host.
+
+    Its maxima and minima let NaN through, which ONNX Runtime's leave out.
 
     model: the model's bytes.
     constants: values of the model's inputs that are the same in each run, by the inputs' indices.
@@ -122,8 +128,10 @@ class Session:
         self._options = _run_options()
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """Runs the model and returns its outputs in order. Ctrl-C ends the run, also within loops
-        of the model. Raises ComputingError where the run fails.
+        """Run the model and returns its outputs in order.
+
+        Ctrl-C ends the run, also within loops of the model. Raises ComputingError where the run
+        fails.
 
         inputs: values of the model's inputs that are no constants, in order.
         """
@@ -137,9 +145,11 @@ class Session:
         return results
 
     def node_times(self) -> list[tuple[str, float]]:
-        """Returns the name and the microseconds of each execution of a node, in the order of all
-        runs so far. The session must be `profiled`. After this call the session measures no more
-        times."""
+        """Return the name and microseconds of each execution of a node.
+
+        In the order of all runs so far. The session must be `profiled`. After this call the session
+        measures no more times.
+        """
         events = json.loads(Path(self._session.end_profiling()).read_text())
         ending = "_kernel_time"
         return [(event["name"].removesuffix(ending), float(event["dur"])) for event in events
@@ -148,11 +158,13 @@ class Session:
     def _results(self, session: Any, feeds: Mapping[str, Any]) -> list[Any]:
         if not self._may_last or threading.current_thread() is not threading.main_thread():
             return list(session.run(None, feeds, self._options))
-        return self._run_beside(session, feeds, _run_options())
+        return self._run_in_thread(session, feeds, _run_options())
 
-    def _run_beside(self, session: Any, feeds: Mapping[str, Any], options: Any) -> list[Any]:
-        """Runs a session in another thread, so that the main thread receives Ctrl-C and can end the
-        run."""
+    def _run_in_thread(self, session: Any, feeds: Mapping[str, Any], options: Any) -> list[Any]:
+        """Run a session in another thread.
+
+        The main thread then receives Ctrl-C and can end the run.
+        """
         future: Future[list[Any]] = Future()
 
         def run() -> None:
@@ -174,8 +186,11 @@ class Session:
 
 def _fill(proto: onnx.ModelProto, constants: Mapping[int, np.ndarray],
           shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Gives a model its constants and shapes. Returns the large constants by name, which the model
-    does not hold: its session reads them where they lie."""
+    """Give a model its constants and shapes.
+
+    Returns the large constants by name, which the model does not hold: its session reads them where
+    they lie.
+    """
     onnxruntime = host_library.onnxruntime()
     inputs = list(proto.graph.input)
     # ONNX Runtime needs the shapes to expand operators that ONNX defines as functions
@@ -205,9 +220,11 @@ def _fill(proto: onnx.ModelProto, constants: Mapping[int, np.ndarray],
 
 
 def _begun(model: bytes, options: Any, optimised: bool) -> Any:
-    """Returns a session of ONNX Runtime. A rewrite at which it fails, such as a fusion that writes
-    a node of two dtypes, is left out. Raises the library's error where it refuses the model as it
-    is."""
+    """Return a session of ONNX Runtime.
+
+    A rewrite at which it fails, such as a fusion that writes a node of two dtypes, is left out.
+    Raises the library's error where it refuses the model as it is.
+    """
     onnxruntime = host_library.onnxruntime()
     left_out = [*_INEXACT]
     while True:
@@ -234,61 +251,11 @@ def _run_options() -> Any:
     return options
 
 
-def parsed(model: bytes) -> onnx.ModelProto:
-    """Returns the model that the bytes hold. Raises UnsupportedError for a model that names another
-    file: a saved plan may come from anybody, and must not make ONNX Runtime read files."""
-    try:
-        proto = onnx.load_model_from_string(model)
-    except DecodeError:
-        raise UnsupportedError("the model of a part is damaged") from None
-    for tensor in _tensors(proto):
-        if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
-            raise UnsupportedError("the model of a part names another file")
-    return proto
-
-
-def with_shapes(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None]
-                ) -> onnx.ModelProto:
-    """Returns the model itself, after it has set the shapes of the first inputs; None stands for a
-    shape that is not set."""
-    for info, shape in zip(proto.graph.input, shapes, strict=False):
-        if shape is None:
-            continue
-        info.type.tensor_type.ClearField("shape")
-        info.type.tensor_type.shape.SetInParent()
-        for size in shape:
-            info.type.tensor_type.shape.dim.add(dim_value=size)
-    return proto
-
-
-def nodes_of(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yields the nodes of a model, including nodes of its functions and of subgraphs."""
-    waiting = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for attribute in node.attribute:
-            waiting += (inner for graph in (attribute.g, *attribute.graphs) for inner in graph.node)
-
-
-def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yields the tensors of a model, including tensors of its functions and of subgraphs."""
-    graphs = [proto.graph]
-    for node in nodes_of(proto):
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from (sparse.values, sparse.indices)
-            graphs += (attribute.g, *attribute.graphs)
-    for graph in graphs:
-        yield from graph.initializer
-        for sparse in graph.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
-
-
 def _why(error: Exception) -> str:
-    """Returns the reason that an error of ONNX Runtime states, without the error's number and the
-    place in ONNX Runtime's source."""
+    """Return the reason that an error of ONNX Runtime states.
+
+    Without the error's number and the line in ONNX Runtime's source.
+    """
     text = one_line(str(error).strip()).rpartition("Status Message: ")[2]
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", text)
     text = re.sub(r"^/\S+:\d+ [^()]*\(.*?\)(?: (?:const|\[with [^\]]*\]))* ", "", text)

@@ -1,8 +1,8 @@
 """Parts of a network, or a whole network, that a library for whole networks computes."""
 
+from gossamer.ops.fused.problem import reference
 from gossamer.ops.op import Op
 from gossamer.ops.part.host import OnnxRuntime
 from gossamer.ops.part.problem import PartProblem
-from gossamer.ops.part.reference import reference
 
 OP = Op("part", PartProblem, reference, (OnnxRuntime(),))

@@ -1,4 +1,4 @@
-"""Writes the problems of a part as ONNX nodes. Each op has one function, in the table OPERATORS.
+"""The problems of a part as ONNX nodes: one function for each op, in the table OPERATORS.
 
 Each function takes the writer, the problem, the ONNX names of the problem's inputs, and a mapping
 from the names of the problem's constants to the ONNX names of these constants. The function returns
@@ -9,6 +9,7 @@ gossamer's results.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,19 +18,19 @@ import numpy as np
 from gossamer import resampling
 from gossamer.errors import UnsupportedError
 from gossamer.expression import Expression, ExpressionStep
+from gossamer.onnx_model import ModelWriter
 from gossamer.ops.concat.problem import ConcatProblem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv_transpose2d.problem import ConvTranspose2dProblem
 from gossamer.ops.copy.problem import CopyProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.fused.layers import without_bias
 from gossamer.ops.gather.problem import GatherProblem
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.layer_norm.problem import LayerNormProblem
 from gossamer.ops.matmul.problem import MatmulProblem
 from gossamer.ops.pad.problem import PadProblem
-from gossamer.ops.part.expression import write_expression
 from gossamer.ops.part.problem import ReshapeProblem
-from gossamer.ops.part.writer import ModelWriter
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.resize.problem import ResizeProblem, nearest
@@ -46,52 +47,28 @@ _COORDINATES = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners
 def _conv2d(writer: ModelWriter, problem: Conv2dProblem, inputs: Sequence[str],
             weights: Names) -> list[str]:
     operands = [inputs[0], weights["weight"]]
-    bias, expression = _bias(problem)
+    bias, rest = without_bias(problem.epilogue)
     if bias is not None:
-        operands.append(weights[bias])
+        operands.append(weights[f"operand{bias}"])
     result = writer.node(
         "Conv", operands, kernel_shape=problem.kernel, strides=problem.stride, pads=problem.pads,
         dilations=problem.dilation, group=problem.groups)
-    return _epilogue(writer, problem, expression, result, inputs, weights, spatial=2)
+    return _epilogue(writer, problem, rest.expression, result, inputs, weights, spatial=2)
 
 
 def _gemm(writer: ModelWriter, problem: GemmProblem, inputs: Sequence[str],
           weights: Names) -> list[str]:
     operands = [inputs[0], weights["weight"]]
-    bias, expression = _bias(problem)
+    bias, rest = without_bias(problem.epilogue)
     if bias is not None:
-        operands.append(weights[bias])
+        operands.append(weights[f"operand{bias}"])
     result = writer.node("Gemm", operands, transB=1)
-    return _epilogue(writer, problem, expression, result, inputs, weights, spatial=0)
-
-
-def _bias(problem: Conv2dProblem | GemmProblem) -> tuple[str | None, Expression]:
-    """Returns the name of the constant that an epilogue adds to each channel in its first step, and
-    the expression of the remaining steps. Returns None and the unchanged expression where the first
-    step adds no such constant, where a later step reads the value before the addition, or where
-    this value is an output.
-    """
-    expression, operands = problem.epilogue.expression, problem.epilogue.operands
-    steps = expression.steps
-    if not steps or steps[0].function != "add" or 0 not in steps[0].arguments:
-        return None, expression
-    other = sum(steps[0].arguments)
-    is_read_again = 0 in expression.outputs or any(0 in step.arguments for step in steps[1:])
-    if is_read_again or not 0 < other < expression.inputs or operands[other - 1] != "channel":
-        return None, expression
-    first = expression.inputs
-
-    def moved(value: int) -> int:
-        return 0 if value == first else value - (value > first)
-
-    return f"operand{other - 1}", Expression(expression.inputs, tuple(
-        ExpressionStep(step.function, tuple(map(moved, step.arguments)), step.constants)
-        for step in steps[1:]), tuple(map(moved, expression.outputs)))
+    return _epilogue(writer, problem, rest.expression, result, inputs, weights, spatial=0)
 
 
 def _epilogue(writer: ModelWriter, problem: Conv2dProblem | GemmProblem, expression: Expression,
               result: str, inputs: Sequence[str], weights: Names, *, spatial: int) -> list[str]:
-    """Adds the nodes of an epilogue, and returns the names of its outputs.
+    """Add an epilogue's nodes; return the names of its outputs.
 
     expression: the steps of the epilogue that are not part of the product's node.
     result: ONNX name of the product.
@@ -164,8 +141,10 @@ def _pool(writer: ModelWriter, problem: PoolProblem, inputs: Sequence[str],
 
 
 def _check_pads(problem: PoolProblem, pads: Sequence[int]) -> None:
-    """Raises UnsupportedError for pads that ONNX Runtime refuses: those that are not smaller than
-    the window."""
+    """Raise UnsupportedError for pads that ONNX Runtime refuses.
+
+    Those are pads that are not smaller than the window.
+    """
     if any(pad >= size for pad, size in zip(pads, problem.kernel * 2, strict=True)):
         raise UnsupportedError(f"pads {tuple(pads)} that are not smaller than the window: has no "
                                "ONNX form")
@@ -196,8 +175,11 @@ def _softmax(writer: ModelWriter, problem: SoftmaxProblem, inputs: Sequence[str]
 
 def _layer_norm(writer: ModelWriter, problem: LayerNormProblem, inputs: Sequence[str],
                 weights: Names) -> list[str]:
-    """Adds one node for a layer norm over the last axes. For other axes and for an RMS norm ONNX
-    has no operator, so that a node is added for each step of the arithmetic."""
+    """Add one node for a layer norm over the last axes.
+
+    For other axes and for an RMS norm ONNX has no operator, so that a node is added for each step
+    of the arithmetic.
+    """
     (x,), rank, axes = inputs, len(problem.input.shape), problem.axes
     if problem.centred and axes == tuple(range(axes[0], rank)):
         return [writer.node("LayerNormalization", [x, weights["scale"], weights["bias"]],
@@ -221,8 +203,10 @@ def _concat(writer: ModelWriter, problem: ConcatProblem, inputs: Sequence[str],
 
 def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
           weights: Names) -> list[str]:
-    """Adds the nodes that the copy needs: at most a slice, a transpose, a reshape and a
-    broadcast."""
+    """Add the nodes that the copy needs.
+
+    At most a slice, a transpose, a reshape and a broadcast.
+    """
     if not problem.is_free_of_layout or problem.converts:
         raise UnsupportedError("a change of format: has no ONNX form")
     walked = [dim for dim in problem.dims if dim is not None]
@@ -233,8 +217,8 @@ def _copy(writer: ModelWriter, problem: CopyProblem, inputs: Sequence[str],
     for dim, (size, start) in enumerate(zip(problem.input.shape, problem.starts, strict=True)):
         count, step = 1, 1
         if dim in walked:
-            place = problem.dims.index(dim)
-            count, step = problem.output.shape[place], problem.steps[place]
+            position = problem.dims.index(dim)
+            count, step = problem.output.shape[position], problem.steps[position]
         if (start, count, step) != (0, size, 1):
             end = start + step * count
             # a negative end would count from the end of the axis; -size - 1 is before index 0
@@ -298,8 +282,10 @@ def _resize(writer: ModelWriter, problem: ResizeProblem, inputs: Sequence[str],
 
 def _onnxruntimes(size: int, length: int, coordinates: str,
                   nearest_mode: str) -> list[np.ndarray]:
-    """Returns the elements that ONNX Runtime may take in a resize to a length. Its scale is a
-    float32. Its versions differ in what they take as a tie."""
+    """Return the elements that ONNX Runtime may take in a resize to a length.
+
+    Its scale is a float32. Its versions differ in what they take as a tie.
+    """
     if nearest_mode in ("floor", "ceil"):
         scale = float(np.float32(length) / np.float32(size))
         return [resampling.nearest(size, length, scale, coordinates, nearest_mode)]
@@ -342,6 +328,142 @@ def _conv_transpose2d(writer: ModelWriter, problem: ConvTranspose2dProblem, inpu
 def _reshape(writer: ModelWriter, problem: ReshapeProblem, inputs: Sequence[str],
              weights: Names) -> list[str]:
     return [writer.reshaped(inputs[0], problem.shape)]
+
+
+_SAME = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow", "min": "Min",
+         "max": "Max", "neg": "Neg", "abs": "Abs", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
+         "tanh": "Tanh", "sin": "Sin", "cos": "Cos", "tan": "Tan", "atan": "Atan", "erf": "Erf",
+         "floor": "Floor", "round": "Round", "sigmoid": "Sigmoid", "sign": "Sign", "relu": "Relu",
+         "clip": "Clip"}
+"""The ONNX operator of each function that ONNX has, too. The function's constants are the last
+inputs of the node."""
+_WITH_ATTRIBUTES = {"leaky_relu": ("LeakyRelu", ("alpha",)),
+                    "hard_sigmoid": ("HardSigmoid", ("alpha", "beta"))}
+_COMPARISONS = {"less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
+                "greater_equal": "GreaterOrEqual", "equal": "Equal"}
+_LOGIC = {"and": "And", "or": "Or", "not": "Not"}
+_OF_INTEGERS = frozenset(("add", "sub", "mul", "min", "max", "neg", "abs", "where", "constant",
+                          *_COMPARISONS, *_LOGIC))
+"""Functions of integers for which ONNX Runtime and gossamer have the same results."""
+
+Shape = tuple[int, ...]
+
+
+def write_expression(writer: ModelWriter, expression: Expression, values: Sequence[str],
+                     shapes: Sequence[Shape], dtype: str, shape: Shape,
+                     constants: frozenset[int] = frozenset()) -> list[str]:
+    """Add an expression's nodes; return the names of its outputs.
+
+    values, shapes: names and shapes of the expression's inputs.
+    dtype: dtype of the inputs, in which the expression is computed.
+    shape: shape of all outputs.
+    constants: indices of the inputs that are constants.
+    Raises UnsupportedError for a function that ONNX Runtime does not compute in the dtype.
+    """
+    names, known = list(values), list(shapes)
+    for step in expression.steps:
+        known.append(np.broadcast_shapes(*(known[a] for a in step.arguments)))
+    norms = _batch_norms(expression, known, constants) if dtype == "float32" else {}
+    inside = {index - back for index in norms for back in (1, 2)}
+    for index, step in enumerate(expression.steps):
+        if step.function == "to_bfloat16" or (
+                dtype != "float32" and step.function not in _OF_INTEGERS):
+            raise UnsupportedError(f"{step.function} of {dtype}: has no ONNX form")
+        arguments = [names[argument] for argument in step.arguments]
+        if index in inside:
+            names.append("")
+        elif index in norms:
+            names.append(_batch_norm(writer, [names[value] for value in norms[index]],
+                                     known[expression.inputs + index][1]))
+        else:
+            names.append(_step(writer, step, arguments, [known[a] for a in step.arguments], dtype))
+    return [names[output] if known[output] == shape else
+            writer.node("Expand", [names[output], writer.integers(shape)])
+            for output in expression.outputs]
+
+
+def _batch_norms(expression: Expression, shapes: Sequence[Shape],
+                 constants: frozenset[int]) -> dict[int, tuple[int, ...]]:
+    """Return the batch norms (x - mean) * scale + shift in an expression.
+
+    The key of a batch norm is the index of its last step among the steps; the value has the indices
+    of x, mean, scale and shift among all values of the expression.
+
+    Mean, scale and shift are constants with a number for each channel, along axis 1 of x.
+
+    shapes: shapes of all values.
+    """
+    norms: dict[int, tuple[int, ...]] = {}
+    reads = Counter(expression.outputs)
+    for step in expression.steps:
+        reads.update(step.arguments)
+    for index in range(2, len(expression.steps)):
+        steps = expression.steps[index - 2:index + 1]
+        if [step.function for step in steps] != ["sub", "mul", "add"]:
+            continue
+        (x, mean), (difference, scale), (product, shift) = (step.arguments for step in steps)
+        first, operands = expression.inputs + index - 2, (mean, scale, shift)
+        if ((difference, product) == (first, first + 1)
+                and reads[difference] == reads[product] == 1
+                and constants.issuperset(operands)
+                and all(_is_of_channels(shapes[value], shapes[x]) for value in operands)):
+            norms[index] = (x, *operands)
+    return norms
+
+
+def _is_of_channels(shape: Shape, images: Shape) -> bool:
+    """Whether an array that is broadcast to images holds one number for each channel."""
+    rank = len(images)
+    return 2 <= rank >= len(shape) and (1,) * (rank - len(shape)) + shape == (
+        1, images[1], *(1,) * (rank - 2))
+
+
+def _batch_norm(writer: ModelWriter, names: Sequence[str], channels: int) -> str:
+    """Add a BatchNormalization node.
+
+    ONNX Runtime computes it in the layout that it uses for convolutions. For Sub, Mul and Add nodes
+    ONNX Runtime would convert the operands from this layout.
+    """
+    x, mean, scale, shift = (names[0], *(writer.reshaped(name, [channels]) for name in names[1:]))
+    variance = writer.constant(np.ones(channels), "float32")
+    return writer.node("BatchNormalization", [x, scale, shift, mean, variance], epsilon=0.0)
+
+
+def _step(writer: ModelWriter, step: ExpressionStep, arguments: list[str],
+          shapes: Sequence[Shape], dtype: str) -> str:
+    function = step.function
+    if function == "constant":
+        return writer.constant(step.constants[0], dtype)
+    if function == "mul" and arguments[0] == arguments[1] and dtype == "float32":
+        # ONNX Runtime recognises a layer norm only where its squares are Pow nodes
+        return writer.node("Pow", [arguments[0], writer.constant(2, dtype)])
+    if function in _SAME:
+        return writer.node(_SAME[function], [*arguments, *(
+            writer.constant(number, dtype) for number in step.constants)])
+    if function in _WITH_ATTRIBUTES:
+        operator, names = _WITH_ATTRIBUTES[function]
+        return writer.node(operator, arguments, **dict(zip(names, step.constants, strict=True)))
+    if function == "fma":
+        x, y, z = (writer.cast(argument, "float64") for argument in arguments)
+        return writer.cast(writer.node("Add", [writer.node("Mul", [x, y]), z]), dtype)
+    if function == "to_float16":
+        return writer.cast(writer.cast(arguments[0], "float16"), dtype)
+    if function == "fmod":
+        return writer.node("Mod", arguments, fmod=1)
+    if function == "prelu":
+        value, slope = arguments
+        if np.broadcast_shapes(*shapes) == shapes[0]:
+            return writer.node("PRelu", [value, slope])
+        negative = writer.node("Less", [value, writer.constant(0, dtype)])
+        return writer.node("Where", [negative, writer.node("Mul", [value, slope]), value])
+    # truth values are numbers in expressions, and booleans in ONNX
+    if function in _COMPARISONS:
+        return writer.cast(writer.node(_COMPARISONS[function], arguments), dtype)
+    if function in _LOGIC:
+        truths = [writer.cast(argument, bool) for argument in arguments]
+        return writer.cast(writer.node(_LOGIC[function], truths), dtype)
+    condition, chosen, other = arguments
+    return writer.node("Where", [writer.cast(condition, bool), chosen, other])
 
 
 OPERATORS: dict[str, Callable[[ModelWriter, Any, Sequence[str], Names], list[str]]] = {

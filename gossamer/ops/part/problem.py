@@ -15,10 +15,10 @@ from gossamer.tensor import TensorSpec, default_spec
 
 @dataclass(frozen=True)
 class ReshapeProblem(Problem):
-    """A reshape, as one of the problems of a part: the numbers of a tensor in the same order, with
-    another shape.
+    """A reshape, as one of the problems of a part.
 
-    A reshape outside of a part does no work: its output is the input's memory.
+    It has the numbers of a tensor in the same order, with another shape. A reshape outside of a
+    part does no work: its output is the input's memory.
     """
 
     op: ClassVar[str] = "reshape"
@@ -63,8 +63,10 @@ class PartProblem(FusionProblem):
     whole: bool = False
 
     def example_inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Returns inputs of the part. An input that is read by a problem with its own
-        `example_inputs` is drawn by that method."""
+        """Return inputs of the part.
+
+        An input that is read by a problem with its own `example_inputs` is drawn by that method.
+        """
         arrays = super().example_inputs(rng)
         drawn = {part: part.example_inputs(rng) for part, _ in map(self.reader, self.entries)
                  if type(part).example_inputs is not Problem.example_inputs}

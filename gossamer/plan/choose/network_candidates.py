@@ -12,8 +12,8 @@ import numpy as np
 from gossamer.device.base import Device
 from gossamer.measure import SLACK
 from gossamer.ops.algorithm import Algorithm, Problem
+from gossamer.ops.part.host import problem_times
 from gossamer.ops.part.problem import PartProblem
-from gossamer.ops.part.profile import problem_times
 from gossamer.ops.zero_weights import ZeroWeights
 from gossamer.plan.candidate import Candidate
 from gossamer.plan.choose.network import Network

@@ -13,9 +13,10 @@ from gossamer.device.base import Device
 from gossamer.errors import InputError, UnsupportedError, quoted
 from gossamer.model.graph import Graph, Tail, ValueInfo
 from gossamer.model.opset.onnx_part import nodes_of
+from gossamer.onnx_model import parsed
 from gossamer.ops.host_threads import Threads, number_of
-from gossamer.ops.onnx_part.empty import fatal_node, merged, run_empty
-from gossamer.ops.onnx_part.session import Session, parsed
+from gossamer.ops.onnx_part.host import fatal_node, merged, run_empty
+from gossamer.ops.onnx_part.session import Session
 from gossamer.plan.program import Program
 from gossamer.plan.run.binding import fill, in_order, single
 from gossamer.plan.run.calls import Calls

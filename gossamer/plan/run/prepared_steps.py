@@ -17,8 +17,8 @@ from gossamer.device.registry import find
 from gossamer.errors import InputError
 from gossamer.measure import Task, Timing, Work, interleave
 from gossamer.ops.algorithm import State
+from gossamer.ops.part.host import problem_times
 from gossamer.ops.part.problem import PartProblem
-from gossamer.ops.part.profile import problem_times
 from gossamer.plan.part import source_of
 from gossamer.plan.prepare import BuildCost, Prepared, build, side_by_side
 from gossamer.plan.program import Program, Step

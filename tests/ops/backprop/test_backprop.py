@@ -7,8 +7,14 @@ import numpy as np
 import pytest
 
 from gossamer.device.registry import find
-from gossamer.ops.backprop.problem import ACTIVATIONS, LOSSES, OUTPUTS, BackpropProblem
-from gossamer.ops.backprop.reference import gradient, reference
+from gossamer.ops.backprop.problem import (
+    ACTIVATIONS,
+    LOSSES,
+    OUTPUTS,
+    BackpropProblem,
+    gradient,
+    reference,
+)
 from tests.ops.harness import check
 
 ODD = [((1, 1), 3, 1), ((33, 1, 2), 5, 1), ((4, 3, 2), 0, 2), ((4, 3, 2), 3, 0),

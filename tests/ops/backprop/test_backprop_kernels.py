@@ -18,10 +18,9 @@ from gossamer.ops.backprop import OP
 from gossamer.ops.backprop.blocked import gram
 from gossamer.ops.backprop.blocked.blocked import Blocked
 from gossamer.ops.backprop.blocked.pipeline import unfit_sizes
-from gossamer.ops.backprop.per_step import per_step
-from gossamer.ops.backprop.persistent.persistent import Persistent
-from gossamer.ops.backprop.problem import OUTPUTS, BackpropProblem
-from gossamer.ops.backprop.reference import reference
+from gossamer.ops.backprop.per_step import PerStep
+from gossamer.ops.backprop.persistent import Persistent
+from gossamer.ops.backprop.problem import OUTPUTS, BackpropProblem, reference
 from gossamer.ops.weights import Weights
 from tests.fixtures import is_slow
 from tests.ops.backprop.test_backprop import ADAM_AND_WEIGHTS, ODD
@@ -32,7 +31,7 @@ KERNELS = OP.algorithms[:-1]
 
 
 def kinds(variants: list[Variant]) -> list[Variant]:
-    """Returns the variant with the fewest work-items of each kind, that is of each place of the
+    """Return the variant with the fewest work-items of each kind, that is of each place of the
     weights and each form."""
     smallest: dict[Any, Variant] = {}
     for variant in sorted(variants, key=lambda v: (v["threads"], dict(v.config).get("apart", 0))):
@@ -42,7 +41,7 @@ def kinds(variants: list[Variant]) -> list[Variant]:
 
 
 def one(turn: int) -> Callable[[list[Variant]], list[Variant]]:
-    """Returns a function that selects a variant of one kind, of another kind for each turn."""
+    """Return a function that selects a variant of one kind, of another kind for each turn."""
     def take(variants: list[Variant]) -> list[Variant]:
         return [kinds(variants)[turn % len(kinds(variants))]]
     return take
@@ -68,7 +67,7 @@ def inputs_of(problem: BackpropProblem, *, binary: bool = False) -> list[np.ndar
 
 def check_blocked(problem: BackpropProblem, device: Device,
                   inputs: list[np.ndarray]) -> None:
-    """Compares every kind of exact blocking with the reference."""
+    """Compare every kind of exact blocking with the reference."""
     expected = reference(problem, inputs, {})
     for variant in kinds(list(Blocked().variants(problem, device))):
         actual = run_variant(Blocked(), problem, variant, device, Weights({}, device, "the test"),
@@ -186,12 +185,12 @@ def test_a_sample_that_is_not_a_number_ends_no_run(compiled_device: Device) -> N
 
 def test_what_does_not_fit_is_refused(compiled_device: Device) -> None:
     online = BackpropProblem((9, 5, 3), 6, 100_000)
-    assert "at a time" in str(per_step.PerStep().supports(online, compiled_device))
+    assert "at a time" in str(PerStep().supports(online, compiled_device))
     wide = BackpropProblem((9, 70_000, 3), 6, 10)
     assert "bytes of shared memory" in str(Persistent().supports(wide, compiled_device))
     assert "bytes of shared memory" in str(Blocked().supports(wide, compiled_device))
     large_batch = BackpropProblem((784, 1000, 10), 60_000, 60_000, batch=60_000, networks=20)
-    assert "smaller batch" in str(per_step.PerStep().supports(large_batch, compiled_device))
+    assert "smaller batch" in str(PerStep().supports(large_batch, compiled_device))
     many = BackpropProblem((2, 1200, 1), 6, 10, networks=60_000)
     assert "sums of a block: indices" in str(Blocked().supports(many, compiled_device))
     small = BackpropProblem((2, 2, 1), 6, 10, networks=65_535)

@@ -39,7 +39,7 @@ def block(batch: int, channels: int, hidden: int, out_channels: int, size: tuple
           pads: tuple[int, int, int, int] | None = None, activation: Epilogue = BIAS_RELU6,
           last: Epilogue | None = None, expands: bool = True,
           dilation: tuple[int, int] = (1, 1)) -> FusionProblem:
-    """Returns a block; without an expansion `channels` counts for nothing.
+    """Return a block; without an expansion `channels` counts for nothing.
 
     pads: by default half of the kernel. last: the projection's epilogue, by default a bias, and the
     sum with the block's input where the shapes agree.
@@ -65,7 +65,7 @@ def stem(problem: FusionProblem, channels: int, size: tuple[int, int], *,
          kernel: tuple[int, int] = (3, 3), stride: tuple[int, int] = (2, 2),
          pads: tuple[int, int, int, int] = (1, 1, 1, 1), dilation: tuple[int, int] = (1, 1),
          activation: Epilogue = BIAS_RELU6) -> FusionProblem:
-    """Returns a block without an expansion behind the first convolution of an image of a size."""
+    """Return a block without an expansion behind the first convolution of an image of a size."""
     depthwise, project = problem.parts
     first = Conv2dProblem(depthwise.inputs[0].shape[0], channels, *size,
                           depthwise.inputs[0].shape[1], kernel, stride, pads, dilation,
@@ -75,7 +75,7 @@ def stem(problem: FusionProblem, channels: int, size: tuple[int, int], *,
 
 def given_as(problem: FusionProblem, format_: Format, expression: Expression | None = None
              ) -> FusionProblem:
-    """Returns a fusion whose first convolution's image is made of what callers give in a format: by
+    """Return a fusion whose first convolution's image is made of what callers give in a format: by
     a product with a number a channel and a sum with another one, or by another expression of such
     numbers."""
     image = problem.inputs[0]
@@ -98,7 +98,7 @@ def given_as(problem: FusionProblem, format_: Format, expression: Expression | N
 def excited(problem: FusionProblem, squeezed: int, *, inner: Epilogue = BIAS_RELU,
             gate: Epilogue = BIAS_HARD_SIGMOID, scale: Expression | None = None,
             gates_first: bool = False, pooled: bool = False) -> FusionProblem:
-    """Returns a block with a squeeze-and-excite layer before its projection.
+    """Return a block with a squeeze-and-excite layer before its projection.
 
     squeezed: numbers that the first small product makes. inner, gate: epilogues of the two
     products. scale: what is made of a result and its gate, by default their product. gates_first:

@@ -10,11 +10,9 @@ import pytest
 from gossamer.expression import Expression, ExpressionStep, apply, identity
 from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.fused.inverted_residual.block import block_of
-from gossamer.ops.fused.inverted_residual.macros import block_macros, without_bias
-from gossamer.ops.fused.inverted_residual.packing import pack_chunks
-from gossamer.ops.fused.inverted_residual.sizes import BlockTile
-from gossamer.ops.fused.inverted_residual.tiles import fits
-from gossamer.ops.fused.inverted_residual.tiling import BlockTiling
+from gossamer.ops.fused.inverted_residual.packing import block_macros, pack_chunks
+from gossamer.ops.fused.inverted_residual.tiling import BlockTile, BlockTiling, has_tile
+from gossamer.ops.fused.layers import without_bias
 from tests.ops.fused.blocks import BIAS, BIAS_HARD_SWISH, BIAS_RELU, BIAS_RELU6, block
 from tests.ops.harness import random_weights
 from tests.simulated.device import H200, SM_75
@@ -66,7 +64,7 @@ def test_other_bounds_are_applied_to_float32() -> None:
 
 
 def _stores(activation: Epilogue, precision: str) -> str:
-    """Returns the macro that stores results of the expansion."""
+    """Return the macro that stores results of the expansion."""
     found = block_of(block(1, 8, 16, 8, (6, 6), activation=activation), True)
     assert found is not None
     divided = BlockTiling(found, BlockTile(3, 3, 16, 1, 4), precision)
@@ -107,5 +105,5 @@ def test_blocks_whose_weights_are_too_large_do_not_fit(channels: int, h200: bool
                                                        sm_75: bool) -> None:
     large = block_of(block(1, channels, 2 * channels, channels, (8, 8)), True)
     assert large is not None
-    assert fits(large, "fp16", H200.limits) == h200
-    assert fits(large, "fp16", SM_75.limits) == sm_75
+    assert has_tile(large, "fp16", H200.limits) == h200
+    assert has_tile(large, "fp16", SM_75.limits) == sm_75

@@ -1,5 +1,5 @@
 """Squeeze-and-excite layers as one kernel of NVIDIA GPUs, on the GPU where there is one;
-tests/emulation/test_channel_attention.py runs the kernel anywhere."""
+tests/emulation/test_fusions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gossamer.model.graph import Graph
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.channel_attention.channel_attention import ChannelAttention
+from gossamer.ops.fused.channel_attention import ChannelAttention
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, entry
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
@@ -52,7 +52,7 @@ def attention(batch: int, channels: int, squeezed: int, size: tuple[int, int], *
               inner: Epilogue = BIAS_RELU, gate: Epilogue = BIAS_SIGMOID,
               scale: Expression | None = None, gate_first: bool = False,
               pooled: bool = False) -> FusionProblem:
-    """Returns a squeeze-and-excite layer.
+    """Return a squeeze-and-excite layer.
 
     inner, gate: epilogues of the two products. scale: what is made of an element and its gate, and
     of a third tensor where there are three inputs. gate_first: whether the gate is the first input
@@ -84,7 +84,7 @@ PROBLEMS = {"usual": USUAL, "residual": RESIDUAL, "unused": UNUSED, "large": LAR
 
 
 def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -> None:
-    """Compares the outputs of variants with the reference."""
+    """Compare the outputs of variants with the reference."""
     assert ALGORITHM.recognises(problem)
     check_variants(ALGORITHM, problem, device, variants)
 
@@ -200,7 +200,7 @@ def test_a_layer_before_a_residual_sum_is_recognised() -> None:
 
 
 def _recognised(graph: Graph, shape: tuple[int, ...]) -> int:
-    """Returns the number of squeeze-and-excite layers of a network that the algorithm supports."""
+    """Return the number of squeeze-and-excite layers of a network that the algorithm supports."""
     plan = Plan(graph, find("host"))
     assert plan.inputs[0].shape[1:] == shape
     fusions = find_fusions(plan.layers(1), [info.name for info in plan.outputs])

@@ -1,5 +1,5 @@
 """A first convolution and the maximum behind it as one kernel of NVIDIA GPUs, on the GPU where
-there is one; tests/emulation/test_convolution_pool_mma.py runs the kernel anywhere."""
+there is one; tests/emulation/test_fusions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from gossamer.expression import Expression, apply
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.convolution_pool.convolution_pool_mma import ConvolutionPoolMma
-from gossamer.ops.fused.convolution_pool.layers import convolution_pool_of
-from gossamer.ops.fused.convolution_pool.tiling import PoolTile, tilings
+from gossamer.ops.fused.convolution_pool import (
+    ConvolutionPoolMma,
+    PoolTile,
+    convolution_pool_of,
+    tilings,
+)
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, entry
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.weights import Weights
@@ -32,7 +35,7 @@ ALGORITHM = ConvolutionPoolMma()
 def pooled(convolution: Conv2dProblem, kernel: tuple[int, int] = (3, 3),
            stride: tuple[int, int] = (2, 2), pads: tuple[int, int, int, int] = (1, 1, 1, 1),
            **options: object) -> FusionProblem:
-    """Returns a convolution and the maximum over windows of its result."""
+    """Return a convolution and the maximum over windows of its result."""
     pool = PoolProblem(convolution.outputs[0], "max", kernel, stride, pads, **options)
     others = tuple(map(entry, range(1, len(convolution.inputs))))
     return FusionProblem((convolution, pool), ((ENTRY, *others), ((0, 0),)), ((1, 0),))
@@ -67,8 +70,10 @@ ALL = {**PROBLEMS, **GIVEN}
 
 
 def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -> None:
-    """Compares the outputs of variants, all in float16, with the reference. Factors of bytes are
-    such that the image has numbers like others."""
+    """Compare the outputs of variants, all in float16, with the reference.
+
+    Factors of bytes are such that the image has numbers like others.
+    """
     assert ALGORITHM.recognises(problem)
     assert {variant.precision for variant in variants} == {"fp16"}
     arrays = random_weights(problem)
@@ -78,13 +83,13 @@ def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -
 
 
 def variant_of(problem: FusionProblem, tile: PoolTile, device: Device) -> Variant:
-    """Returns the variant of a tile, whether or not the device can compute it."""
+    """Return the variant of a tile, whether or not the device can compute it."""
     offered = next(iter(ALGORITHM.variants(problem, device)))
     return replace(offered, config=tuple(asdict(tile).items()))
 
 
 def with_both_instructions(problem: FusionProblem, device: Device) -> list[Variant]:
-    """Returns the variants that are offered, and those of a device that multiplies by mma."""
+    """Return the variants that are offered, and those of a device that multiplies by mma."""
     layers = convolution_pool_of(problem)
     assert layers is not None
     without = tilings(layers.convolution, layers.pool, replace(device.limits, wgmma=False))
@@ -93,7 +98,7 @@ def with_both_instructions(problem: FusionProblem, device: Device) -> list[Varia
 
 
 def check_bias(device: Device, tile: PoolTile) -> None:
-    """Checks sums with numbers a channel that are much larger or smaller than what they are added
+    """Check sums with numbers a channel that are much larger or smaller than what they are added
     to."""
     problem = pooled(replace(SMALL, epilogue=BIAS_RELU))
     arrays = random_weights(problem)
@@ -104,8 +109,8 @@ def check_bias(device: Device, tile: PoolTile) -> None:
 
 
 def check_not_finite(device: Device, tile: PoolTile) -> None:
-    """Checks that an infinity, and what is not a number, reach the results under which they are,
-    and no others."""
+    """Check that an infinity, and what is not a number, reach the results under which they are, and
+    no others."""
     problem = pooled(Conv2dProblem(1, 3, 18, 40, 16, (3, 5), (2, 2), (1, 2, 1, 2)))
     arrays = random_weights(problem)
     for value in (np.inf, np.nan):

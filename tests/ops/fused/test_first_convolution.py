@@ -1,5 +1,5 @@
 """few_channels_mma for fusions: the first convolution of a network with what makes its image, on
-the GPU where there is one; tests/emulation/test_few_channels.py runs the kernel anywhere."""
+the GPU where there is one; tests/emulation/test_convolutions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALGORITHM = FirstConvolutionMma()
 
 def fusion(convolution: Conv2dProblem, format_: Format,
            expression: Expression | None = None) -> FusionProblem:
-    """Returns a convolution, and what makes its image of what callers give in a format."""
+    """Return a convolution, and what makes its image of what callers give in a format."""
     others = tuple(map(entry, range(1, len(convolution.inputs))))
     return given_as(FusionProblem((convolution,), ((ENTRY, *others),), ((0, 0),)), format_,
                     expression)
@@ -43,8 +43,10 @@ PROBLEMS = {
 
 
 def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -> None:
-    """Compares the outputs of variants with the reference. Factors of bytes are such that the image
-    has numbers like others."""
+    """Compare the outputs of variants with the reference.
+
+    Factors of bytes are such that the image has numbers like others.
+    """
     arrays = random_weights(problem)
     if problem.inputs[0].dtype == "uint8":
         arrays["0.operand1"] /= 128

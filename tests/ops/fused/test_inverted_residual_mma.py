@@ -1,5 +1,5 @@
 """Blocks of MobileNet as one kernel of NVIDIA GPUs, on the GPU where there is one; elsewhere
-tests/emulation/test_inverted_residual_mma.py runs the kernel."""
+tests/emulation/test_fusions.py runs the kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gossamer.ops.fused.inverted_residual.inverted_residual_mma import (
     SqueezeExciteMma,
     StemMma,
 )
-from gossamer.ops.fused.inverted_residual.sizes import BlockTile
+from gossamer.ops.fused.inverted_residual.tiling import BlockTile
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, Source, entry
 from gossamer.ops.weights import Weights
 from gossamer.tensor import Format
@@ -99,9 +99,11 @@ def algorithm_of(problem: FusionProblem
 
 def check(problem: FusionProblem, device: Device, variants: Sequence[Variant],
           weights: Mapping[str, np.ndarray] | None = None) -> None:
-    """Compares the outputs of variants with the reference. Factors of bytes are such that the image
-    has numbers like others. Divisors of random weights are at least 1/2, since those near 0
-    multiply the errors of any arithmetic."""
+    """Compare the outputs of variants with the reference.
+
+    Factors of bytes are such that the image has numbers like others. Divisors of random weights are
+    at least 1/2, since those near 0 multiply the errors of any arithmetic.
+    """
     arrays = dict(random_weights(problem) if weights is None else weights)
     for number, part in enumerate(problem.parts if weights is None else ()):
         if isinstance(part, Conv2dProblem) and part.epilogue is QUOTIENT:
@@ -124,7 +126,7 @@ def check_nan(device: Device, variants: Sequence[Variant]) -> None:
 
 def variants_of(problem: FusionProblem, device: Device, tile: BlockTile,
                 precisions: Sequence[str]) -> list[Variant]:
-    """Returns the variants of a tile, whether or not it is among those that are offered."""
+    """Return the variants of a tile, whether or not it is among those that are offered."""
     algorithm = algorithm_of(problem)
     offered = {variant.precision: variant for variant in algorithm.variants(problem, device)}
     config = (("rows", tile.rows), ("columns", tile.columns), ("chunk", tile.chunk),
@@ -141,7 +143,7 @@ def test_it_computes_the_block_on_cuda(cuda: Device, name: str) -> None:
 
 
 def into_parts(variants: Sequence[Variant]) -> list[Variant]:
-    """Returns the variants with results that are parts of the channels of larger tensors."""
+    """Return the variants with results that are parts of the channels of larger tensors."""
     return [replace(variant, outputs=(as_part(variant.outputs[0], 3, 1),)) for variant in variants]
 
 

@@ -1,5 +1,5 @@
 """A 1x1 convolution and a mean as one kernel of NVIDIA GPUs, on the GPU where there is one;
-tests/emulation/test_pointwise_mean.py runs the kernel anywhere."""
+tests/emulation/test_fusions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.fused.pointwise_mean.pointwise_mean import PointwiseMean
+from gossamer.ops.fused.pointwise_mean import PointwiseMean
 from gossamer.ops.fused.problem import ENTRY, FusionProblem
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
@@ -26,7 +26,7 @@ ALGORITHM = PointwiseMean()
 def head(batch: int, channels: int, out_channels: int, size: tuple[int, int], *,
          epilogue: Epilogue = BIAS_RELU6, pooled: bool = False, keepdims: bool = False,
          stride: tuple[int, int] = (1, 1)) -> FusionProblem:
-    """Returns a 1x1 convolution and the mean over the image behind it, as a pooling with `pooled`.
+    """Return a 1x1 convolution and the mean over the image behind it, as a pooling with `pooled`.
     """
     convolution = Conv2dProblem(batch, channels, *size, out_channels, (1, 1), stride,
                                 epilogue=epilogue)
@@ -47,7 +47,7 @@ PROBLEMS = {"usual": USUAL, "pooled": POOLED, "large": LARGE, "unused channels":
 
 
 def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -> None:
-    """Compares the outputs of variants with the reference."""
+    """Compare the outputs of variants with the reference."""
     assert ALGORITHM.recognises(problem)
     check_variants(ALGORITHM, problem, device, variants)
 

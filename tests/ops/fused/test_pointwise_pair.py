@@ -1,5 +1,5 @@
 """Two convolutions of single pixels as one kernel of NVIDIA GPUs, on the GPU where there is one;
-tests/emulation/test_pointwise_pair.py runs the kernel anywhere."""
+tests/emulation/test_fusions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from gossamer.device.base import Device
 from gossamer.expression import apply
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.fused.pointwise_pair.layers import BOTH, LAST
-from gossamer.ops.fused.pointwise_pair.pointwise_pair import PointwisePairMma
-from gossamer.ops.fused.pointwise_pair.tiling import PairTile
+from gossamer.ops.fused.pointwise_pair import BOTH, LAST, PairTile, PointwisePairMma
 from gossamer.ops.fused.problem import ENTRY, FusionProblem, Source, entry
 from gossamer.ops.weights import Weights
 from tests.cubins import check_builds
@@ -34,7 +32,7 @@ ALGORITHM = PointwisePairMma()
 def pair(batch: int, channels: int, wide: int, out_channels: int, size: tuple[int, int], *,
          first: Epilogue = BIAS_RESIDUAL_RELU, second: Epilogue = BIAS_RELU,
          exits: tuple[Source, ...] = BOTH) -> FusionProblem:
-    """Returns two convolutions of single pixels."""
+    """Return two convolutions of single pixels."""
     expands = Conv2dProblem(batch, channels, *size, wide, (1, 1), epilogue=first)
     projects = Conv2dProblem(batch, wide, *size, out_channels, (1, 1), epilogue=second)
     added = (entry(1),) * first.tensor_count
@@ -54,8 +52,10 @@ PROBLEMS = {
 
 
 def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -> None:
-    """Compares the outputs of variants, all in float16, with the reference. Products are such that
-    results have numbers like others."""
+    """Compare the outputs of variants, all in float16, with the reference.
+
+    Products are such that results have numbers like others.
+    """
     assert ALGORITHM.recognises(problem)
     assert {variant.precision for variant in variants} == {"fp16"}
     arrays = random_weights(problem)
@@ -66,7 +66,7 @@ def check(problem: FusionProblem, device: Device, variants: Sequence[Variant]) -
 
 
 def variant_of(problem: FusionProblem, tile: PairTile, device: Device) -> Variant:
-    """Returns the variant of a tile, whether or not it is offered."""
+    """Return the variant of a tile, whether or not it is offered."""
     offered = next(iter(ALGORITHM.variants(problem, device)))
     return replace(offered, config=tuple(asdict(tile).items()))
 

@@ -14,9 +14,8 @@ from gossamer.expression import Expression, apply
 from gossamer.facts import PLUS_MINUS_ONE, REAL, TERNARY, ValueFacts
 from gossamer.ops.algorithm import Epilogue, Variant
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.popcount_chain.popcount_chain import PopcountChain
-from gossamer.ops.fused.problem import FusionProblem, entry
-from gossamer.ops.fused.reference import reference
+from gossamer.ops.fused.popcount_chain import PopcountChain
+from gossamer.ops.fused.problem import FusionProblem, entry, reference
 from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.weights import Weights, WeightsInfo
 from gossamer.tensor import default_spec
@@ -38,7 +37,7 @@ LFC = ([784, 1024, 1024, 1024, 10], [BATCH_NORM_SIGN] * 3 + [LINEAR])
 
 def chain(sizes: list[int], epilogues: list[Epilogue], *, rows: int = 1,
           known: ValueFacts = TERNARY, signs: Expression | None = None) -> FusionProblem:
-    """Returns products from sizes[0] numbers to sizes[-1], behind `signs` of floats."""
+    """Return products from sizes[0] numbers to sizes[-1], behind `signs` of floats."""
     parts, sources = [], []
     if signs is not None:
         parts.append(ElementwiseProblem((default_spec((rows, sizes[0])),), signs))
@@ -64,7 +63,7 @@ def chains(draw: st.DrawFn) -> FusionProblem:
 
 
 def arrays_of(problem: FusionProblem, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Returns weights of plus and minus a power of 2 a column, with scales of both signs and 0."""
+    """Return weights of plus and minus a power of 2 a column, with scales of both signs and 0."""
     arrays = {}
     for name, shape in problem.weight_shapes.items():
         if name.endswith("weight"):

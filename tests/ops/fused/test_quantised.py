@@ -41,7 +41,7 @@ WEIGHTS = WeightsInfo(facts=integers(-127, 127))
 
 
 def quantised(problem: FusionProblem) -> FusionProblem:
-    """Returns a fusion whose values and weights are integers of 8 bits."""
+    """Return a fusion whose values and weights are integers of 8 bits."""
     known: dict[type, Callable[[Any], Any]] = {
         Conv2dProblem: lambda part: replace(part, weights_info=WEIGHTS, result=BYTES,
                                             facts=(BYTES,) * len(part.inputs)),
@@ -51,14 +51,14 @@ def quantised(problem: FusionProblem) -> FusionProblem:
 
 
 def of_floats(problem: FusionProblem) -> FusionProblem:
-    """Returns a fusion that begins with the rounding of an image of floats."""
+    """Return a fusion that begins with the rounding of an image of floats."""
     image, *others = given_as(problem, Format("NCHW", "float32"), ROUNDED).parts
     return replace(given_as(problem, Format("NCHW", "float32"), ROUNDED),
                    parts=(replace(image, formats=()), *others))
 
 
 def weights_of(problem: FusionProblem) -> dict[str, np.ndarray]:
-    """Returns integers as weights and biases, and scales that are powers of two, so that sums fill
+    """Return integers as weights and biases, and scales that are powers of two, so that sums fill
     the range of 8 bits and no result depends on how a product is rounded."""
     rng = np.random.default_rng(0)
     arrays = {}

@@ -14,7 +14,7 @@ from gossamer.device.registry import find
 from gossamer.errors import UnsupportedError
 from gossamer.expression import Expression, ExpressionStep, apply
 from gossamer.model.opset.normalisation import AFFINE
-from gossamer.ops.algorithm import Epilogue, Problem
+from gossamer.ops.algorithm import Epilogue, Problem, Variant
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.copy.problem import CopyProblem, expand, slice_, transpose
 from gossamer.ops.elementwise.problem import ElementwiseProblem, cast
@@ -24,9 +24,9 @@ from gossamer.ops.gemm.problem import GemmProblem
 from gossamer.ops.layer_norm.problem import LayerNormProblem
 from gossamer.ops.pad.problem import PadProblem
 from gossamer.ops.part import OP
+from gossamer.ops.part.host import problem_times
 from gossamer.ops.part.model import model_of
 from gossamer.ops.part.problem import PartProblem, ReshapeProblem
-from gossamer.ops.part.profile import problem_times
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
 from gossamer.ops.resize.problem import ResizeProblem
@@ -46,16 +46,21 @@ BIAS_TWICE = Epilogue(Expression(2, (ExpressionStep("add", (1, 0)),
 
 
 def alone(problem: Problem) -> PartProblem:
-    """Returns a problem as a part of its own."""
+    """Return a problem as a part of its own."""
     return PartProblem((problem,), (tuple(entry(i) for i in range(len(problem.inputs))),),
                        tuple((0, i) for i in range(len(problem.outputs))))
 
 
 def chain(*problems: Problem) -> PartProblem:
-    """Returns problems of one input each that follow one another, as a part."""
+    """Return problems of one input each that follow one another, as a part."""
     sources: list[tuple[Source, ...]] = [(entry(0),)]
     sources += [((index, 0),) for index in range(len(problems) - 1)]
     return PartProblem(problems, tuple(sources), ((len(problems) - 1, 0),))
+
+
+def operators_of(problem: PartProblem) -> list[str]:
+    """Return the operators of the nodes that a part is written as."""
+    return [node.op_type for node in onnx.load_from_string(model_of(problem)).graph.node]
 
 
 NORM_OF_SUM = Epilogue(Expression(6, (
@@ -162,8 +167,7 @@ def test_reductions_along_any_axes(rank: int, kind: str, keepdims: bool) -> None
                        tuple((index, 0) for index in range(len(problems))))
     check(part, HOST)
     if kind == "mean":
-        operators = [node.op_type for node in onnx.load_from_string(model_of(part)).graph.node]
-        assert operators.count("GlobalAveragePool") == (rank == 4)
+        assert operators_of(part).count("GlobalAveragePool") == (rank == 4)
 
 
 def test_what_has_no_form_is_refused_by_name() -> None:
@@ -199,8 +203,7 @@ def test_what_has_no_form_is_refused_by_name() -> None:
 ])
 def test_a_batch_norm_of_images_is_one_node(problem: Problem,
                                             operators: list[str]) -> None:
-    model = onnx.load_from_string(model_of(alone(problem)))
-    assert [node.op_type for node in model.graph.node] == operators
+    assert operators_of(alone(problem)) == operators
 
 
 @pytest.mark.parametrize("also", [(), (5,), (6,)], ids=["last", "difference", "product"])
@@ -221,9 +224,8 @@ def test_only_a_chain_of_steps_is_a_batch_norm(scaled: int, added: int,
                        ExpressionStep("add", (added, 4))), outputs),
         ("float32",) * len(outputs), constants=(2, 3, 4))
     check(alone(problem), HOST)
-    model = onnx.load_from_string(model_of(alone(problem)))
-    operators = [node.op_type for node in model.graph.node]
-    assert ("BatchNormalization" in operators) == ((scaled, added, also) == (5, 6, ()))
+    is_norm = (scaled, added, also) == (5, 6, ())
+    assert ("BatchNormalization" in operators_of(alone(problem))) == is_norm
 
 
 @pytest.mark.parametrize(("images", "operand", "is_norm"), [
@@ -237,8 +239,7 @@ def test_a_batch_norm_has_a_number_for_each_channel(
         images: tuple[int, ...], operand: tuple[int, ...], is_norm: bool) -> None:
     problem = replace(BATCH_NORM, operands=(default_spec(images), *[default_spec(operand)] * 3))
     check(alone(problem), HOST)
-    model = onnx.load_from_string(model_of(alone(problem)))
-    assert ("BatchNormalization" in {node.op_type for node in model.graph.node}) == is_norm
+    assert ("BatchNormalization" in operators_of(alone(problem))) == is_norm
 
 
 _INTEGERS = default_spec((4, 3), "int64")
@@ -254,8 +255,7 @@ _SQUARE = Expression(1, (ExpressionStep("mul", (0, 0)),))
 def test_steps_are_the_nodes_that_onnxruntime_knows(problem: Problem,
                                                     operators: list[str]) -> None:
     check(alone(problem), HOST)
-    model = onnx.load_from_string(model_of(alone(problem)))
-    assert [node.op_type for node in model.graph.node] == operators
+    assert operators_of(alone(problem)) == operators
 
 
 def test_a_batch_norm_after_a_step_of_another_shape() -> None:
@@ -265,8 +265,7 @@ def test_a_batch_norm_after_a_step_of_another_shape() -> None:
                        ExpressionStep("mul", (6, 2)), ExpressionStep("add", (7, 3)),
                        ExpressionStep("add", (8, 5)))), constants=(1, 2, 3, 4))
     check(alone(problem), HOST)
-    model = onnx.load_from_string(model_of(alone(problem)))
-    assert "BatchNormalization" in {node.op_type for node in model.graph.node}
+    assert "BatchNormalization" in operators_of(alone(problem))
 
 
 def test_each_problem_has_a_time_of_its_own() -> None:
@@ -285,3 +284,28 @@ def test_problems_of_other_numbers_of_images_are_compared_whole(sizes: Sequence[
     problem = PartProblem(parts, ((entry(0),), (entry(1),)), ((0, 0), (1, 0)))
     assert problem.first_images(1) == problem.first_images(6) == problem
     assert check(problem, HOST)
+
+
+class _Session:
+    """A session whose nodes take longer in each run."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def run(self, inputs: object) -> None:
+        self.runs += 1
+
+    def node_times(self) -> list[tuple[str, float]]:
+        return [node for run in range(self.runs) for node in (
+            ("0/1", 10.0 * run), ("added by the library", 500.0), ("0/2", 1.0), ("2/7", 3.0))]
+
+
+def test_the_median_of_runs_without_the_first_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = _Session()
+    monkeypatch.setattr("gossamer.ops.part.host.made_session", lambda *parts, profiled: session)
+    spec = default_spec((2, 3))
+    problem = chain(*[ReduceProblem(spec, "max", ())] * 3)
+    times = problem_times(problem, {}, Variant((), (spec,), (spec,)), [np.zeros((2, 3))])
+    # of runs 2 to 8 the median is run 5; the second problem has no node of its own
+    assert times == [51.0, 0.0, 3.0]
+    assert session.runs == 9

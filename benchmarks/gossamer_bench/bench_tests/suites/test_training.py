@@ -20,8 +20,7 @@ from gossamer.cli.app import app
 from gossamer.device.base import Device
 from gossamer.device.host import HostDevice
 from gossamer.device.registry import find
-from gossamer.ops.backprop.problem import BackpropProblem
-from gossamer.ops.backprop.reference import reference
+from gossamer.ops.backprop.problem import BackpropProblem, reference
 from gossamer_bench import contest
 from gossamer_bench.peers import backprop_c
 from gossamer_bench.peers.backprop_c import CNetworks, Lessons, PlainNetworks

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.backprop.common import (
+from gossamer.ops.backprop.kernels import (
+    BUFFERS,
     ORDER,
     PARAMETERS,
-    RUN,
     TRAINED,
     RunTime,
     X,
@@ -32,7 +32,7 @@ _MOST_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
-class RunPart:
+class SamplePart:
     """Consecutive samples with their inner products, which are in memory at the same time.
 
     first: the first sample.
@@ -47,9 +47,10 @@ class RunPart:
     buffers: tuple[RunTime, ...]
 
 
-class SampleRun:
-    """All samples of a problem, and the inner products of each sample with the next `reach`
-    samples.
+class SampleProducts:
+    """All samples of a problem with their inner products.
+
+    Each sample has inner products with the next `reach` samples.
 
     samples: largest number of samples of a part.
     products: the kernel argument for the inner products.
@@ -70,9 +71,11 @@ class SampleRun:
         self.same = part_of_workspace(aligned(products), same)
         self.nbytes = aligned(products) + same
 
-    def parts(self, device: Device) -> Iterator[RunPart]:
-        """Yields the parts in order. Each part but the first begins with the output parameters of
-        the part before."""
+    def parts(self, device: Device) -> Iterator[SamplePart]:
+        """Yield the parts in order.
+
+        Each part but the first begins with the output parameters of the part before.
+        """
         problem = self.problem
         kernel = device.compile(KernelSource.of(
             _SOURCE, "gram", {"THREADS": _THREADS, "TILE": TILE, "REACH": self.reach}))
@@ -82,7 +85,7 @@ class SampleRun:
                 kernel, (-(-count // TILE), problem.networks), (_THREADS, 1),
                 (input_buffer(X), input_buffer(ORDER), self.products, self.same,
                  problem.sizes[0], problem.samples, first, count))
-            buffers = list(RUN)
+            buffers = list(BUFFERS)
             if first:
                 buffers[PARAMETERS] = output_buffer(TRAINED)
-            yield RunPart(first, count, gram, tuple(buffers))
+            yield SamplePart(first, count, gram, tuple(buffers))

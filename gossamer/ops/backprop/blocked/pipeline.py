@@ -1,30 +1,44 @@
-"""Exact blocking in one work-group per network: the host side of pipeline.cl, and the code that
-pipeline_mma.py shares with it."""
+"""Exact blocking in one work-group per network, with tensor cores and without them.
+
+The host side of pipeline.cl and pipeline_mma.cu.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import abc
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from gossamer.device.base import Device, Kernel
+from gossamer.device.base import Device
 from gossamer.device.source import KernelSource
-from gossamer.ops.backprop.blocked.gram import TILE, SampleRun
-from gossamer.ops.backprop.common import activation_macros, padded, registers_of
+from gossamer.ops.backprop.blocked.gram import TILE, SampleProducts
+from gossamer.ops.backprop.kernels import activation_macros, padded, registers_of
 from gossamer.ops.backprop.problem import BackpropProblem
 from gossamer.ops.launch import Launch
 
-_SOURCE = Path(__file__).with_name("pipeline.cl")
+_KERNELS = Path(__file__).parent
 
 _MOST_HIDDEN, _MOST_OUTPUTS = 64, 32
 _MOST_NETWORKS = 65535
 """Largest number of networks: networks are the y axis of the grid that computes inner products."""
 _MOST_FETCHED = 64
 """Largest number of registers of a work-item that hold inputs of the next block."""
+_BLOCK, _GROUP, _TILE = 8, 8, 16
+"""Numbers of samples, inputs and units that one tensor core instruction takes."""
+_MOST_GROUPS = 30
+"""Largest number of groups of inputs of a warp: each group has a bit in one word."""
+_SPARE = 24
+"""Registers of a work-item that hold neither weights, nor inputs, nor changes."""
 
 
-class PipelineLayoutBase:
-    """The shared memory and the macros that sequential_core.h and pipeline.h need, with and without
-    tensor cores. Subclasses reserve further memory with place().
+
+class _Layout:
+    """The shared memory and the macros of the sequential core.
+
+    sequential_core.h and pipeline.h need them, with and without tensor cores. Subclasses reserve
+    further memory with reserve().
 
     registers: approximate number of registers that a work-item needs.
     nbytes: bytes of shared memory.
@@ -32,7 +46,7 @@ class PipelineLayoutBase:
 
     def __init__(self, problem: BackpropProblem, block: int, threads: int, stride: int,
                  matmul_warps: int, recording: int) -> None:
-        """Assigns the offsets.
+        """Assign the offsets.
 
         stride: number of hidden units, padded.
         matmul_warps: number of warps that change and multiply the first layer's weights.
@@ -53,7 +67,7 @@ class PipelineLayoutBase:
             **activation_macros(problem),
         }
         self.nbytes = 0
-        self.place({
+        self.reserve({
             "RECORD_AT": 2 * block * (self.reach + 2 * targets + 2 * stride + 4),
             "HIDDEN_AT": parts * share,
             "ERROR_AT": targets,
@@ -63,17 +77,21 @@ class PipelineLayoutBase:
             "POWER_AT": 2 * block + 1,
         })
 
-    def place(self, floats: dict[str, int]) -> None:
-        """Reserves shared memory for each name, and defines a macro of that name as its offset in
-        floats."""
+    def reserve(self, floats: dict[str, int]) -> None:
+        """Reserve shared memory for each name.
+
+        A macro of that name is its offset in floats.
+        """
         for name, count in floats.items():
             self.macros[name] = self.nbytes // 4
             self.nbytes += 4 * padded(count)
         self.macros["FLOATS"] = self.nbytes // 4
 
     def why_unfit(self, device: Device) -> str | None:
-        """Returns the reason why a work-group of the device has no room for the network, or
-        None."""
+        """Return why a work-group has no room for the network.
+
+        None where it has.
+        """
         limits = device.limits
         if self.nbytes > limits.shared_bytes_opt_in:
             return (f"{self.nbytes} bytes of shared memory, {device.name} has "
@@ -86,7 +104,10 @@ class PipelineLayoutBase:
 
 
 def unfit_sizes(problem: BackpropProblem) -> str | None:
-    """Returns the reason why the sequential core cannot train networks of these sizes, or None."""
+    """Return why the sequential core cannot train networks of these sizes.
+
+    None where it can.
+    """
     if len(problem.sizes) != 3:
         return f"{len(problem.sizes) - 2} hidden layers, not one"
     hidden, outputs = problem.sizes[1:]
@@ -98,22 +119,52 @@ def unfit_sizes(problem: BackpropProblem) -> str | None:
     return None
 
 
-def launches_of(problem: BackpropProblem, device: Device, kernel: Kernel,
-                layout: PipelineLayoutBase) -> list[Launch]:
-    """Returns the launches that train on all samples, part by part."""
-    run = SampleRun(problem, layout.reach)
-    launches = []
-    for part in run.parts(device):
-        launches += [part.gram, Launch(
-            kernel, (problem.networks,), (layout.threads,),
-            (*part.buffers, run.products, run.same, problem.samples, part.first, part.count),
-            layout.nbytes)]
-    return launches
+@dataclass(frozen=True)
+class _Form(abc.ABC):
+    """The distribution of a network over a work-group: a config of exact blocking."""
+
+    name: ClassVar[str]
+
+    @property
+    def config(self) -> tuple[tuple[str, int | str], ...]:
+        return (("form", self.name), *asdict(self).items())
+
+    @abc.abstractmethod
+    def layout(self, problem: BackpropProblem) -> _Layout:
+        """Return the layout of shared memory."""
+
+    @abc.abstractmethod
+    def source(self, macros: Mapping[str, object]) -> KernelSource:
+        """Return the source of the kernel that trains."""
+
+    def workspace(self, problem: BackpropProblem) -> int:
+        """Return the bytes of workspace that the launches need."""
+        return SampleProducts(problem, self.layout(problem).reach).nbytes
+
+    def why_unfit(self, problem: BackpropProblem, device: Device) -> str | None:
+        """Return why a work-group cannot train the network.
+
+        None where it can.
+        """
+        return unfit_sizes(problem) or self.layout(problem).why_unfit(device)
+
+    def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
+        """Return the launches that train on all samples, part by part."""
+        layout = self.layout(problem)
+        kernel = device.compile(self.source(layout.macros))
+        samples = SampleProducts(problem, layout.reach)
+        launches = []
+        for part in samples.parts(device):
+            launches += [part.gram, Launch(
+                kernel, (problem.networks,), (layout.threads,),
+                (*part.buffers, samples.products, samples.same, problem.samples, part.first,
+                 part.count), layout.nbytes)]
+        return launches
 
 
 @dataclass(frozen=True)
-class Pipeline:
-    """The distribution of a network over a work-group.
+class Pipeline(_Form):
+    """The distribution without tensor cores.
 
     block: number of samples of a block.
     threads: work-items of the work-group.
@@ -121,47 +172,21 @@ class Pipeline:
     units: hidden units that a work-item of the matmul warps computes.
     """
 
+    name = "pipeline"
     block: int
     threads: int
     apart: int
     units: int
 
-    @property
-    def config(self) -> tuple[tuple[str, int | str], ...]:
-        return (("form", "pipeline"), ("block", self.block), ("threads", self.threads),
-                ("apart", self.apart), ("units", self.units))
+    def layout(self, problem: BackpropProblem) -> _Layout:
+        return _PipelineLayout(problem, self)
 
-    @property
-    def reach(self) -> int:
-        """Number of later samples with which each sample has inner products."""
-        return 2 * self.block
-
-    def workspace(self, problem: BackpropProblem) -> int:
-        """Returns the bytes of workspace that the launches need."""
-        return SampleRun(problem, self.reach).nbytes
-
-    def why_unfit(self, problem: BackpropProblem, device: Device) -> str | None:
-        """Returns the reason why a work-group cannot train the network with this config, or
-        None."""
-        if (reason := unfit_sizes(problem)) is not None:
-            return reason
-        layout = _PipelineLayout(problem, self)
-        if (reason := layout.why_unfit(device)) is not None:
-            return reason
-        if layout.lanes > 32 or layout.fetched > _MOST_FETCHED:
-            return "too many registers"
-        return None
-
-    def launches(self, problem: BackpropProblem, device: Device) -> list[Launch]:
-        """Returns the launches that train on all samples."""
-        layout = _PipelineLayout(problem, self)
-        kernel = device.compile(KernelSource.of(
-            _SOURCE, "pipeline", layout.macros, dynamic_shared=True))
-        return launches_of(problem, device, kernel, layout)
+    def source(self, macros: Mapping[str, object]) -> KernelSource:
+        return KernelSource.of(_KERNELS / "pipeline.cl", "pipeline", macros, dynamic_shared=True)
 
 
 # The configs are tried in this order on every device; the order is a rule of thumb.
-FORMS = (
+PIPELINES = (
     Pipeline(8, 384, 0, 4), Pipeline(8, 256, 0, 4), Pipeline(8, 384, 1, 4),
     Pipeline(8, 320, 0, 4), Pipeline(8, 384, 0, 2), Pipeline(4, 384, 0, 4),
     Pipeline(8, 256, 0, 2), Pipeline(4, 256, 0, 4), Pipeline(16, 256, 0, 4),
@@ -169,8 +194,10 @@ FORMS = (
 )
 
 
-class _PipelineLayout(PipelineLayoutBase):
-    """The layout that also holds the first layer's weights, and lists of the inputs that are not 0.
+class _PipelineLayout(_Layout):
+    """The layout with the first layer's weights.
+
+    It also has lists of the inputs that are not 0.
 
     lanes: work-items that share a row of weights.
     fetched: registers of a work-item that hold inputs of the next block.
@@ -191,7 +218,7 @@ class _PipelineLayout(PipelineLayoutBase):
         self.fetched = -(-capacity // 128) * 4 * form.block
         self.macros.update(APART=form.apart, PER_ITEM=form.units, LANES=self.lanes,
                            CAPACITY=capacity, AHEAD=ahead)
-        self.place({
+        self.reserve({
             "WEIGHT_AT": (inputs + 1) * stride,
             "LIST_AT": 2 * self.matmul_warps * capacity * form.block,
             "ROWS_AT": 2 * self.matmul_warps * capacity,
@@ -199,3 +226,75 @@ class _PipelineLayout(PipelineLayoutBase):
             "DATA_ROW_AT": form.block,
             "VOTES_AT": form.threads // 32,
         })
+
+    def why_unfit(self, device: Device) -> str | None:
+        if (reason := super().why_unfit(device)) is not None:
+            return reason
+        if self.lanes > 32 or self.fetched > _MOST_FETCHED:
+            return "too many registers"
+        return None
+
+
+@dataclass(frozen=True)
+class PipelineMma(_Form):
+    """The distribution on tensor cores.
+
+    threads: work-items of the work-group.
+    apart: 1 where all other warps in the first warp's sub-partition of the multiprocessor make
+    records (see sequential_core.h), which is little work; 0 where only one of these warps makes
+    records.
+    """
+
+    name = "pipeline_mma"
+    threads: int
+    apart: int
+
+    def layout(self, problem: BackpropProblem) -> _Layout:
+        return _MmaLayout(problem, self)
+
+    def source(self, macros: Mapping[str, object]) -> KernelSource:
+        return KernelSource.of(_KERNELS / "pipeline_mma.cu", "pipeline_mma", macros,
+                               architectures=("sm_80", "sm_100"), dynamic_shared=True)
+
+    def why_unfit(self, problem: BackpropProblem, device: Device) -> str | None:
+        if not device.limits.mma:
+            return f"{device.name} has no tensor cores for TF32 (sm_80 or newer)"
+        return super().why_unfit(problem, device)
+
+
+MMA_PIPELINES = (PipelineMma(384, 0), PipelineMma(384, 1), PipelineMma(480, 0), PipelineMma(224, 0),
+                 PipelineMma(160, 0))
+"""The configs in the order in which they are tried. They have 10, 9, 13, 5 and 3 matmul warps, to
+which groups of inputs are dealt one by one. A row of a picture has 3.5 groups for 28 pixels and 4
+groups for 32 pixels. No number of warps is a multiple of 3.5 or 4, so that each warp gets an equal
+share of any part of the picture."""
+
+
+class _MmaLayout(_Layout):
+    """The layout with the inputs of three blocks of samples.
+
+    groups: number of groups of inputs of a matmul warp.
+    """
+
+    def __init__(self, problem: BackpropProblem, form: PipelineMma) -> None:
+        tiles = -(-problem.sizes[1] // _TILE)
+        warps = form.threads // 32
+        recording = warps // 4 - 1 if form.apart else 1
+        super().__init__(problem, _BLOCK, form.threads, tiles * _TILE, warps - 1 - recording,
+                         recording)
+        self.groups = -(-problem.sizes[0] // (_GROUP * self.matmul_warps))
+        pairs = -(-self.groups // 2)
+        # registers hold weights, changes in two parts, inputs that are fetched, and their addresses
+        self.registers = max(self.registers, 4 * self.groups * tiles + 8 * tiles + (
+            6 * -(-pairs // 2) + (8 if problem.sizes[0] % 4 else 0)) + _SPARE)
+        self.macros.update(APART=form.apart, GROUPS=self.groups)
+        self.reserve({
+            "ROWS_AT": 3 * self.matmul_warps * pairs * 2 * _GROUP * _BLOCK,
+            "PARTIAL_AT": self.matmul_warps * tiles * _TILE * _BLOCK,
+            "DATA_ROW_AT": 2 * _BLOCK,
+        })
+
+    def why_unfit(self, device: Device) -> str | None:
+        if self.groups > _MOST_GROUPS:
+            return f"{self.groups} groups of inputs a warp, more than {_MOST_GROUPS}"
+        return super().why_unfit(device)

@@ -17,7 +17,7 @@
 #define PARTS 1 /* work-items that share the weights of an output */
 /* weights of each of the PARTS work-items, a multiple of 4. In CUDA, where partial sums need no
  * shared memory, SPLIT work-items share the weights of an output in place of PARTS, and each has
- * PIECE weights */
+ * PORTION weights */
 #define SHARE 32
 #define HIDDEN_AT 1728 /* offset in shared memory, in floats, of the hidden units' outputs */
 #define ERROR_AT 1760 /* offset of the outputs' errors, in floats */
@@ -43,11 +43,11 @@
  * the compiler would read the start address of shared memory again, which takes 25 cycles. */
 #ifdef __OPENCL_C_VERSION__
 #define SPLIT PARTS
-#define PIECE SHARE
+#define PORTION SHARE
 #define KEEP_IN_REGISTER(number)
 #else
 #define SPLIT LESSER(LESSER(32 / OUTPUTS, CEIL_DIV(HIDDEN, 4)), 3)
-#define PIECE PADDED(CEIL_DIV(HIDDEN, SPLIT))
+#define PORTION PADDED(CEIL_DIV(HIDDEN, SPLIT))
 #define KEEP_IN_REGISTER(number) asm volatile("" : "+r"(number));
 #endif
 
@@ -77,10 +77,10 @@
         (to)[2] = vector.z, (to)[3] = vector.w;                       \
     }
 
-/* The registers of a work-item: PIECE weights of one output, and for UNITS_PER_ITEM hidden units
+/* The registers of a work-item: PORTION weights of one output, and for UNITS_PER_ITEM hidden units
  * all weights to the outputs. */
 typedef struct {
-    float to_output[PIECE], to_hidden[UNITS_PER_ITEM][PADDED(OUTPUTS)];
+    float to_output[PORTION], to_hidden[UNITS_PER_ITEM][PADDED(OUTPUTS)];
     float output_bias, bias[UNITS_PER_ITEM], pending[UNITS_PER_ITEM][REACH];
     /* the biases to which the products of this block and of the next block are added */
     float bias_base[UNITS_PER_ITEM], bias_start[UNITS_PER_ITEM];
@@ -95,7 +95,7 @@ typedef struct {
 } SequentialCore;
 
 /* True if the last part's weight j belongs to no hidden unit. */
-#define LAST_PART_LACKS(j) (((SPLIT) - 1) * (PIECE) + (j) >= PADDED(HIDDEN))
+#define LAST_PART_LACKS(j) (((SPLIT) - 1) * (PORTION) + (j) >= PADDED(HIDDEN))
 
 /* Trains on the samples of a block. record: the record of the first sample. count: number of
  * samples, at least one.
@@ -111,9 +111,9 @@ INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float
     SHARED_POINTER float *hidden = pool + core->origin + HIDDEN_AT;
     SHARED_POINTER float *error = pool + core->origin + ERROR_AT;
     int output = core->output, part = core->part;
-    int share = part < SPLIT ? part * PIECE : 0;
+    int share = part < SPLIT ? part * PORTION : 0;
     /* of the current sample: sums of the hidden units, and the output's inputs and target */
-    float sum[UNITS_PER_ITEM], in[PIECE], target = 0.0f;
+    float sum[UNITS_PER_ITEM], in[PORTION], target = 0.0f;
 
 /* The part of a hidden unit's sum that the matmul warps computed. */
 #define BASE(record, u) (record)[RECORD_BASE + LESSER(item + 32 * (u), STRIDE - 1)]
@@ -144,7 +144,7 @@ INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float
         WARP_BARRIER();
         if (item < 32) {
             float sums[4] = {part == 0 ? core->output_bias : 0.0f, 0.0f, 0.0f, 0.0f};
-            UNROLL for (int j = 0; j < PIECE; j += 4) {
+            UNROLL for (int j = 0; j < PORTION; j += 4) {
                 /* values past the last hidden unit have no effect: their weights are and stay 0 */
                 UNPACK4(in + j, hidden + LESSER(share + j, PADDED(HIDDEN) - 4))
                 UNROLL for (int k = 0; k < 4; k++)
@@ -220,7 +220,7 @@ INLINE void run_sequential_core(SHARED_POINTER float *pool, SHARED_POINTER float
             target = next_target;
             core->last_keep = keep;
             float last_part_change = part == SPLIT - 1 ? 0.0f : change;
-            UNROLL for (int j = 0; j < PIECE; j++)
+            UNROLL for (int j = 0; j < PORTION; j++)
                 core->to_output[j] = FMA(LAST_PART_LACKS(j) ? last_part_change : change, in[j],
                                         keep * core->to_output[j]);
             core->output_bias += change;
@@ -256,8 +256,8 @@ INLINE void load_sequential_core(SequentialCore *core, const GLOBAL float *biase
     core->origin = 0;
     KEEP_IN_REGISTER(core->origin)
     core->last_keep = 1.0f;
-    UNROLL for (int k = 0; k < PIECE; k++) {
-        int j = core->part * PIECE + k;
+    UNROLL for (int k = 0; k < PORTION; k++) {
+        int j = core->part * PORTION + k;
         core->to_output[k] =
             core->part < SPLIT && j < HIDDEN ? upper[core->output * HIDDEN + j] : 0.0f;
     }
@@ -281,8 +281,8 @@ INLINE void load_sequential_core(SequentialCore *core, const GLOBAL float *biase
 INLINE void store_sequential_core(const SequentialCore *core, GLOBAL float *biases,
                                   GLOBAL float *upper, int item)
 {
-    UNROLL for (int k = 0; k < PIECE; k++) {
-        int j = core->part * PIECE + k;
+    UNROLL for (int k = 0; k < PORTION; k++) {
+        int j = core->part * PORTION + k;
         if (core->part < SPLIT && j < HIDDEN)
             upper[core->output * HIDDEN + j] = core->to_output[k];
     }

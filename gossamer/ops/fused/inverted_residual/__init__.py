@@ -1,2 +1,1 @@
-"""Inverted residual blocks and separable convolutions as one kernel, in which the expanded tensor
-stays on the chip."""
+"""Inverted residual blocks and separable convolutions as one kernel."""

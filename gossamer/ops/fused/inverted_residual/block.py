@@ -1,5 +1,6 @@
-"""Recognises inverted residual blocks and separable convolutions in fusions, and says which blocks
-one kernel can compute.
+"""Inverted residual blocks and separable convolutions in fusions.
+
+They are recognised here, and it is said which blocks one kernel can compute.
 
 Sources: A. Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision
 applications", arXiv 1704.04861, 2017 (the separable convolution); M. Sandler et al., "MobileNetV2:
@@ -16,9 +17,8 @@ from dataclasses import dataclass, replace
 from gossamer.ops.algorithm import Epilogue, Problem
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.elementwise.problem import ElementwiseProblem
-from gossamer.ops.fused.parts import is_product
+from gossamer.ops.fused.layers import SqueezeExciteLayer, is_product, layer_within
 from gossamer.ops.fused.problem import ENTRY, FusionProblem
-from gossamer.ops.fused.squeeze_excite_layer import SqueezeExciteLayer, layer_within
 from gossamer.ops.image import makes_image
 from gossamer.ops.pool.problem import PoolProblem
 from gossamer.ops.reduce.problem import ReduceProblem
@@ -38,8 +38,9 @@ that kernels gather."""
 
 @dataclass(frozen=True)
 class Block:
-    """A 1x1 convolution that expands the channels, a depthwise convolution, and a 1x1 convolution
-    that projects them, one after another.
+    """An expansion, a depthwise convolution and a projection, in this order.
+
+    The expansion and the projection are 1x1 convolutions.
 
     problem: the fusion.
     expand: the convolution before the depthwise convolution: a 1x1 convolution, or a network's
@@ -77,8 +78,10 @@ class Block:
 
     @property
     def expanded_inputs(self) -> int:
-        """Number of inputs from which the expanding convolution computes one hidden channel of one
-        pixel; 0 where the block has no expanding convolution."""
+        """Inputs of one hidden channel of one pixel.
+
+        0 where the block has no expanding convolution.
+        """
         return 0 if self.expand is None else self.expand.depth
 
     @property
@@ -92,20 +95,23 @@ class Block:
         return self.project.out_channels
 
     def halo(self, rows: int, columns: int) -> tuple[int, int]:
-        """Returns the rows and columns of the depthwise convolution's input that a tile of output
-        rows and columns needs."""
+        """Return the rows and columns of the depthwise convolution's input.
+
+        They are those that a tile of output rows and columns needs.
+        """
         p = self.depthwise
         return ((rows - 1) * p.stride[0] + p.kernel[0], (columns - 1) * p.stride[1] + p.kernel[1])
 
     def part(self, convolution: Conv2dProblem) -> int:
-        """Returns the number of a convolution among the parts of the fusion."""
+        """Return the number of a convolution among the parts of the fusion."""
         return next(number for number, part in enumerate(self.problem.parts)
                     if part is convolution)
 
 
 def block_of(problem: FusionProblem, expands: bool) -> Block | None:
-    """Returns a fusion as a block without squeeze-and-excite; None where its layers are no such
-    block.
+    """Return a fusion as a block without squeeze-and-excite.
+
+    None where its layers are no such block.
 
     expands: whether the block has a convolution that expands its input.
     """
@@ -118,9 +124,11 @@ def block_of(problem: FusionProblem, expands: bool) -> Block | None:
 
 
 def stem_block_of(problem: FusionProblem) -> Block | None:
-    """Returns a fusion as a block whose first convolution is a network's first layer; None where
-    its layers are no such block. A layer that computes the image from the network's input may come
-    before the first convolution."""
+    """Return a fusion as a block that begins with a network's first layer.
+
+    None where its layers are no such block. A layer that computes the image from the network's
+    input may come before the first convolution.
+    """
     if len(problem.parts) not in (3, 4):
         return None
     *before, first, depthwise, project = problem.parts
@@ -135,8 +143,10 @@ def stem_block_of(problem: FusionProblem) -> Block | None:
 
 
 def excited_block_of(problem: FusionProblem) -> Block | None:
-    """Returns a fusion as a block with squeeze-and-excite; None where its layers are no such
-    block."""
+    """Return a fusion as a block with squeeze-and-excite.
+
+    None where its layers are no such block.
+    """
     if len(problem.parts) not in map(len, EXCITED_PATTERNS):
         return None
     *first, depthwise, _, _, _, _, project = problem.parts
@@ -150,10 +160,14 @@ def excited_block_of(problem: FusionProblem) -> Block | None:
 
 def _block(problem: FusionProblem, first: Sequence[Problem], depthwise: Problem,
            project: Problem) -> Block | None:
-    """Returns the block of a fusion; None where the convolutions are of other kinds, or the parts
-    are no chain. In a chain each part reads the result of the part before it as its first input; an
-    element-wise part may read this result as any input. first: the convolution that expands, if
-    any."""
+    """Return the block of a fusion.
+
+    None where the convolutions are of other kinds, or the parts are no chain. In a chain each part
+    reads the result of the part before it as its first input; an element-wise part may read this
+    result as any input.
+
+    first: the convolution that expands, if any.
+    """
     convolutions = [part for part in (*first, depthwise, project)
                     if isinstance(part, Conv2dProblem)]
     if len(convolutions) != len(first) + 2 or not isinstance(depthwise, Conv2dProblem) or (
@@ -171,7 +185,7 @@ def _block(problem: FusionProblem, first: Sequence[Problem], depthwise: Problem,
 
 
 def of_batch(block: Block, batch: int) -> Block:
-    """Returns a block for another number of images."""
+    """Return a block for another number of images."""
     problem = replace(block.problem, parts=tuple(
         _with_batch(part, batch) for part in block.problem.parts))
     other = (excited_block_of(problem) if block.excite is not None
@@ -182,7 +196,7 @@ def of_batch(block: Block, batch: int) -> Block:
 
 
 def _with_batch(part: Problem, batch: int) -> Problem:
-    """Returns a part of a block for another number of images."""
+    """Return a part of a block for another number of images."""
     if isinstance(part, ReduceProblem | PoolProblem):
         return replace(part, input=default_spec((batch, *part.input.shape[1:])))
     if isinstance(part, ElementwiseProblem):
@@ -193,9 +207,11 @@ def _with_batch(part: Problem, batch: int) -> Problem:
     return replace(part, batch=batch)
 
 
-def reason_apart(block: Block) -> str | None:
-    """Returns why no kernel computes a block in one step, as shown to the user; None where a kernel
-    may compute it."""
+def reason_unfused(block: Block) -> str | None:
+    """Return why no kernel computes a block in one step.
+
+    As shown to the user; None where a kernel may compute it.
+    """
     last = len(block.problem.parts) - 1
     if block.problem.exits != ((last, 0),):
         return "a value inside the block is read elsewhere"
@@ -227,8 +243,10 @@ def reason_apart(block: Block) -> str | None:
 
 
 def epilogues(block: Block) -> dict[str, tuple[int, Epilogue]]:
-    """Returns the number of the part and the epilogue of each convolution. The key is the prefix
-    of the macros of this epilogue in kernels."""
+    """Return the number of the part and the epilogue of each convolution.
+
+    The key is the prefix of the macros of this epilogue in kernels.
+    """
     names = ("EXPAND_", "DEPTHWISE_", "PROJECT_")[-len(block.convolutions):]
     return {name: (block.part(part), part.epilogue)
             for name, part in zip(names, block.convolutions, strict=True)}

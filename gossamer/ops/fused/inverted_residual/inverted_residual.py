@@ -16,7 +16,7 @@ from gossamer.device.source import KernelSource
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
 from gossamer.ops.fused.algorithm import FusionAlgorithm
-from gossamer.ops.fused.inverted_residual.block import Block, block_of, epilogues, reason_apart
+from gossamer.ops.fused.inverted_residual.block import Block, block_of, epilogues, reason_unfused
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
 from gossamer.ops.strided import cannot_compile, layout_variants
@@ -67,27 +67,29 @@ class Tile:
 
     @classmethod
     def of(cls, variant: Variant) -> Tile:
-        """Returns the tile of a variant."""
+        """Return the tile of a variant."""
         return cls(*(variant[field.name] for field in fields(cls)))
 
     def sums(self, block: Block) -> int:
-        """Returns the number of units of the projection that a work-item computes."""
+        """Return the number of units of the projection that a work-item computes."""
         units = -(-self.rows * self.columns // 4) * -(-block.out_channels // 4)
         return -(-units // self.work_group)
 
     def hidden(self, block: Block) -> int:
-        """Returns the number of hidden channels, the padding of the last chunk included."""
+        """Return the number of hidden channels, the padding of the last chunk included."""
         return -(-block.hidden // self.chunk) * self.chunk
 
     def shared_bytes(self, block: Block) -> int:
-        """Returns the bytes of shared memory of a work-group."""
+        """Return the bytes of shared memory of a work-group."""
         height, width = block.halo(self.rows, self.columns)
         return 4 * self.chunk * (height * width + -(-self.rows * self.columns // 4) * 4)
 
     def products(self, block: Block) -> float:
-        """Returns the number of multiplications of a launch for one image. A pixel that several
-        tiles expand, because their windows overlap, counts once for each of these tiles. Outputs
-        of tiles that lie outside of the image count, too."""
+        """Return the number of multiplications of a launch for one image.
+
+        A pixel that several tiles expand, because their windows overlap, counts once for each of
+        these tiles. Outputs of tiles that lie outside of the image count, too.
+        """
         p = block.depthwise
         tiles = self.count(block)
         height, width = block.halo(self.rows, self.columns)
@@ -100,12 +102,12 @@ class Tile:
                                  + outputs * block.out_channels)
 
     def count(self, block: Block) -> int:
-        """Returns the number of tiles of an image."""
+        """Return the number of tiles of an image."""
         p = block.depthwise
         return -(-p.out_height // self.rows) * -(-p.out_width // self.columns)
 
     def expected_us(self, block: Block, device: Device) -> float:
-        """Returns the expected time of all images in microseconds."""
+        """Return the expected time of all images in microseconds."""
         tiles = self.count(block)
         waves = -(-tiles * block.depthwise.batch
                   // (_AT_ONCE * max(1, device.limits.compute_units)))
@@ -127,7 +129,7 @@ class _FusedBlock(FusionAlgorithm, abc.ABC):
         block = block_of(problem, self.expands)
         if block is None:
             return "the layers are no such block"
-        if (reason := cannot_compile(problem, device) or reason_apart(block)) is not None:
+        if (reason := cannot_compile(problem, device) or reason_unfused(block)) is not None:
             return reason
         if not fitting_tiles(block, device):
             return (f"{block.hidden} hidden and {block.out_channels} output channels of a tile do "
@@ -179,7 +181,7 @@ class Separable(_FusedBlock):
 
 
 def fitting_tiles(block: Block, device: Device) -> list[Tile]:
-    """Returns the tiles that fit the device, the tiles with the fewest multiplications first."""
+    """Return the tiles that fit the device, the tiles with the fewest multiplications first."""
     p = block.depthwise
     most = min(_MOST_SHARED, device.limits.shared_bytes)
     fitting = []
@@ -202,7 +204,7 @@ def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, d
                  x: RunTimeBuffer, y: RunTimeBuffer, *, convolves: bool = True,
                  projects: bool = True, totals: RunTimeBuffer | None = None,
                  gates: RunTimeBuffer | None = None) -> Launch:
-    """Returns the launch of the kernel that computes a block or a part of a block.
+    """Return the launch of the kernel that computes a block or a part of a block.
 
     convolves: whether the expansion and the depthwise convolution are computed. Otherwise x holds
     the results of the depthwise convolution, as a launch without `projects` writes them, and
@@ -237,12 +239,12 @@ def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, d
         "HALVES": int(variant.precision == "fp16"), **macros})
     expand = depthwise = project = None
     if expands:
-        expand = weights.packed(f"channels by {hidden}, expand", pack_pointwise(0, hidden))
+        expand = weights.packed(f"channels by {hidden}, expand", pack_weights(0, hidden))
     if convolves:
         depthwise = weights.packed(f"taps by {hidden}, depthwise",
-                                   _pack_depthwise(block.part(p), hidden))
+                                   pack_weights(block.part(p), hidden))
     if projects:
-        project = weights.packed(f"{hidden} by channels, project", pack_pointwise(
+        project = weights.packed(f"{hidden} by channels, project", pack_weights(
             block.part(block.project), out_channels, hidden))
     sizes = (p.height, p.width) if convolves else (p.out_height, p.out_width)
     return Launch(
@@ -254,25 +256,16 @@ def block_launch(weights: Weights, block: Block, tile: Tile, variant: Variant, d
          p.out_width, *(p.pads[:2] if convolves else (0, 0)), *operands))
 
 
-def pack_pointwise(part: int, columns: int, rows: int | None = None
-                    ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Returns a function that packs the weights of a 1x1 convolution as (input channels, output
-    channels), with zeros beyond the convolution's own channels."""
+def pack_weights(part: int, columns: int, rows: int | None = None
+                 ) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
+    """Return a function that packs weights as (input channels or taps, output channels).
+
+    Zeros lie beyond the convolution's own channels.
+    """
     def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         weight = arrays[f"{part}.weight"].astype(np.float32)
         matrix = weight.reshape(weight.shape[0], -1).T
         packed = np.zeros((matrix.shape[0] if rows is None else rows, columns), np.float32)
         packed[:matrix.shape[0], :matrix.shape[1]] = matrix
-        return packed
-    return pack
-
-
-def _pack_depthwise(part: int, columns: int) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Returns a function that packs depthwise weights as (taps, channels)."""
-    def pack(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        weight = arrays[f"{part}.weight"].astype(np.float32)
-        taps = weight.reshape(weight.shape[0], -1).T
-        packed = np.zeros((taps.shape[0], columns), np.float32)
-        packed[:, :taps.shape[1]] = taps
         return packed
     return pack

@@ -5,7 +5,7 @@
  * A cluster of CLUSTER work-groups computes TILE_H by TILE_W outputs of all channels. The
  * work-groups of a cluster share the chunks of CHUNK hidden channels round-robin. For each chunk, a
  * work-group expands the image's pixels under the tile's windows, and stores the expanded pixels in
- * shared memory, with zeros in place of pixels outside of the image. The work-group convolves the
+ * shared memory, with zeros for pixels outside of the image. The work-group convolves the
  * expanded pixels, and adds their projection to sums in registers while it expands the next chunk.
  * Weights are copied to shared memory one chunk ahead. At the end, each work-group of a cluster
  * receives the sums of all work-groups for its part of the results. Tensors are NHWC. y begins at
@@ -52,10 +52,10 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
     REAL *convolved = (REAL *)(memory + FRONT_WORDS);
     uint4 *staged = (uint4 *)(convolved + KEPT_CHUNKS * CONVOLVED_WORDS * WIDTH);
     float *of_result = (float *)(memory + X_WORDS + CHUNK_WORDS);
-    int *places = (int *)(of_result + RESULT_WORDS * 4);
+    int *offsets = (int *)(of_result + RESULT_WORDS * 4);
     float4 *partial = EXCITES ? (float4 *)memory
-                              : (float4 *)(places + (PLACE_WORDS + BARRIER_WORDS) * 4);
-    ulong *arrived = (ulong *)(places + PLACE_WORDS * 4), *summed = arrived + 4;
+                              : (float4 *)(offsets + (OFFSET_WORDS + BARRIER_WORDS) * 4);
+    ulong *arrived = (ulong *)(offsets + OFFSET_WORDS * 4), *summed = arrived + 4;
     const Tile tile = find_tile(height, width, pad_top, pad_left);
     if constexpr (CLUSTER > 1) {
         if (tile.item == 0) {
@@ -98,7 +98,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
             BARRIER();
     }
 #if EXPANDS
-    prepare_inputs(inputs, places, tile);
+    prepare_inputs(inputs, offsets, tile);
 #endif
     pdl_wait();
 #if GATHERS
@@ -153,7 +153,7 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
 #if EXPANDS
         const int UNIT_PIXELS = 16 * WARPGROUP_WARPS * EXPAND_TILES;
         int units = exists ? CEIL_DIV(tile.pixels, UNIT_PIXELS) * EXPAND_PARTS : 0;
-        expand_chunk(expanded, inputs, factors, chunk_constants, places, tile, units);
+        expand_chunk(expanded, inputs, factors, chunk_constants, offsets, tile, units);
 #endif
         if constexpr (PROJECTS_LATER) {
             if (chunk != tile.rank) {
@@ -228,17 +228,17 @@ KERNEL CLUSTER_DIMS LAUNCH_BOUNDS(WORK_GROUP_SIZE, BLOCKS_PER_UNIT) void inverte
                 [&](int pixel, int channel, float first, float second) {
         int row = tile.first_row + pixel / TILE_W, column = tile.first_column + pixel % TILE_W;
         if (pixel < TILE_H * TILE_W && row < out_height && column < out_width) {
-            int place = (GROUP_ID(2) * out_height + row) * out_width + column;
+            int pixel_index = (GROUP_ID(2) * out_height + row) * out_width + column;
             /* where the value lies that is added to the result: in the tile of x in shared memory,
              * or in a tensor with the shape of y */
             [[maybe_unused]] int operand =
                 EXPANDS && !EXCITES
                     ? ((row - tile.above - tile.top) * tile.columns + column - tile.left
                        - tile.start) * X_ROW + channel
-                    : place * OUT_CHANNELS + channel;
+                    : pixel_index * OUT_CHANNELS + channel;
             PROJECT_EPILOGUE(first, channel, operand)
             PROJECT_EPILOGUE(second, channel + 1, operand + 1)
-            store_two(y + y_first + place * y_channels + channel, first, second);
+            store_two(y + y_first + pixel_index * y_channels + channel, first, second);
         }
     });
 }

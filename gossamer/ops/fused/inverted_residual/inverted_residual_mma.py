@@ -21,20 +21,24 @@ from gossamer.ops.fused.inverted_residual.block import (
     block_of,
     excited_block_of,
     of_batch,
-    reason_apart,
+    reason_unfused,
     stem_block_of,
 )
-from gossamer.ops.fused.inverted_residual.macros import block_macros
 from gossamer.ops.fused.inverted_residual.packing import (
+    block_macros,
     pack_chunks,
     pack_constants,
     pack_excite,
     pack_small_constants,
     pack_squeeze,
 )
-from gossamer.ops.fused.inverted_residual.sizes import BlockTile
-from gossamer.ops.fused.inverted_residual.tiles import BATCHES, fits, tilings
-from gossamer.ops.fused.inverted_residual.tiling import BlockTiling
+from gossamer.ops.fused.inverted_residual.tiling import (
+    BATCHES,
+    BlockTile,
+    BlockTiling,
+    has_tile,
+    tilings,
+)
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.image import given_arguments
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -60,8 +64,10 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
 
     @abc.abstractmethod
     def block_of(self, problem: FusionProblem) -> Block | None:
-        """Returns a fusion as a block; None where its layers are no block of the algorithm's
-        kind."""
+        """Return a fusion as a block.
+
+        None where its layers are no block of the algorithm's kind.
+        """
 
     def recognises(self, problem: FusionProblem) -> bool:
         return self.block_of(problem) is not None
@@ -72,12 +78,12 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         block = self.block_of(problem)
         if block is None:
             return "the layers are no such block"
-        if (reason := cannot_compile(problem, device) or reason_apart(block)) is not None:
+        if (reason := cannot_compile(problem, device) or reason_unfused(block)) is not None:
             return reason
         channels = (block.channels, block.out_channels)
         if any(count % _MULTIPLE for count in channels[block.gathers:]):
             return f"{channels[0]} to {channels[1]} channels, takes multiples of {_MULTIPLE}"
-        if not problem.outputs[0].size or any(fits(block, precision, device.limits)
+        if not problem.outputs[0].size or any(has_tile(block, precision, device.limits)
                                               for precision in reversed(PRECISIONS)):
             return None
         p, sizes = block.depthwise, (f"{block.channels} channels by {block.hidden} hidden and "
@@ -95,21 +101,23 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
         block = self.block_of(problem)
         assert block is not None
         fitting = [precision for precision in dict.fromkeys((precisions[-1], *precisions))
-                   if fits(block, precision, device.limits)]
+                   if has_tile(block, precision, device.limits)]
         # with squeeze-and-excite a tile is a whole image, and each precision needs other tiles
         ranked = fitting if block.excite is not None else fitting[:1]
         return self._variants(problem, device, precisions, ranked)
 
     def _variants(self, problem: FusionProblem, device: Device, precisions: Sequence[str],
                   ranked: Sequence[str]) -> Iterator[Variant]:
-        """Yields the variants in some precisions, with the tiles that are expected to be fast in
-        the precisions of `ranked`."""
+        """Yield the variants in some precisions.
+
+        ranked: the precisions in which their tiles are expected to be fast.
+        """
         block = self.block_of(problem)
         assert block is not None
         for tile in _tiles(block, ranked, device.limits):
             (plain,) = layout_variants(problem, ("NHWC",), tuple(asdict(tile).items()))
             for precision in precisions:
-                if BlockTiling(block, tile, precision).why_unfit(device.limits) is None:
+                if BlockTiling(block, tile, precision).fits(device.limits):
                     variant = (plain.as_fp16 if precision == "fp16" else
                                replace(plain, precision=precision))
                     # a network's input is read in the format in which the network gets it
@@ -168,8 +176,10 @@ class _FusedBlockMma(FusionAlgorithm, abc.ABC):
 
 
 class InvertedResidualMma(_FusedBlockMma):
-    """An expansion, a depthwise convolution and a projection as one kernel, in which the expanded
-    tensor stays in shared memory and work-groups share the hidden channels."""
+    """An expansion, a depthwise convolution and a projection as one kernel.
+
+    The expanded tensor stays in shared memory, and work-groups share the hidden channels.
+    """
 
     name = "inverted_residual_mma"
     patterns = (("conv2d", "conv2d", "conv2d"),)
@@ -179,8 +189,10 @@ class InvertedResidualMma(_FusedBlockMma):
 
 
 class SeparableMma(_FusedBlockMma):
-    """A depthwise convolution and a 1x1 convolution as one kernel, in which the tensor between them
-    stays in shared memory and work-groups share its channels."""
+    """A depthwise convolution and a 1x1 convolution as one kernel.
+
+    The tensor between them stays in shared memory, and work-groups share its channels.
+    """
 
     name = "separable_mma"
     patterns = (("conv2d", "conv2d"),)
@@ -190,9 +202,11 @@ class SeparableMma(_FusedBlockMma):
 
 
 class StemMma(_FusedBlockMma):
-    """A network's first convolution and the separable convolution behind it as one kernel. The
-    kernel reads the network's input: an image in float32 and NCHW, or other numbers, such as bytes
-    in NHWC, from which the kernel computes the image."""
+    """A network's first convolution and the separable convolution behind it as one kernel.
+
+    The kernel reads the network's input: an image in float32 and NCHW, or other numbers, such as
+    bytes in NHWC, from which the kernel computes the image.
+    """
 
     name = "stem_mma"
     patterns = (("conv2d", "conv2d", "conv2d"), ("elementwise", "conv2d", "conv2d", "conv2d"))
@@ -202,8 +216,10 @@ class StemMma(_FusedBlockMma):
 
 
 class SqueezeExciteMma(_FusedBlockMma):
-    """A block with a squeeze-and-excite layer as one kernel, in which a cluster of work-groups
-    keeps the hidden channels of a whole image in shared memory."""
+    """A block with a squeeze-and-excite layer as one kernel.
+
+    A cluster of work-groups keeps the hidden channels of a whole image in shared memory.
+    """
 
     name = "squeeze_excite_mma"
     patterns = EXCITED_PATTERNS
@@ -213,8 +229,10 @@ class SqueezeExciteMma(_FusedBlockMma):
 
 
 def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[BlockTile]:
-    """Yields the tiles that are offered in some precisions, each once, the tiles of the first
-    precision first. For a batch of no images any tile will do."""
+    """Yield the tiles that are offered, each once.
+
+    The tiles of the first precision come first. For a batch of no images any tile will do.
+    """
     if not block.depthwise.outputs[0].size:
         yield BlockTile(1, 1, 16, 1, 1)
         return
@@ -227,10 +245,13 @@ def _tiles(block: Block, ranked: Sequence[str], limits: Limits) -> Iterator[Bloc
 
 
 def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile]:
-    """Yields the tiles that are offered. Where the block's batch size is one of BATCHES, the tiles
-    for this batch size come first, and the tiles for the other batch sizes are computed only when
-    the caller asks for more tiles. Otherwise the tiles for all BATCHES are one group. Within each
-    group, tiles that are expected to be faster at the block's batch size come first."""
+    """Yield the tiles that are offered.
+
+    Where the block's batch size is one of BATCHES, the tiles for this batch size come first, and
+    the tiles for the other batch sizes are computed only when the caller asks for more tiles.
+    Otherwise the tiles for all BATCHES are one group. Within each group, tiles that are expected to
+    be faster at the block's batch size come first.
+    """
     batch = block.depthwise.batch
     known: dict[BlockTile, None] = {}
     for batches in ([batch], [other for other in BATCHES if other != batch]
@@ -247,10 +268,13 @@ def _offered(block: Block, precision: str, limits: Limits) -> Iterator[BlockTile
 
 
 def _best(block: Block, batch: int, precision: str, limits: Limits) -> list[BlockTile]:
-    """Returns the tiles that are expected to be fastest at a batch size: one tile for each pair of
-    a number of outputs and an instruction (wgmma or mma). With squeeze-and-excite, where every tile
-    is a whole image, there is one tile for each pair of a cluster size and an instruction. A few
-    further tiles have clusters of more than _SURE_CLUSTER work-groups."""
+    """Return the tiles that are expected to be fastest.
+
+    There is one tile for each pair of a number of outputs and an instruction (wgmma or mma). With
+    squeeze-and-excite, where every tile is a whole image, there is one tile for each pair of a
+    cluster size and an instruction. A few further tiles have clusters of more than _SURE_CLUSTER
+    work-groups.
+    """
     best: dict[bool, dict[tuple[int, int], BlockTile]] = {False: {}, True: {}}
     for divided in tilings(of_batch(block, batch), precision, limits):
         tile = divided.tile

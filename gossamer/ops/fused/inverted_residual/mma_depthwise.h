@@ -98,13 +98,13 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                 single = weight_of(KERNEL_H - 1, KERNEL_W - 1);
             held = channel;
         }
-        int place = tile * 16 + lane % 16 < COLUMNS ? tile * 16 + (int)lane % 16 : COLUMNS - 1;
+        int own_column = tile * 16 + lane % 16 < COLUMNS ? tile * 16 + (int)lane % 16 : COLUMNS - 1;
         const int COLUMN_STEP = STRIDE_X == 2 ? 1 : STRIDE_X;
-        int first = place * COLUMN_STEP
-                    + RUN_OF(place) * (RUN * STRIDE_Y * HALO_W - TILE_W * COLUMN_STEP);
+        int first = own_column * COLUMN_STEP
+                    + RUN_OF(own_column) * (RUN * STRIDE_Y * HALO_W - TILE_W * COLUMN_STEP);
         uint inputs = (uint)__cvta_generic_to_shared(expanded + channel);
-        uint address = inputs + (first + (int)lane / 16 * column_place(1)) * CHUNK_ROW * 2;
-        uint last_column = inputs + (first + column_place(KERNEL_W - 1) + (int)lane / 16 * HALO_W)
+        uint address = inputs + (first + (int)lane / 16 * column_offset(1)) * CHUNK_ROW * 2;
+        uint last_column = inputs + (first + column_offset(KERNEL_W - 1) + (int)lane / 16 * HALO_W)
                                         * CHUNK_ROW * 2;
         int first_channel = channel + (int)lane % 4 * 2;
         /* This number is always 0, but the compiler cannot know that, and so keeps the four numbers
@@ -135,7 +135,7 @@ INLINE void convolve(REAL *convolved, const REAL *expanded, const REAL *taps, ui
                     const int row = from + i;
                     if (row < (r + count - 1) * STRIDE_Y + KERNEL_H)
                         rows[row % HELD_ROWS].pairs[pair] = ldmatrix_x4(
-                            address + (row * HALO_W + column_place(2 * pair)) * CHUNK_ROW * 2);
+                            address + (row * HALO_W + column_offset(2 * pair)) * CHUNK_ROW * 2);
                 }
             UNROLL for (int i = 0; i < HELD_ROWS; i += STRIDE_Y) {
                 const int row = FIRST_COLUMN(r) + i;

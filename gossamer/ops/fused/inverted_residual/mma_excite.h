@@ -107,9 +107,9 @@ INLINE void scale_chunks(REAL *convolved, const float *gates, int own_chunks, co
     for (int i = tile.item; i < own_chunks * TILE_H * TILE_W * (CHUNK / 4); i += WORK_GROUP_SIZE) {
         int channel = i % (CHUNK / 4) * 4, pixel = i / (CHUNK / 4);
         int own_chunk = pixel / (TILE_H * TILE_W);
-        int place = own_chunk * CONVOLVED_WORDS * WIDTH + pixel % (TILE_H * TILE_W) * CHUNK_ROW
+        int offset = own_chunk * CONVOLVED_WORDS * WIDTH + pixel % (TILE_H * TILE_W) * CHUNK_ROW
                     + channel;
-        float4 value = LOAD_REAL4(convolved, place);
+        float4 value = LOAD_REAL4(convolved, offset);
         float lanes[4] = {value.x, value.y, value.z, value.w};
         const float *scale_operand0 = gates + own_chunk * CHUNK;
         UNROLL for (int j = 0; j < 4; j++) {
@@ -120,7 +120,7 @@ INLINE void scale_chunks(REAL *convolved, const float *gates, int own_chunks, co
                 lanes[j] = 0.0f;
 #endif
         }
-        STORE_REAL4(convolved, place, MAKE4(lanes[0], lanes[1], lanes[2], lanes[3]));
+        STORE_REAL4(convolved, offset, MAKE4(lanes[0], lanes[1], lanes[2], lanes[3]));
     }
 }
 #else

@@ -37,7 +37,7 @@ INLINE void multiply_inputs(float (&values)[EXPAND_TILES][2 * EXPAND_PAIRS][4], 
  * factors: the weights of the chunk. chunk_constants: the channel operands of the chunk's
  * epilogues. units: the number of units. */
 INLINE void expand_chunk(REAL *expanded, const REAL *inputs, const uint4 *factors,
-                         [[maybe_unused]] const float *chunk_constants, const int *places,
+                         [[maybe_unused]] const float *chunk_constants, const int *offsets,
                          const Tile &tile, int units)
 {
     EXPAND_OPERANDS
@@ -56,7 +56,7 @@ INLINE void expand_chunk(REAL *expanded, const REAL *inputs, const uint4 *factor
         UNROLL for (int i = 0; i < 2 * EXPAND_TILES; i++) {
             int pixel = first * 16 + (int)tile.lane / 4 + 8 * i;
             if (pixel < tile.pixels) {
-                REAL *target = expanded + places[pixel];
+                REAL *target = expanded + offsets[pixel];
                 UNROLL for (int n = 0; n < 2 * EXPAND_PAIRS; n++) {
                     int channel = part * 16 + n * 8 + (int)tile.lane % 4 * 2;
                     float first = values[i / 2][n][i % 2 * 2];

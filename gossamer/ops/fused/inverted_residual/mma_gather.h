@@ -42,11 +42,11 @@ INLINE void gather_windows(REAL *inputs, const INPUT *image, const Tile &tile GA
             UNROLL for (int j = 0; j < WIDTH; j++) {
                 const int r = (first + j) / FILTER_W % FILTER_H, s = (first + j) % FILTER_W;
                 const int channel = first + j < GATHERED ? (first + j) / (FILTER_H * FILTER_W) : 0;
-                int place = (r * FILTER_DILATION_Y * image_width + s * FILTER_DILATION_X)
+                int offset = (r * FILTER_DILATION_Y * image_width + s * FILTER_DILATION_X)
                                 * IMAGE_COLUMN
                             + channel * IMAGE_CHANNEL(image_height * image_width);
                 bool exists = first + j < GATHERED && rows_exist[r] && columns_exist[s];
-                LOAD_IMAGE(values[j], corner, place, channel, exists)
+                LOAD_IMAGE(values[j], corner, offset, channel, exists)
             }
             REAL *target = inputs + pixel * X_ROW + first;
 #if HALVES

@@ -48,7 +48,7 @@ INLINE void project_chunk(Sums &sums, const REAL *pixels, const uint4 *factors, 
     UNROLL_BY(2) for (int step = 0; step < PROJECT_STEPS; step++) {
         Pixels found[SUM_TILES];
         UNROLL for (int m = 0; m < SUM_TILES; m++) {
-            /* in place of tiles that do not exist, the last tile is multiplied again, and its sums
+            /* instead of tiles that do not exist, the last tile is multiplied again, and its sums
              * are not stored: conditions would take longer than the products */
             int tile = tile_of(share, warp, m);
             if ((WARPGROUPS_P - 1) * SUM_TILES + m >= PIXEL_TILES)
@@ -56,10 +56,10 @@ INLINE void project_chunk(Sums &sums, const REAL *pixels, const uint4 *factors, 
             found[m] = load_pixels(pixels + tile * 16 * CHUNK_ROW, CHUNK_ROW, step, lane);
         }
         UNROLL for (int pair = 0; pair < SUM_PAIRS; pair++) {
-            int place = share.m * SUM_PAIRS + pair;
+            int own_pair = share.m * SUM_PAIRS + pair;
             if ((WARPGROUPS_M - 1) * SUM_PAIRS + pair >= OUT_PAIRS)
-                place = place < OUT_PAIRS ? place : OUT_PAIRS - 1;
-            Weights own = load_weights(factors + (step * OUT_PAIRS + place) * PAIR_WORDS, lane);
+                own_pair = own_pair < OUT_PAIRS ? own_pair : OUT_PAIRS - 1;
+            Weights own = load_weights(factors + (step * OUT_PAIRS + own_pair) * PAIR_WORDS, lane);
             UNROLL for (int m = 0; m < SUM_TILES; m++)
                 UNROLL for (int i = 0; i < 2; i++)
                     if (2 * pair + i < OUT_TILES)

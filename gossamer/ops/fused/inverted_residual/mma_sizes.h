@@ -119,7 +119,7 @@
 #define PROJECT_WORDS (PROJECT_STEPS * OUT_PAIRS * PAIR_WORDS)
 #define WEIGHT_WORDS (EXPAND_WORDS + CONSTANT_WORDS + PROJECT_WORDS)
 #define RESULT_WORDS (PROJECT_CONSTANTS * OUT_CHANNELS / 4)
-#define PLACE_WORDS (ROW_TILES * 4)
+#define OFFSET_WORDS (ROW_TILES * 4)
 #define BARRIER_WORDS 3 /* room for two barriers of each of two stages, and one for sums */
 #define FRAGMENTS (PIXEL_TILES * OUT_TILES) /* fragments (16 pixels by 8 channels) of results */
 #define SHARE CEIL_DIV(FRAGMENTS, CLUSTER)  /* fragments of a work-group, at most */

@@ -49,15 +49,15 @@ INLINE int quotient(int number, float reciprocal)
 
 /* Returns where a column of the windows is in shared memory. With a stride of 2 the even columns
  * precede the odd ones, so that the columns that one tap multiplies are neighbours. */
-INLINE int column_place(int column)
+INLINE int column_offset(int column)
 {
     return CONVOLVES && STRIDE_X == 2 ? column / 2 + column % 2 * CEIL_DIV(HALO_W, 2) : column;
 }
 
 /* Returns where the hidden channels of a pixel lie in shared memory. */
-INLINE int hidden_place(const Tile &tile, int row, int column)
+INLINE int hidden_offset(const Tile &tile, int row, int column)
 {
-    return ((tile.top + row) * HALO_W + column_place(tile.start + column)) * CHUNK_ROW;
+    return ((tile.top + row) * HALO_W + column_offset(tile.start + column)) * CHUNK_ROW;
 }
 
 /* Copies words `from` to `to` - 1 of a chunk's weights to a stage of shared memory. With BULK one
@@ -88,16 +88,16 @@ INLINE void copy_weights(uint4 *staged, const uint4 *weights, ulong *arrived, in
 }
 
 #if EXPANDS
-/* Writes the place of each pixel's hidden channels to `places`, and fills each pixel's inputs with
+/* Writes the offset of each pixel's hidden channels, and fills each pixel's inputs with
  * zeros up to whole steps of K. */
-INLINE void prepare_inputs(REAL *inputs, int *places, const Tile &tile)
+INLINE void prepare_inputs(REAL *inputs, int *offsets, const Tile &tile)
 {
     UNROLL for (int word = CHANNELS / WIDTH; word < X_ROW / WIDTH - 1; word++)
         ONCE_EACH for (int pixel = tile.item; pixel < ROW_TILES * 16; pixel += WORK_GROUP_SIZE)
             ((uint4 *)(inputs + pixel * X_ROW))[word] = make_uint4(0, 0, 0, 0);
     ONCE_EACH for (int pixel = tile.item; pixel < tile.pixels; pixel += WORK_GROUP_SIZE) {
         int row = quotient(pixel, tile.of_columns), column = pixel - row * tile.columns;
-        places[pixel] = hidden_place(tile, row, column);
+        offsets[pixel] = hidden_offset(tile, row, column);
     }
 }
 
@@ -123,7 +123,7 @@ INLINE void copy_hidden(REAL *expanded, const REAL *source, const Tile &tile, in
         int pixel = i / (CHUNK / WIDTH), word = i % (CHUNK / WIDTH) * WIDTH;
         int row = quotient(pixel, tile.of_columns), column = pixel - row * tile.columns;
         bool exists = !PADDED || chunk * CHUNK + word < CHANNELS;
-        const REAL *there = target + hidden_place(tile, row, column) + word;
+        const REAL *there = target + hidden_offset(tile, row, column) + word;
         const REAL *from = source + (row * width + column) * CHANNELS
                            + (exists ? chunk * CHUNK + word : 0);
         cp_async_16(shared_address(there), from, exists ? 16 : 0);

@@ -1,5 +1,4 @@
-"""Packs the weights of a block in the order in which inverted_residual_mma copies them to shared
-memory."""
+"""Macros and packed weights that inverted_residual_mma.cu takes for a block and a tile."""
 
 from __future__ import annotations
 
@@ -7,18 +6,165 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from gossamer.expression import Expression
+from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.conv2d.sparse.common.tensor_cores import rounded_to_tf32
-from gossamer.ops.fused.inverted_residual.block import Block
-from gossamer.ops.fused.inverted_residual.sizes import DEPTHS
-from gossamer.ops.fused.inverted_residual.tiling import BlockTiling
+from gossamer.ops.epilogue import epilogue_macros
+from gossamer.ops.fused.inverted_residual.block import Block, epilogues
+from gossamer.ops.fused.inverted_residual.tiling import DEPTHS, BlockTiling
+from gossamer.ops.fused.layers import without_bias
+from gossamer.ops.image import image_macros
+
+
+def block_macros(divided: BlockTiling, dtype: str, *, bulk: bool) -> dict[str, object]:
+    """Return the macros of the kernel.
+
+    dtype: dtype of the kernel's tensors.
+    bulk: whether the device has bulk copies (cp.async.bulk).
+    """
+    block, tile, p = divided.block, divided.tile, divided.block.depthwise
+    expands = block.expand is not None
+    is_in_inputs = expands and block.excite is None
+    macros: dict[str, object] = {
+        "HALVES": int(divided.precision == "fp16"), "TF32": int(divided.precision == "tf32"),
+        "EXPANDS": int(expands), "TILE_H": tile.rows, "TILE_W": tile.columns,
+        "CHUNK": tile.chunk, "CLUSTER": tile.cluster, "WARPS": tile.warps,
+        "CHANNELS": divided.operands, "OUT_CHANNELS": block.out_channels,
+        "KERNEL_H": p.kernel[0], "KERNEL_W": p.kernel[1],
+        "STRIDE_Y": p.stride[0], "STRIDE_X": p.stride[1],
+        "PADDED": int(block.hidden % tile.chunk != 0), "ROW_TILES": divided.row_tiles,
+        "EXPAND_TILES": divided.expand_tiles, "EXPAND_PAIRS": divided.expand_pairs,
+        "COLUMNS_AT_ONCE": divided.columns_at_once, "RUN": divided.outputs_in_turn,
+        "ROWS_AT_ONCE": divided.rows_at_once,
+        "STAGES": divided.stages, "WARPGROUPS_M": divided.warpgroups_m, "WGMMA": tile.wgmma,
+        "BULK": int(bulk and block.excite is None),
+        "BLOCKS_PER_UNIT": divided.blocks_per_unit}
+    for prefix, count in zip(("EXPAND_", "DEPTHWISE_", "PROJECT_"), divided.constants, strict=True):
+        macros[f"{prefix}CONSTANTS"] = count
+    macros["EXPAND_OPERANDS"] = ""
+    for prefix, (_, epilogue) in epilogues(block).items():
+        if prefix == "PROJECT_":
+            macros |= epilogue_macros(epilogue, tensor_dtype=dtype, prefix=prefix)
+            macros[f"{prefix}OPERANDS"] = _operands(epilogue, prefix, "of_result", 0,
+                                                    "OUT_CHANNELS",
+                                                    "inputs" if is_in_inputs else "x")
+        else:
+            first = divided.constants[0] if prefix == "DEPTHWISE_" else 0
+            macros |= _inner_epilogue(epilogue, prefix, halves=divided.precision == "fp16")
+            macros[f"{prefix}OPERANDS"] = _operands(epilogue, prefix, "chunk_constants", first,
+                                                    "CHUNK", "x")
+    return macros | _excite_macros(divided) | _gather_macros(divided)
+
+
+def _gather_macros(divided: BlockTiling) -> dict[str, object]:
+    """Return the macros of a first convolution that reads windows of an image."""
+    first = divided.block.expand
+    if first is None or not divided.block.gathers:
+        return {"GATHERS": 0}
+    return {"GATHERS": 1, "GATHERED": first.depth, "FILTER_H": first.kernel[0],
+            "FILTER_W": first.kernel[1], "FILTER_STEP_Y": first.stride[0],
+            "FILTER_STEP_X": first.stride[1], "FILTER_DILATION_Y": first.dilation[0],
+            "FILTER_DILATION_X": first.dilation[1],
+            **image_macros(divided.block.problem.inputs[0], divided.block.given)}
+
+
+def _excite_macros(divided: BlockTiling) -> dict[str, object]:
+    """Return the macros of a squeeze-and-excite layer."""
+    layer = divided.block.excite
+    if layer is None:
+        return {"EXCITES": 0, "OWN_CHUNKS": 0, "SQUEEZED": 0}
+    after = layer.squeeze.epilogue.operands.count("channel")
+    operands = (
+        _operands(layer.squeeze.epilogue, "SQUEEZE_", "small_constants", 0, "SQUEEZED", ""),
+        _operands(layer.excite.epilogue, "EXCITE_", f"small_constants + {after} * SQUEEZED", 0,
+                  "HIDDEN_ROW", ""))
+    return {
+        "EXCITES": 1, "OWN_CHUNKS": divided.own_chunks, "SQUEEZED": layer.squeezed,
+        "HIDDEN_ROW": divided.chunks * divided.tile.chunk, "EXCITE_OPERANDS": " ".join(operands),
+        **epilogue_macros(layer.squeeze.epilogue, prefix="SQUEEZE_"),
+        **epilogue_macros(layer.excite.epilogue, prefix="EXCITE_"),
+        **epilogue_macros(layer.scale, prefix="SCALE_")}
+
+
+def _operands(epilogue: Epilogue, prefix: str, constants: str, first: int, size: str,
+              tensor: str) -> str:
+    """Return the C declarations of an epilogue's operands.
+
+    constants: the name of the memory in which channel operands follow one another.
+    first: the number of channel operands in this memory before the epilogue's first operand.
+    size: the number of elements of each channel operand in this memory, as a C expression.
+    tensor: the name of the memory of tensor operands.
+    """
+    declared = []
+    for index, kind in enumerate(epilogue.operands):
+        name = f"{prefix.lower()}operand{index}"
+        if kind == "channel":
+            declared.append(f"const float *{name} = {constants} + {first} * {size};")
+            first += 1
+        else:
+            declared.append(f"const REAL *{name} = {tensor};")
+    return " ".join(declared)
+
+
+def _inner_epilogue(epilogue: Epilogue, prefix: str, *, halves: bool) -> dict[str, str]:
+    """Return the macros of an epilogue whose results stay in shared memory.
+
+    START(channel) is the value that a channel's sums begin with. STORE(target, first, second,
+    channel) applies the rest of the epilogue to the results of two neighbouring channels and stores
+    them.
+    """
+    bias, rest = without_bias(epilogue)
+    bounds = _half_bounds(rest.expression) if halves else None
+    if bounds is None:
+        store = (f"{{ {prefix}EPILOGUE(first, channel, 0) "
+                 f"{prefix}EPILOGUE(second, (channel) + 1, 0) store_two(target, first, second); }}")
+    else:
+        low, high = bounds
+        steps = f"uint packed = two_halves{'_from_0' if low == 0 else ''}(first, second); "
+        if low not in (-np.inf, 0):
+            steps += f"packed = larger_halves(packed, {_both_halves(low)}); "
+        if high < np.inf:
+            steps += f"packed = smaller_halves(packed, {_both_halves(high)}); "
+        store = f"{{ {steps}*(uint *)(target) = packed; }}"
+    return {
+        **epilogue_macros(rest, prefix=prefix),
+        f"{prefix}START(channel)": ("0.0f" if bias is None
+                                    else f"{prefix.lower()}operand{bias}[channel]"),
+        f"{prefix}STORE(target, first, second, channel)": store}
+
+
+def _half_bounds(expression: Expression) -> tuple[float, float] | None:
+    """Return the bounds to which an expression clips its first input.
+
+    None for other expressions, and where a bound is no float16 number. With float16 bounds the
+    result is the same whether the input is rounded to float16 before or after it is clipped.
+    """
+    if expression.outputs == (0,):
+        return -np.inf, np.inf
+    if len(expression.steps) != 1 or expression.outputs != (expression.inputs,):
+        return None
+    (step,) = expression.steps
+    if step.arguments != (0,) or step.function not in ("relu", "clip"):
+        return None
+    low, high = step.constants if step.function == "clip" else (0.0, np.inf)
+    with np.errstate(over="ignore"):
+        exact = all(float(np.float16(bound)) == bound for bound in (low, high))
+    return (low, high) if exact else None
+
+
+def _both_halves(value: float) -> str:
+    """Return a 32-bit constant with a float16 number in both halves."""
+    return f"0x{int(np.float16(value).view(np.uint16)) * 0x10001:08x}u"
 
 
 def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the constants of each chunk of hidden channels as (chunks, 32-bit words): the weights
-    of the expansion, the depthwise weights, the channel operands of the epilogues of the expansion
-    and of the depthwise convolution, and the weights of the projection. Channels that do not exist
-    are zeros."""
+    """Return the constants of each chunk, (chunks, 32-bit words).
+
+    A chunk has the weights of the expansion, the depthwise weights, the channel operands of the
+    epilogues of the expansion and of the depthwise convolution, and the weights of the projection.
+    Channels that do not exist are zeros.
+    """
     block, chunk = divided.block, divided.tile.chunk
     hidden = divided.hidden
     depthwise, project = block.part(block.depthwise), block.part(block.project)
@@ -29,29 +175,32 @@ def pack_chunks(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
             of_depthwise = of_depthwise.astype(np.float16)
     constants = np.concatenate([np.zeros((0, hidden), np.float32)] + [
         operand for convolution in block.convolutions[:-1]
-        for operand in _operands(block, block.part(convolution), arrays, hidden)])
+        for operand in _operand_rows(block, block.part(convolution), arrays, hidden)])
     packed = []
     for first in range(0, hidden, chunk):
         own = slice(first, first + chunk)
         words = [*(np.ascontiguousarray(rows[:, own]).reshape(-1).view(np.uint32)
-                   for rows in (of_depthwise, constants)), _operands_of(of_project[own], divided)]
+                   for rows in (of_depthwise, constants)), _words_of(of_project[own], divided)]
         if block.expand is not None:
             depth = divided.expand_steps * DEPTHS[divided.precision]
             of_expand = _matrix(arrays[f"{block.part(block.expand)}.weight"], depth, hidden)
-            words.insert(0, _operands_of(of_expand[:, own], divided))
+            words.insert(0, _words_of(of_expand[:, own], divided))
         packed.append(np.concatenate(words))
     return np.stack(packed)
 
 
 def pack_constants(block: Block, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the constants of the output channels, (constants, channels) in float32."""
-    rows = _operands(block, block.part(block.project), arrays, block.out_channels)
+    """Return the constants of the output channels, (constants, channels) in float32."""
+    rows = _operand_rows(block, block.part(block.project), arrays, block.out_channels)
     return np.concatenate(rows) if rows else np.zeros((1, block.out_channels), np.float32)
 
 
 def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the weights of the first product of a squeeze-and-excite layer as (results of the
-    first product, hidden channels), with zeros for channels that do not exist."""
+    """Return the weights of a squeeze-and-excite layer's first product.
+
+    Their shape is (results of the first product, hidden channels), with zeros for channels that do
+    not exist.
+    """
     layer = divided.block.excite
     assert layer is not None
     weight = arrays[f"{divided.block.part(layer.squeeze)}.weight"]
@@ -59,8 +208,11 @@ def pack_squeeze(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.n
 
 
 def pack_excite(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the weights of the second product of a squeeze-and-excite layer as (results of the
-    first product, hidden channels), with zeros for channels that do not exist."""
+    """Return the weights of a squeeze-and-excite layer's second product.
+
+    Their shape is (results of the first product, hidden channels), with zeros for channels that do
+    not exist.
+    """
     layer = divided.block.excite
     assert layer is not None
     weight = arrays[f"{divided.block.part(layer.excite)}.weight"]
@@ -68,27 +220,31 @@ def pack_excite(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.nd
 
 
 def pack_small_constants(divided: BlockTiling, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Returns the channel operands of the two products of a squeeze-and-excite layer in float32:
-    first the operands of the first product, then the operands of the second."""
+    """Return the channel operands of squeeze-and-excite in float32.
+
+    The operands of the first product come first.
+    """
     block, layer = divided.block, divided.block.excite
     assert layer is not None
     rows = [row.reshape(-1) for product, size in ((layer.squeeze, layer.squeezed),
                                                   (layer.excite, divided.hidden))
-            for row in _operands(block, block.part(product), arrays, size)]
+            for row in _operand_rows(block, block.part(product), arrays, size)]
     return np.concatenate([*rows, np.zeros(1, np.float32)])
 
 
 def _for_tensors(divided: BlockTiling, matrix: np.ndarray) -> np.ndarray:
-    """Returns a matrix in the dtype of the tensors."""
+    """Return a matrix in the dtype of the tensors."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(
             matrix, np.float16 if divided.precision == "fp16" else np.float32)
 
 
-def _operands(block: Block, number: int, arrays: Mapping[str, np.ndarray],
+def _operand_rows(block: Block, number: int, arrays: Mapping[str, np.ndarray],
               size: int) -> list[np.ndarray]:
-    """Returns the channel operands of the epilogue of a convolution, which is the layer `number` of
-    the block's FusionProblem, as rows of `size` numbers."""
+    """Return the channel operands of a convolution's epilogue.
+
+    They are rows of `size` numbers. number: the convolution's number among the parts of the fusion.
+    """
     convolution = block.problem.parts[number]
     assert isinstance(convolution, Conv2dProblem)
     rows = []
@@ -102,37 +258,43 @@ def _operands(block: Block, number: int, arrays: Mapping[str, np.ndarray],
 
 
 def _matrix(weight: np.ndarray, rows: int | None, columns: int) -> np.ndarray:
-    """Returns weights as (input channels or taps, output channels) in float32, with zeros up to a
-    number of rows and columns."""
+    """Return weights as (input channels or taps, output channels).
+
+    In float32, with zeros up to a number of rows and columns.
+    """
     matrix = weight.astype(np.float32).reshape(weight.shape[0], -1).T
     packed = np.zeros((matrix.shape[0] if rows is None else rows, columns), np.float32)
     packed[:matrix.shape[0], :matrix.shape[1]] = matrix
     return packed
 
 
-def _operands_of(matrix: np.ndarray, divided: BlockTiling) -> np.ndarray:
-    """Returns weights (input channels, output channels) as 32-bit words for each step of input
-    channels and each 16 output channels, in the order of the tile's instruction, wgmma or mma."""
+def _words_of(matrix: np.ndarray, divided: BlockTiling) -> np.ndarray:
+    """Return weights in the order of the tile's instruction.
+
+    As 32-bit words for each step of input channels and each 16 output channels.
+    """
     return (_lines if divided.tile.wgmma else _fragments)(matrix, divided.precision)
 
 
 def _lines(matrix: np.ndarray, precision: str) -> np.ndarray:
-    """Returns weights as right operands of wgmma. For each step of input channels and each 8 output
-    channels, the lower half of the step's input channels comes first and the upper half follows.
-    Each half has 16 bytes for each output channel."""
+    """Return weights as right operands of wgmma.
+
+    For each step of input channels and each 8 output channels, the lower half of the step's input
+    channels comes first and the upper half follows. Each half has 16 bytes for each output channel.
+    """
     # axes: step, half, input channel, group of 8 output channels, channel of the group
     split = matrix.reshape(-1, 2, DEPTHS[precision] // 2, matrix.shape[1] // 8, 8)
     return _words(split.transpose(0, 3, 1, 4, 2), precision)
 
 
 def _fragments(matrix: np.ndarray, precision: str) -> np.ndarray:
-    """Returns weights (input channels, output channels) as 32-bit words for each step of input
-    channels and each 16 output channels.
+    """Return weights as right operands of mma.
 
-    The words are the right operands of two mma instructions, with four registers for each of 32
-    lanes. Register 2 j + h of lane l holds weights of channel l / 4 of tile j for half h of the
-    step's input channels: input channels 2 (l % 4) and 2 (l % 4) + 1 of the half in fp16, and input
-    channel l % 4 of the half in other precisions.
+    As 32-bit words for each step of input channels and each 16 output channels. The words are the
+    right operands of two mma instructions, with four registers for each of 32 lanes. Register 2 j +
+    h of lane l holds weights of channel l / 4 of tile j for half h of the step's input channels:
+    input channels 2 (l % 4) and 2 (l % 4) + 1 of the half in fp16, and input channel l % 4 of the
+    half in other precisions.
     """
     # axes: step, half, quarter, input channel, pair of tiles, tile, channel
     split = matrix.reshape(-1, 2, 4, DEPTHS[precision] // 8, matrix.shape[1] // 16, 2, 8)
@@ -140,7 +302,7 @@ def _fragments(matrix: np.ndarray, precision: str) -> np.ndarray:
 
 
 def _words(ordered: np.ndarray, precision: str) -> np.ndarray:
-    """Returns numbers of a precision as 32-bit words."""
+    """Return numbers of a precision as 32-bit words."""
     ordered = np.ascontiguousarray(ordered)
     if precision == "fp16":
         with np.errstate(over="ignore"):

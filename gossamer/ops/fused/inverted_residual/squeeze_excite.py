@@ -16,7 +16,7 @@ from gossamer.ops.fused.inverted_residual.block import (
     EXCITED_PATTERNS,
     Block,
     excited_block_of,
-    reason_apart,
+    reason_unfused,
 )
 from gossamer.ops.fused.inverted_residual.inverted_residual import (
     CONFIGS,
@@ -24,7 +24,7 @@ from gossamer.ops.fused.inverted_residual.inverted_residual import (
     Tile,
     block_launch,
     fitting_tiles,
-    pack_pointwise,
+    pack_weights,
 )
 from gossamer.ops.fused.problem import FusionProblem
 from gossamer.ops.launch import Launch, input_buffer, output_buffer
@@ -37,10 +37,12 @@ _WORK_GROUP = 128
 
 
 class SqueezeExcite(FusionAlgorithm):
-    """A block with a squeeze-and-excite layer as three kernels. The first computes the expansion
-    and the depthwise convolution, and sums each channel over each tile. The second computes the
-    gates. The third scales the depthwise convolution's results as it reads them, and projects
-    them."""
+    """A block with a squeeze-and-excite layer as three kernels.
+
+    The first computes the expansion and the depthwise convolution, and sums each channel over each
+    tile. The second computes the gates. The third scales the depthwise convolution's results as it
+    reads them, and projects them.
+    """
 
     name = "squeeze_excite"
     patterns = EXCITED_PATTERNS
@@ -52,7 +54,7 @@ class SqueezeExcite(FusionAlgorithm):
         block = excited_block_of(problem)
         if block is None:
             return "the layers are no such block"
-        if (reason := cannot_compile(problem, device) or reason_apart(block)) is not None:
+        if (reason := cannot_compile(problem, device) or reason_unfused(block)) is not None:
             return reason
         if (reason := cannot_index([default_spec((block.depthwise.pixels, block.hidden))],
                                    device)) is not None:
@@ -130,20 +132,20 @@ class _Workspace:
 
 
 def _gate_parts(block: Block) -> int:
-    """Returns how many work-items together compute one output of the squeeze layer."""
+    """Return how many work-items together compute one output of the squeeze layer."""
     assert block.excite is not None
     return max(1, _WORK_GROUP // block.excite.squeezed)
 
 
 def _gate_bytes(block: Block) -> int:
-    """Returns the bytes of shared memory of the kernel that computes gates."""
+    """Return the bytes of shared memory of the kernel that computes gates."""
     assert block.excite is not None
     return 4 * (block.hidden + _gate_parts(block) * block.excite.squeezed)
 
 
 def _gates_launch(weights: Weights, block: Block, tile: Tile, device: Device,
                   memory: _Workspace) -> Launch:
-    """Returns the launch that computes the gates from the sums over tiles."""
+    """Return the launch that computes the gates from the sums over tiles."""
     layer, p = block.excite, block.depthwise
     assert layer is not None
     squeeze, excite = block.part(layer.squeeze), block.part(layer.excite)
@@ -154,8 +156,8 @@ def _gates_launch(weights: Weights, block: Block, tile: Tile, device: Device,
         **epilogue_macros(layer.excite.epilogue, prefix="EXCITE_")})
     return Launch(
         device.compile(source), (p.batch,), (_WORK_GROUP,),
-        (memory.totals, weights.packed("squeeze", pack_pointwise(squeeze, layer.squeezed)),
-         weights.packed("excite", pack_pointwise(excite, block.hidden)), memory.gates,
+        (memory.totals, weights.packed("squeeze", pack_weights(squeeze, layer.squeezed)),
+         weights.packed("excite", pack_weights(excite, block.hidden)), memory.gates,
          tile.hidden(block), tile.count(block), 1 / (p.out_height * p.out_width),
          *epilogue_arguments(layer.squeeze.epilogue, weights, 0, layer.squeezed,
                              prefix=f"{squeeze}."),

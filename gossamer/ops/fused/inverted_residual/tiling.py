@@ -1,38 +1,48 @@
-"""Divides the tiles of a block among the warps of inverted_residual_mma, and estimates the time of
-the block."""
+"""Division of a block into tiles for inverted_residual_mma, among its work-groups and warps.
+
+`tilings` lists the tiles that a device can run, in the order of their expected times.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from gossamer.device.limits import Limits
-from gossamer.ops.fused.inverted_residual.expected import (
-    ChunkWork,
-    cycles_of_image,
-    cycles_of_wave,
-    cycles_with_excite,
-)
-from gossamer.ops.fused.inverted_residual.phases import (
+from gossamer.ops.fused.inverted_residual.block import Block, of_batch
+from gossamer.ops.fused.inverted_residual.cycles import (
+    DEPTHS,
     FEW_TAPS,
+    ROWS,
     WARPGROUP_SUMS,
     WARPGROUP_WARPS,
     WARPS,
+    ChunkWork,
     Convolution,
     Expansion,
     Projection,
     WorkGroup,
     convolution,
     convolution_on_tensor_cores,
+    cycles_of_image,
+    cycles_of_wave,
+    cycles_with_excite,
     expansion,
     fits_warpgroup,
     projection,
     warpgroup_sums,
 )
-from gossamer.ops.fused.inverted_residual.sizes import DEPTHS, ROWS, BlockSizes
 
-# The numbers of sums that fit the registers were found in the same way as those of phases.py.
+_PAIR_WORDS = 32
+"""Size of the weights that one step needs for two tiles of 8 channels, counted in words of 16
+bytes."""
+_MOST_TAPS = 25
+"""The most taps of a depthwise convolution that tensor cores compute: the inputs of more taps do
+not fit the registers."""
+_MOST_STRIDE = 2
+"""The largest stride in rows of a depthwise convolution that tensor cores compute."""
+# The numbers of sums that fit the registers were found in the same way as those of cycles.py.
 _MOST_SUMS = 96
 """The most sums of the projection that fit the registers of a work-item."""
 _MOST_EXCITED_SUMS = 48
@@ -40,7 +50,7 @@ _MOST_EXCITED_SUMS = 48
 in TF32 and float32, with 16 warps; more sums spilled on sm_100."""
 _MOST_SUMS_BESIDE_ROWS = 56
 """With 16 warps on a multiprocessor, the registers of a work-item hold four rows of outputs of the
-depthwise convolution beside at most this number of sums of expansion and projection by wgmma."""
+depthwise convolution with at most this number of sums of expansion and projection by wgmma."""
 _UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
 """Bytes of shared memory of a multiprocessor of sm_90a, and bytes that CUDA reserves for each
 work-group."""
@@ -54,15 +64,154 @@ _BARRIER_WORDS = 3
 
 
 @dataclass(frozen=True)
-class BlockTiling(BlockSizes):
-    """A block divided into tiles, with the division of each tile among warps, and the expected
-    time."""
+class BlockTile:
+    """The work of a cluster of work-groups.
+
+    rows: rows of outputs of the cluster.
+    columns: columns of outputs of the cluster.
+    chunk: hidden channels that a work-group computes at once, a multiple of 16.
+    cluster: work-groups that share the chunks round-robin.
+    warps: warps of a work-group.
+    wgmma: 1 where four warps multiply together by wgmma (sm_90a), 0 where each warp multiplies
+    alone by mma.
+    """
+
+    rows: int
+    columns: int
+    chunk: int
+    cluster: int
+    warps: int
+    wgmma: int = 0
+
+
+@dataclass(frozen=True)
+class BlockTiling:
+    """A block divided into tiles, and the division of each tile among warps.
+
+    block: the block.
+    tile: the work of each cluster.
+    precision: "fp32", "tf32" or "fp16".
+    """
+
+    block: Block
+    tile: BlockTile
+    precision: str
+
+    @cached_property
+    def halo(self) -> tuple[int, int]:
+        """Rows and columns of inputs under the windows of a tile."""
+        return self.block.halo(self.tile.rows, self.tile.columns)
+
+    @cached_property
+    def _windows(self) -> int:
+        """Pixels under a tile's windows, at most."""
+        p = self.block.depthwise
+        return min(self.halo[0], p.height) * min(self.halo[1], p.width)
+
+    @cached_property
+    def pixel_tiles(self) -> int:
+        """Number of tiles of 16 pixels that hold a tile's outputs."""
+        return -(-self.tile.rows * self.tile.columns // ROWS)
+
+    @cached_property
+    def chunks(self) -> int:
+        """Chunks of hidden channels."""
+        return -(-self.block.hidden // self.tile.chunk)
+
+    @property
+    def hidden(self) -> int:
+        """Number of hidden channels, the padding of the last chunk included."""
+        return self.chunks * self.tile.chunk
+
+    @cached_property
+    def own_chunks(self) -> int:
+        """Chunks that a work-group computes, at most."""
+        return -(-self.chunks // self.tile.cluster)
+
+    @property
+    def stages(self) -> int:
+        """Chunks whose weights are in shared memory at once."""
+        return min(self.own_chunks, 2)
+
+    @cached_property
+    def expand_steps(self) -> int:
+        """Steps of K of the expansion; 0 without an expansion."""
+        return -(-self.block.expanded_inputs // DEPTHS[self.precision])
+
+    @property
+    def operands(self) -> int:
+        """Numbers of a pixel of the block's input in shared memory.
+
+        One for each channel, or one for each input gathered from the pixel's window, padded with
+        zeros to whole steps.
+        """
+        if self.block.gathers:
+            return self.expand_steps * DEPTHS[self.precision]
+        return self.block.channels
+
+    @property
+    def project_steps(self) -> int:
+        """Steps of K of a chunk's projection."""
+        return self.tile.chunk // DEPTHS[self.precision]
+
+    @cached_property
+    def out_pairs(self) -> int:
+        """Number of pairs of tiles of 8 output channels."""
+        return -(-self.block.out_channels // 16)
+
+    @cached_property
+    def expand_words(self) -> int:
+        """Size of the expansion's weights for a chunk, in words of 16 bytes."""
+        return self.expand_steps * (self.tile.chunk // 16) * _PAIR_WORDS
+
+    @cached_property
+    def constants(self) -> tuple[int, int, int]:
+        """Constants of a channel in each epilogue.
+
+        Those of the expansion, of the depthwise convolution and of the projection.
+        """
+        counts = [part.epilogue.operands.count("channel") for part in self.block.convolutions]
+        first, second, third = counts if len(counts) == 3 else (0, *counts)
+        return first, second, third
+
+    @cached_property
+    def constant_words(self) -> int:
+        """Size of a chunk's other constants, in words of 16 bytes.
+
+        They are the depthwise weights, and the constants in the epilogues of the expansion and of
+        the depthwise convolution.
+        """
+        taps = math.prod(self.block.depthwise.kernel)
+        if self.convolves:
+            return (taps * self.tile.chunk // 8
+                    + sum(self.constants[:2]) * self.tile.chunk // 4)
+        return (taps + sum(self.constants[:2])) * self.tile.chunk // 4
+
+    @cached_property
+    def weight_words(self) -> int:
+        """Size of all weights and constants of a chunk, in words of 16 bytes."""
+        return (self.expand_words + self.constant_words
+                + self.project_steps * self.out_pairs * _PAIR_WORDS)
+
+    @property
+    def fragments(self) -> int:
+        """Number of fragments, 16 pixels by 8 channels each, of a tile's results."""
+        return self.pixel_tiles * (self.block.out_channels // 8)
+
+    @cached_property
+    def convolves(self) -> bool:
+        """Whether tensor cores compute the depthwise convolution."""
+        p = self.block.depthwise
+        return (self.precision == "fp16" and math.prod(p.kernel) <= _MOST_TAPS
+                and p.stride[0] <= _MOST_STRIDE)
 
     @cached_property
     def row_tiles(self) -> int:
-        """Number of tiles of 16 pixels that hold the inputs under the windows of a work-group. The
-        number is rounded up to a multiple of the tiles that a warp, or with wgmma a warpgroup,
-        expands at once."""
+        """Tiles of 16 pixels under the windows of a work-group.
+
+        The number is rounded up to a multiple of the tiles that a warp, or with wgmma a warpgroup,
+        expands at once.
+        """
         of_unit = self.expand_tiles * self._work_group.warpgroup_warps
         return -(-self._windows // (ROWS * of_unit)) * of_unit
 
@@ -87,8 +236,11 @@ class BlockTiling(BlockSizes):
         return self._projection.sums
 
     @property
-    def run(self) -> int:
-        """Number of outputs below one another that a warp convolves in turn on tensor cores."""
+    def outputs_in_turn(self) -> int:
+        """Outputs below one another that a warp convolves in turn.
+
+        On tensor cores.
+        """
         return self._convolution_on_tensor_cores.at_once
 
     @property
@@ -136,7 +288,7 @@ class BlockTiling(BlockSizes):
         x_row = self.expand_steps * DEPTHS[self.precision] // word + 1
         chunk_row = self.tile.chunk // word + 1
         results = self.constants[2] * self.block.out_channels // 4
-        beside = (results + self.row_tiles * 4 + _BARRIER_WORDS
+        others = (results + self.row_tiles * 4 + _BARRIER_WORDS
                   + self.stages * self.weight_words)
         inputs = self.row_tiles * ROWS * x_row if expands else 0
         expanded = math.prod(self.halo) * chunk_row * (1 if expands else self.stages)
@@ -149,14 +301,16 @@ class BlockTiling(BlockSizes):
                      + -(-(self.tile.cluster + 1) * self.block.excite.squeezed // 4))
             # convolved pixels stay, and sums take the place of the inputs and expanded pixels
             return 16 * (max(inputs + expanded, sums) + self.own_chunks * convolved + gates
-                         + beside)
-        return 16 * (inputs + expanded + convolved + sums + beside)
+                         + others)
+        return 16 * (inputs + expanded + convolved + sums + others)
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of outputs whose sums a warp holds at once in the depthwise convolution on tensor
-        cores: more where there are few warps, which leave registers free and hide little
-        latency."""
+        """Rows of outputs whose sums a warp holds at once.
+
+        In the depthwise convolution on tensor cores: more where there are few warps, which leave
+        registers free and hide little latency.
+        """
         warps = self.tile.warps * self.blocks_per_unit
         few = warps <= _FEW_WARPS or (
             self.tile.wgmma and warps <= max(WARPS)
@@ -172,36 +326,26 @@ class BlockTiling(BlockSizes):
             return max(1, min(most // self.tile.warps,
                               _UNIT_BYTES // (self.shared_bytes + _RESERVED_BYTES)))
         splits = self.precision == "fp32"
-        crowded = self.sums > (16 if splits else 32) or (splits and self.expand_tiles > 1) or (
+        takes_many = self.sums > (16 if splits else 32) or (splits and self.expand_tiles > 1) or (
             not self.convolves and self.sums + 4 * self.columns_at_once > 44)
-        most = 8 if crowded else 12 if splits else 16
+        most = 8 if takes_many else 12 if splits else 16
         return max(1, most // self.tile.warps)
 
-    def why_unfit(self, limits: Limits) -> str | None:
-        """Returns the reason why the device cannot run the tile, or None."""
-        if self.tile.wgmma:
-            if not limits.wgmma:
-                return "the device has no wgmma (sm_90a)"
-            if self.precision == "fp32" or self.block.excite is not None:
-                return "wgmma takes float16 and TF32, and no squeeze-and-excite"
-            if self.tile.warps % WARPGROUP_WARPS:
-                return f"wgmma takes four warps at a time, not {self.tile.warps}"
-            if not fits_warpgroup(self._work_group, self.sums, self.expand_pairs, self._taps):
-                return f"{self.sums} sums of a work-item and an expansion do not fit its registers"
-        if self.shared_bytes > limits.shared_bytes_opt_in:
-            return (f"needs {self.shared_bytes} bytes of shared memory a group, there are "
-                    f"{limits.shared_bytes_opt_in}")
-        is_tight = (self.block.excite is not None and self.precision != "fp16"
-                    and self.tile.warps == max(WARPS))
-        if self.sums > (_MOST_EXCITED_SUMS if is_tight else _MOST_SUMS):
-            return f"{self.sums} sums of a work-item do not fit its registers"
-        p = self.block.depthwise
-        if max(-(-p.out_height // self.tile.rows), p.batch) > _MOST_GRID:
-            return f"more than {_MOST_GRID} tiles of rows, or images"
-        return None
+    def fits(self, limits: Limits) -> bool:
+        """Return whether the device can run the tile."""
+        tile, p, excites = self.tile, self.block.depthwise, self.block.excite is not None
+        # wgmma takes float16 and TF32, no squeeze-and-excite, and four warps at a time
+        if tile.wgmma and (not limits.wgmma or self.precision == "fp32" or excites
+                           or tile.warps % WARPGROUP_WARPS or not fits_warpgroup(
+                               self._work_group, self.sums, self.expand_pairs, self._taps)):
+            return False
+        is_tight = excites and self.precision != "fp16" and tile.warps == max(WARPS)
+        return (self.shared_bytes <= limits.shared_bytes_opt_in
+                and self.sums <= (_MOST_EXCITED_SUMS if is_tight else _MOST_SUMS)
+                and max(-(-p.out_height // tile.rows), p.batch) <= _MOST_GRID)
 
     def cycles(self, limits: Limits) -> float:
-        """Returns the expected cycles of the kernel, without its launch."""
+        """Return the expected cycles of the kernel, without its launch."""
         p, tile = self.block.depthwise, self.tile
         groups = (tile.cluster * -(-p.out_height // tile.rows) * -(-p.out_width // tile.columns)
                   * p.batch)
@@ -219,5 +363,97 @@ class BlockTiling(BlockSizes):
             small = self.block.excite.squeezed * self.hidden * 32 // self._work_group.word
             return waves * cycles_with_excite(work, small, together)
         if waves == 1 and p.batch == 1:
-            return cycles_of_image(work, max(together, work.beside(groups, limits)))
+            return cycles_of_image(work, max(together, work.least_at_once(groups, limits)))
         return waves * cycles_of_wave(work, together)
+
+
+_SHAPES = ((1, 4), (2, 4), (4, 4), (2, 7), (7, 2), (4, 7), (7, 4), (4, 8), (7, 7), (8, 8), (7, 14),
+           (8, 16), (14, 14), (16, 16))
+"""Approximate rows and columns of tiles of outputs."""
+_CHUNKS = (16, 32, 48, 64, 96, 128)
+BATCHES = (1, 64)
+"""Batch sizes whose best tiles are offered at every batch size. So a plan that was tuned at one
+batch size can be used at others, too."""
+_CLUSTERS = (1, 2, 3, 4, 6, 8, 10, 12, 15, 16)
+_MOST_SHARED = 3
+"""The largest cluster is tried where a launch then has at most this number of work-groups for each
+multiprocessor."""
+
+
+@lru_cache(maxsize=1024)
+def tilings(block: Block, precision: str, limits: Limits) -> tuple[BlockTiling, ...]:
+    """Return the tiles that the device can run, fastest first.
+
+    By their expected times.
+    """
+    p = block.depthwise
+    if not p.outputs[0].size:
+        return ()
+    fitting = []
+    for rows, columns in _shapes(block):
+        groups = -(-p.out_height // rows) * -(-p.out_width // columns) * p.batch
+        for chunk in _CHUNKS:
+            if chunk >= block.hidden + 16:
+                continue
+            most = min(limits.cluster, -(-block.hidden // chunk))
+            clusters = _clusters(groups, most, limits.compute_units)
+            if block.excite is not None:
+                # all sizes are tried, because a small cluster may not have enough shared memory for
+                # all hidden channels of an image
+                clusters = [size for size in _CLUSTERS if size <= most]
+            for cluster in clusters:
+                for warps in WARPS:
+                    for wgmma in (0, 1):
+                        tile = BlockTile(rows, columns, chunk, cluster, warps, wgmma)
+                        divided = BlockTiling(block, tile, precision)
+                        if divided.fits(limits):
+                            fitting.append(divided)
+    return tuple(sorted(fitting, key=lambda divided: divided.cycles(limits)))
+
+
+def _clusters(groups: int, most: int, units: int) -> list[int]:
+    """Return the sizes of clusters that are tried.
+
+    Where `groups` clusters are launched, they are the largest size that leaves some compute unit
+    without work, the smallest size that gives each compute unit work, and the largest possible size
+    if it gives each compute unit at most _MOST_SHARED work-groups.
+    """
+    sizes = [size for size in _CLUSTERS if size <= most]
+    filling = sum(size * groups < units for size in sizes)
+    tried = sizes[max(0, filling - 1):filling + 1]
+    if sizes[-1] * groups <= _MOST_SHARED * units:
+        tried.append(sizes[-1])
+    return list(dict.fromkeys(tried))
+
+
+def has_tile(block: Block, precision: str, limits: Limits) -> bool:
+    """Return whether the device can run some tile of a block in a precision.
+
+    Tiles with the smallest chunk and without a cluster are tried first, because this is quick.
+    """
+    if block.excite is None and any(
+            BlockTiling(block, BlockTile(rows, columns, _CHUNKS[0], 1, warps),
+                        precision).fits(limits)
+            for rows, columns in _shapes(block) for warps in WARPS):
+        return True
+    return any(tilings(of_batch(block, batch), precision, limits) for batch in BATCHES)
+
+
+def _shapes(block: Block) -> list[tuple[int, int]]:
+    """Return the rows and columns of the tiles that are tried.
+
+    With squeeze-and-excite, which scales by means over the image, the only tile is the whole image.
+    """
+    p = block.depthwise
+    if block.excite is not None:
+        return [(p.out_height, p.out_width)]
+    return list(dict.fromkeys((_balanced(p.out_height, rows), _balanced(p.out_width, columns))
+                              for rows, columns in _SHAPES))
+
+
+def _balanced(size: int, most: int) -> int:
+    """Return the length of equal tiles that cover `size`.
+
+    The number of these tiles is the number of tiles of length `most` that would cover `size`.
+    """
+    return -(-size // -(-size // most))

@@ -1,5 +1,5 @@
 """Tests few_channels_mma: the kernel on a GPU, its builds, and its reasons;
-tests/emulation/test_few_channels.py runs the kernel anywhere."""
+tests/emulation/test_convolutions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 

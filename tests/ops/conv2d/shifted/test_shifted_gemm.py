@@ -1,5 +1,5 @@
 """Tests shifted_gemm_mma: places, packed weights and reasons everywhere, and the kernel on a GPU;
-tests/emulation/test_shifted_gemm.py runs the kernel anywhere."""
+tests/emulation/test_convolutions.py runs the kernel anywhere."""
 
 from __future__ import annotations
 

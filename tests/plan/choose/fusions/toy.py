@@ -18,8 +18,7 @@ from gossamer.expression import apply, identity
 from gossamer.model.graph import Graph, Node, ValueInfo
 from gossamer.ops.algorithm import State, Variant
 from gossamer.ops.fused.algorithm import FusionAlgorithm
-from gossamer.ops.fused.problem import FusionProblem
-from gossamer.ops.fused.reference import reference
+from gossamer.ops.fused.problem import FusionProblem, reference
 from gossamer.ops.registry import OPS
 from gossamer.ops.weights import Weights
 from gossamer.plan.candidate import Candidate

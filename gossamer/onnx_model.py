@@ -1,0 +1,141 @@
+"""ONNX models in memory: how they are read, walked and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto, helper, numpy_helper
+
+from gossamer.errors import UnsupportedError
+
+MOST_PARAMETERS = 1024
+"""The most elements of a known value that is given to ONNX's shape inference. Values that decide
+shapes, such as axes and repeats, have fewer elements."""
+
+
+def parsed(model: bytes) -> onnx.ModelProto:
+    """Return the model that the bytes hold.
+
+    Raises UnsupportedError for a model that names another file: a saved plan may come from anybody,
+    and must not make ONNX Runtime read files.
+    """
+    try:
+        proto = onnx.load_model_from_string(model)
+    except DecodeError:
+        raise UnsupportedError("the model of a part is damaged") from None
+    for tensor in _tensors(proto):
+        if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
+            raise UnsupportedError("the model of a part names another file")
+    return proto
+
+
+def with_shapes(proto: onnx.ModelProto, shapes: Sequence[Sequence[int] | None]
+                ) -> onnx.ModelProto:
+    """Set the shapes of a model's first inputs; return the model.
+
+    None stands for a shape that is not set.
+    """
+    for info, shape in zip(proto.graph.input, shapes, strict=False):
+        if shape is None:
+            continue
+        info.type.tensor_type.ClearField("shape")
+        info.type.tensor_type.shape.SetInParent()
+        for size in shape:
+            info.type.tensor_type.shape.dim.add(dim_value=size)
+    return proto
+
+
+def nodes_of(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a model, its functions and subgraphs."""
+    return nodes_within([*proto.graph.node,
+                         *(node for function in proto.functions for node in function.node)])
+
+
+def nodes_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes and the nodes of their subgraphs."""
+    waiting = [*nodes]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += (inner for graph in subgraphs(node) for inner in graph.node)
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the subgraphs of a node, such as the branches of an If."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield the tensors of a model, its functions and subgraphs."""
+    graphs = [proto.graph]
+    sparse: list[onnx.SparseTensorProto] = []
+    for node in nodes_of(proto):
+        graphs += subgraphs(node)
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            sparse += (attribute.sparse_tensor, *attribute.sparse_tensors)
+    for graph in graphs:
+        yield from graph.initializer
+        sparse += graph.sparse_initializer
+    for tensor in sparse:
+        yield from (tensor.values, tensor.indices)
+
+
+class ModelWriter:
+    """The nodes, inputs and small constants of an ONNX graph.
+
+    prefix: the prefix of the names of all later nodes and constants.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.constants: list[onnx.TensorProto] = []
+        self.prefix = prefix
+        self._count = 0
+
+    def node(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """Add a node with one output; return the output's name."""
+        name = self.new_name()
+        self.nodes.append(helper.make_node(operator, inputs, [name], name, **attributes))
+        return name
+
+    def input(self, name: str, shape: Sequence[int], dtype: np.typing.DTypeLike) -> str:
+        """Add an input of the graph; return its name."""
+        self.inputs.append(helper.make_tensor_value_info(name, type_of(dtype), shape))
+        return name
+
+    def constant(self, value: Any, dtype: np.typing.DTypeLike) -> str:
+        """Add a constant, and return the constant's name."""
+        name = self.new_name()
+        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def integers(self, values: Sequence[int]) -> str:
+        """Add a list of int64, such as a shape; return its name."""
+        return self.constant(list(values), np.int64)
+
+    def cast(self, value: str, dtype: np.typing.DTypeLike) -> str:
+        """Add a conversion of a value; return the result's name."""
+        return self.node("Cast", [value], to=type_of(dtype))
+
+    def reshaped(self, value: str, shape: Sequence[int]) -> str:
+        """Add a reshape of a value; return the result's name."""
+        return self.node("Reshape", [value, self.integers(shape)])
+
+    def new_name(self) -> str:
+        """Return a name that no other value of the graph has."""
+        self._count += 1
+        return f"{self.prefix}{self._count}"
+
+
+def type_of(dtype: np.typing.DTypeLike) -> int:
+    """Return the ONNX type of a dtype."""
+    return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))

@@ -1,0 +1,161 @@
+"""What the kernels of back-propagation share on the host.
+
+Macros, arguments, and the layout of shared memory of upper_layers.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gossamer.device.base import Argument, Buffer, Device
+from gossamer.ops.algorithm import Algorithm
+from gossamer.ops.backprop.problem import BackpropProblem
+from gossamer.ops.launch import input_buffer, output_buffer
+from gossamer.ops.strided import cannot_compile
+
+_FUNCTIONS = {
+    "sigmoid": ("SIGMOID(z)", "((a) * (1.0f - (a)))"),
+    "tanh": ("tanh(z)", "(1.0f - (a) * (a))"),
+    "relu": ("MAXIMUM(z, 0.0f)", "((a) > 0.0f ? 1.0f : 0.0f)"),
+    "linear": ("(z)", "1.0f"),
+    "softmax": ("(z)", "1.0f"),
+}
+"""Each activation as a C expression of z, and its derivative as a C expression of its value a."""
+
+X, TARGETS, ORDER, SETTINGS, PARAMETERS, SAMPLE_WEIGHTS = range(6)
+"""Indices of a problem's inputs."""
+TRAINED, LOSSES = range(2)
+"""Indices of a problem's outputs."""
+
+
+class KernelBackprop(Algorithm):
+    """An algorithm that trains by kernels, in float32."""
+
+    op = "backprop"
+
+    def supports(self, problem: BackpropProblem, device: Device) -> str | None:
+        return cannot_compile(problem, device)
+
+
+def not_plain(problem: BackpropProblem) -> str | None:
+    """Return why kernels of plain gradient descent cannot train a problem.
+
+    They take samples without weights. None where they can.
+    """
+    if problem.adam:
+        return "it makes changes by gradient descent, and none by Adam; per_step can"
+    if problem.weighted:
+        return "its samples have no weights with the loss squared_error; those of per_step can"
+    return None
+
+
+def activation_macros(problem: BackpropProblem) -> dict[str, object]:
+    """Return the macros of activations and their derivatives.
+
+    ACTIVATE and SLOPE are for hidden units, ACTIVATE_OUTPUT and OUTPUT_SLOPE for outputs. SOFTMAX
+    says whether a softmax follows; ACTIVATE_OUTPUT is then the identity. The slopes are
+    derivatives, as expressions of the activation's value.
+    """
+    activate, slope = _FUNCTIONS[problem.activation]
+    activate_output, output_slope = _FUNCTIONS[problem.output_activation]
+    return {"ACTIVATE(z)": activate, "SLOPE(a)": slope,
+            "ACTIVATE_OUTPUT(z)": activate_output, "OUTPUT_SLOPE(a)": output_slope,
+            "SOFTMAX": int(problem.output_activation == "softmax")}
+
+
+RunTime = Callable[..., Argument]
+"""A function that returns a kernel argument, which is known only when a launch is queued."""
+
+BUFFERS: tuple[RunTime, ...] = (*map(input_buffer, range(5)), *map(output_buffer, range(2)))
+"""All inputs and outputs of a problem whose samples have no weights, as kernel arguments."""
+
+
+def part_of_workspace(offset: int, nbytes: int) -> RunTime:
+    """Return a part of the workspace as an argument.
+
+    It is `nbytes` bytes from the offset on.
+    """
+    def part(inputs: object, outputs: object, workspace: Buffer) -> Argument:
+        return workspace.view(offset, nbytes)
+    return part
+
+
+ALIGNMENT = 4096
+"""Alignment of the parts of a workspace in bytes, which is a multiple of every device's
+alignment."""
+
+
+def aligned(nbytes: int) -> int:
+    """Return a number of bytes, rounded up to ALIGNMENT."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def registers_of(threads: int) -> int:
+    """Return the registers of a work-item of an NVIDIA GPU.
+
+    The warps of a work-group of `threads` work-items are divided among four sub-partitions with
+    16384 registers each.
+    """
+    return min(255, 16384 // (32 * -(-threads // 128)) // 8 * 8)
+
+
+def padded(count: int) -> int:
+    """Return a number, rounded up to a multiple of four."""
+    return -(-count // 4) * 4
+
+
+def table(numbers: Iterable[int]) -> str:
+    """Return numbers as the elements of an array in C."""
+    return ", ".join(map(str, numbers))
+
+
+class SharedMemoryLayout:
+    """Offsets in shared memory, in floats, and the macros that name them.
+
+    The layout has room for the arrays of upper_layers.h for `batch` samples at once, and for
+    `partial` partial sums of the first layer; take() reserves more memory.
+    """
+
+    def __init__(self, problem: BackpropProblem, threads: int, batch: int, partial: int) -> None:
+        sizes, layers = problem.sizes, len(problem.sizes) - 1
+        width, outputs = sum(map(padded, sizes[1:])), padded(sizes[-1])
+        copies = 2 if problem.velocity else 1
+        self._end = 0
+        self.macros: dict[str, object] = {
+            "LAYERS": layers, "SIZES": table(sizes), "OUTPUTS": sizes[-1], "WIDTH": width,
+            "BATCH": batch, "VELOCITY": int(problem.velocity), "THREADS": threads,
+            "NARROW": int(max(sizes[1:]) <= 32),
+            "UNIT_AT": table([sum(map(padded, sizes[1:layer])) for layer in
+                              range(1, layers + 1)]),
+            "PARAMETER_AT": table([sum(units * (before + 1) for units, before in
+                                       problem.layer_shapes[:layer])
+                                   for layer in range(layers + 1)]),
+            "OUT_AT": self.take(batch * width), "ERROR_AT": self.take(batch * width),
+            "TERM_AT": self.take(batch * outputs), "TARGET_AT": self.take(2 * outputs),
+            "EXPONENTIAL_AT": self.take(outputs),
+            "PARTIAL_AT": self.take(max(threads, partial)), "BIAS_AT": self.take(copies * width),
+            **activation_macros(problem),
+        }
+        start = self._end
+        weights = [self.take(padded(before) * (padded(units) + 1))
+                   for units, before in problem.layer_shapes[1:]]
+        self.macros["WEIGHT_AT"] = table([0, *weights])
+        self.macros["UPPER_VELOCITY"] = self._end - start
+        if problem.velocity:
+            self.take(self._end - start)
+
+    def take(self, floats: int) -> int:
+        """Reserve floats and return their offset, a multiple of four."""
+        start = self._end
+        self._end += padded(floats)
+        return start
+
+    @property
+    def floats(self) -> int:
+        """Floats of shared memory that are reserved."""
+        return self._end
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of shared memory that are reserved."""
+        return 4 * self._end

@@ -1,1 +1,0 @@
-"""Back-propagation with one launch per step, as published."""

@@ -1,0 +1,289 @@
+"""Squeeze-and-excite layers of any network as one kernel.
+
+The algorithm channel_attention, for NVIDIA GPUs, computes an image by a cluster of work-groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Argument, Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.layers import (
+    PARTS,
+    SqueezeExciteLayer,
+    layer_within,
+)
+from gossamer.ops.fused.problem import ENTRY, FusionProblem
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.strided import cannot_compile, layout_variants
+from gossamer.ops.weights import Weights
+from gossamer.tensor import rounded_up
+
+_SOURCE = Path(__file__).with_name("channel_attention.cu")
+_MULTIPLE = 8
+"""The channels have to be a multiple of this number, so that each word of 16 bytes holds channels
+of one pixel only."""
+_PRECISIONS = ("fp32", "fp16")
+_WARPS = (8, 16)
+_SURE_CLUSTER = 8
+"""The most work-groups of a cluster for which every device with clusters has room."""
+_CLUSTERS = 4
+"""Number of cluster sizes that are offered."""
+_MOST_IMAGES = 65535
+"""Work-groups that a grid may have along y."""
+# The rates below are rules of thumb for an H200. On another device they decide only the order in
+# which sizes of clusters are tried.
+_LATENCY, _CLUSTER_LATENCY = 4000.0, 1000.0
+"""Cycles of a work-group without its reads and writes, and the cycles that the barriers of a
+cluster add."""
+_MOVED = 32.0
+"""Bytes that a multiprocessor reads and writes in a cycle."""
+
+
+@dataclass(frozen=True)
+class _Division:
+    """How the work on an image is divided.
+
+    layer: the squeeze-and-excite layer.
+    pixels: pixels of an image.
+    width: channels that 16 bytes hold.
+    cluster: work-groups of an image.
+    warps: warps of a work-group.
+    most_shared: bytes of shared memory that a work-group may have.
+    """
+
+    layer: SqueezeExciteLayer
+    pixels: int
+    width: int
+    cluster: int
+    warps: int
+    most_shared: int
+
+    @property
+    def words(self) -> int:
+        """Words of 16 bytes of a pixel."""
+        return self.layer.channels // self.width
+
+    @property
+    def slice_words(self) -> int:
+        """Words of a pixel that a work-group has."""
+        return -(-self.words // self.cluster)
+
+    @property
+    def slice(self) -> int:
+        """Channels that a work-group has."""
+        return self.slice_words * self.width
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights of a work-group."""
+        return 2 * self.layer.squeezed * self.slice_words * 16
+
+    @property
+    def floats(self) -> int:
+        """Number of floats in shared memory, a multiple of four.
+
+        They are sums, gates and the results of the first product.
+        """
+        count = (32 * self.warps * self.width + self.slice
+                 + (self.cluster + 1) * self.layer.squeezed)
+        return rounded_up(count, 4)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the words of an image that a work-group reads fit its shared memory."""
+        return self._bytes(True) <= self.most_shared
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group."""
+        return self._bytes(self.is_held)
+
+    def _bytes(self, held: bool) -> int:
+        return self.weight_bytes + 4 * self.floats + (
+            16 * self.pixels * self.slice_words if held else 0)
+
+    @property
+    def fits(self) -> bool:
+        """Whether a work-group can hold its part of an image.
+
+        It needs a work-item for each of its words of a pixel, and shared memory for its weights and
+        sums.
+        """
+        return self.slice_words <= 32 * self.warps and self.shared_bytes <= self.most_shared
+
+    def cycles(self, batch: int, compute_units: int) -> float:
+        """Return the expected cycles of a batch."""
+        moved = 16 * self.pixels * self.slice_words * (2 if self.is_held else 3) / _MOVED
+        waves = -(-batch * self.cluster // compute_units)
+        clusters = _CLUSTER_LATENCY if self.cluster > 1 else 0.0
+        return _LATENCY + clusters + waves * moved
+
+
+class ChannelAttention(FusionAlgorithm):
+    """A squeeze-and-excite layer as one kernel.
+
+    Each work-group of a cluster has some channels of an image.
+    """
+
+    name = "channel_attention"
+    patterns = tuple((mean, "conv2d", "conv2d", "elementwise") for mean in ("reduce", "pool"))
+
+    def recognises(self, problem: FusionProblem) -> bool:
+        return _layer_of(problem) is not None
+
+    def supports(self, problem: FusionProblem, device: Device) -> str | None:
+        if not device.limits.mma:
+            return f"{device.name} is no NVIDIA GPU of sm_80 or newer"
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        layer = _layer_of(problem)
+        if layer is None:
+            return "the layers are no squeeze-and-excite layer"
+        if problem.exits != ((3, 0),):
+            return "a value inside the layer is read elsewhere"
+        if layer.channels % _MULTIPLE:
+            return f"{layer.channels} channels, takes multiples of {_MULTIPLE}"
+        batch, _, height, width = problem.inputs[0].shape
+        if batch > _MOST_IMAGES:
+            return f"more than {_MOST_IMAGES} images"
+        if not layer.channels * height * width:
+            return "has empty images"
+        if not any(_divisions(problem, precision, device) for precision in ("fp16", "fp32")):
+            return (f"{layer.channels} channels and {layer.squeezed} numbers of the first product "
+                    "do not fit the shared memory of a cluster")
+        return None
+
+    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
+        return self.variants_in(problem, device, _PRECISIONS)
+
+    def variants_in(self, problem: FusionProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        orders = {precision: [(division.cluster, division.warps) for division in
+                              _divisions(problem, precision, device)]
+                  for precision in _PRECISIONS if precision in precisions}
+        # configs: first the best one in fp16, then the best one in fp32, then the others
+        listed = list(reversed(orders.values()))
+        first = [config for order in listed for config in order[:1]]
+        others = [config for order in listed for config in order]
+        for cluster, warps in dict.fromkeys([*first, *others]):
+            (plain,) = layout_variants(problem, ("NHWC",), (("cluster", cluster), ("warps", warps)))
+            for precision, order in orders.items():
+                if (cluster, warps) in order:
+                    yield plain.as_fp16 if precision == "fp16" else plain
+
+    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
+        division = _division(problem, variant.precision, variant["cluster"], variant["warps"],
+                             device)
+        return division.cycles(problem.inputs[0].shape[0], device.limits.compute_units
+                               ) / CYCLES_PER_MICROSECOND
+
+    def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
+                device: Device) -> State:
+        if not problem.outputs[0].size:
+            return State(problem, variant, device)
+        division = _division(problem, variant.precision, variant["cluster"], variant["warps"],
+                             device)
+        layer, halves = division.layer, variant.precision == "fp16"
+        kernel = device.compile(KernelSource.of(
+            _SOURCE, "channel_attention", _macros(division, halves),
+            architectures=("sm_90" if division.cluster > 1 else "sm_80", "sm_100"),
+            dynamic_shared=True))
+        packed = weights.packed(
+            f"squeeze and excite of {division.cluster}, {variant.precision}",
+            lambda arrays: _pack(division, arrays, np.float16 if halves else np.float32))
+        further: list[Argument | Callable[..., Argument]] = []
+        for part, convolution in ((1, layer.squeeze), (2, layer.excite)):
+            further += epilogue_arguments(convolution.epilogue, weights, 0,
+                                          convolution.out_channels, prefix=f"{part}.")
+        further += [input_buffer(number) for _, number in layer.tensors]
+        return State(problem, variant, device, [Launch(
+            kernel, (division.cluster, problem.inputs[0].shape[0]), (32 * division.warps, 1, 1),
+            (input_buffer(0), packed, output_buffer(0), division.pixels, 1 / division.pixels,
+             *further), division.shared_bytes)])
+
+
+def _layer_of(problem: FusionProblem) -> SqueezeExciteLayer | None:
+    """Return a fusion as a squeeze-and-excite layer.
+
+    None where its layers are no such layer.
+    """
+    if len(problem.parts) != PARTS:
+        return None
+    layer = layer_within(problem, 0, ENTRY)
+    if layer is None or not (layer.squeeze.is_pointwise and layer.excite.is_pointwise):
+        return None
+    return layer if all(part < 0 for part, _ in layer.tensors) else None
+
+
+def _division(problem: FusionProblem, precision: str, cluster: int, warps: int,
+              device: Device) -> _Division:
+    layer = _layer_of(problem)
+    assert layer is not None
+    _, _, height, width = problem.inputs[0].shape
+    return _Division(layer, height * width, 8 if precision == "fp16" else 4, cluster, warps,
+                     device.limits.shared_bytes_opt_in)
+
+
+def _divisions(problem: FusionProblem, precision: str, device: Device) -> list[_Division]:
+    """Return the divisions that are offered.
+
+    The first one is the fastest that every device with clusters can run, even where another
+    division is faster. The others follow in the order of their expected times. Of the clusters
+    whose work-groups have the same number of words, only the smallest is offered. variants() begins
+    with the config of the first division in fp16, also for fp32 where fp32 is offered this config.
+    """
+    batch, limits = problem.inputs[0].shape[0], device.limits
+    alone = _division(problem, precision, 1, min(_WARPS), device)
+    found: dict[int, list[_Division]] = {}
+    for cluster in range(1, max(1, limits.cluster) + 1):
+        smallest = -(-alone.words // replace(alone, cluster=cluster).slice_words)
+        divisions = [replace(alone, cluster=smallest, warps=warps) for warps in _WARPS]
+        fitting = [division for division in divisions if division.fits]
+        if fitting:
+            found.setdefault(smallest, fitting)
+    order = sorted(found, key=lambda cluster: found[cluster][0].cycles(batch, limits.compute_units))
+    sure = [cluster for cluster in order if cluster <= _SURE_CLUSTER][:1]
+    return [division for cluster in dict.fromkeys([*sure, *order[:_CLUSTERS]])
+            for division in found[cluster]]
+
+
+def _macros(division: _Division, halves: bool) -> dict[str, object]:
+    layer = division.layer
+    scale = {name: text for name, text in epilogue_macros(
+        layer.scale, tensor_dtype="float16" if halves else "float32", prefix="SCALE_").items()
+        if "PARAMETERS" not in name}
+    tensors = "".join(f", const REAL *scale_operand{number}"
+                      for number in range(1, len(layer.scale.operands)))
+    return {
+        "HALVES": int(halves), "WIDTH": division.width, "WORDS": division.words,
+        "CHANNELS": layer.channels, "SQUEEZED": layer.squeezed,
+        "SLICE_WORDS": division.slice_words, "CLUSTER": division.cluster,
+        "WARPS": division.warps, "HELD": int(division.is_held), "HELD_AT": division.floats,
+        "SCALE_PARAMETERS": tensors, **scale,
+        **epilogue_macros(layer.squeeze.epilogue, prefix="SQUEEZE_"),
+        **epilogue_macros(layer.excite.epilogue, prefix="EXCITE_")}
+
+
+def _pack(division: _Division, arrays: Mapping[str, np.ndarray], dtype: type) -> np.ndarray:
+    """Return the weights of both products as the kernel reads them.
+
+    Their shape is (work-groups, products, numbers, channels), with zeros for channels that do not
+    exist.
+    """
+    layer, cluster = division.layer, division.cluster
+    both = np.zeros((2, layer.squeezed, cluster * division.slice), np.float32)
+    both[0, :, :layer.channels] = arrays["1.weight"].reshape(layer.squeezed, -1)
+    both[1, :, :layer.channels] = arrays["2.weight"].reshape(layer.channels, -1).T
+    split = both.reshape(2, layer.squeezed, cluster, division.slice).transpose(2, 0, 1, 3)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(split, dtype)

@@ -1,1 +1,0 @@
-"""Squeeze-and-excite layers as one kernel."""

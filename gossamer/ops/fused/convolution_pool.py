@@ -1,0 +1,434 @@
+"""A network's first convolution, of few input channels, and the maximum over windows behind it.
+
+The algorithm convolution_pool_mma computes both as one kernel for NVIDIA GPUs, so that the
+convolution's result, the largest tensor of many networks, is never written to memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.device.limits import Limits
+from gossamer.device.source import KernelSource
+from gossamer.expression import apply
+from gossamer.ops.algorithm import Epilogue, State, Variant
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
+from gossamer.ops.elementwise.problem import ElementwiseProblem
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.problem import ENTRY, FusionProblem
+from gossamer.ops.image import given_arguments, image_macros, makes_image
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.pool.problem import PoolProblem
+from gossamer.ops.strided import cannot_compile
+from gossamer.ops.weights import Weights
+
+_SOURCE = Path(__file__).with_name("convolution_pool.cu")
+_LARGEST_HALF = 65504
+_BIAS = Epilogue(apply("add"), ("channel",))
+_BIAS_RELU = Epilogue(apply("add").then(apply("relu")), ("channel",))
+
+
+class ConvolutionPoolMma(FusionAlgorithm):
+    """Computes both layers in float16 with float32 sums.
+
+    The kernel reads the network's input, such as float32 in NCHW or bytes in NHWC, and writes
+    float16 in NHWC.
+    """
+
+    name = "convolution_pool_mma"
+    patterns = (("conv2d", "pool"), ("elementwise", "conv2d", "pool"))
+
+    def recognises(self, problem: FusionProblem) -> bool:
+        return convolution_pool_of(problem) is not None
+
+    def supports(self, problem: FusionProblem, device: Device) -> str | None:
+        if not device.limits.mma:
+            return f"{device.name} has no tensor cores for float16 (sm_80 or newer)"
+        layers = convolution_pool_of(problem)
+        if layers is None:
+            return "the layers are no first convolution and a maximum over windows"
+        if (reason := cannot_compile(problem, device) or reason_unfused(layers)) is not None:
+            return reason
+        if not tilings(layers.convolution, layers.pool, device.limits):
+            return "the rows under a row of results do not fit the shared memory or the registers"
+        return None
+
+    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
+        layers = _layers(problem)
+        x = problem.inputs[0]
+        if layers.given is None:
+            x = x.with_format(layout="NCHW")
+        y = problem.outputs[0].with_format(layout="NHWC", dtype="float16")
+        for tiling in tilings(layers.convolution, layers.pool, device.limits):
+            yield Variant(tuple(asdict(tiling.tile).items()), (x,), (y,), "fp16")
+
+    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
+        return _tiling(problem, variant).microseconds(device.limits)
+
+    def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
+                device: Device) -> State:
+        if not problem.outputs[0].size:
+            return State(problem, variant, device)
+        layers, tiling = _layers(problem), _tiling(problem, variant)
+        convolution, pool, tile = layers.convolution, layers.pool, tiling.tile
+        own = f"{len(problem.parts) - 2}."
+        folded = _is_folded(convolution, weights.arrays.get(f"{own}operand0"))
+        epilogue = Epilogue() if folded else convolution.epilogue
+        kernel = device.compile(KernelSource.of(
+            _SOURCE, "convolution_pool_mma",
+            {**_macros(tiling, layers, variant, folded), **epilogue_macros(epilogue)},
+            architectures=("sm_90a", "sm_90a") if tile.wgmma else ("sm_80", "sm_100"),
+            dynamic_shared=True))
+        packed = weights.packed(
+            f"{tile.channels} channels for convolution_pool_mma, {folded}",
+            lambda arrays: _pack(arrays[f"{own}weight"], tiling,
+                                 arrays[f"{own}operand0"] if folded else None))
+        arguments = (
+            input_buffer(0), packed, output_buffer(0), convolution.out_channels,
+            convolution.height, convolution.width, convolution.out_height, convolution.out_width,
+            pool.out_height, pool.out_width, *convolution.pads[:2], *pool.pads[:2], tiling.tiles_x,
+            tiling.tile_width, tile.height, *given_arguments(weights, layers.given),
+            *epilogue_arguments(epilogue, weights, 1, convolution.out_channels, prefix=own))
+        return State(problem, variant, device, [Launch(
+            kernel, tiling.grid, (WORK_GROUP_SIZE, 1, 1), arguments, tiling.shared_bytes)])
+
+
+def _layers(problem: FusionProblem) -> ConvolutionPool:
+    layers = convolution_pool_of(problem)
+    assert layers is not None
+    return layers
+
+
+def _tiling(problem: FusionProblem, variant: Variant) -> PoolTiling:
+    layers = _layers(problem)
+    return PoolTiling(layers.convolution, layers.pool,
+                      PoolTile(**{key: int(value) for key, value in variant.config}))
+
+
+def _is_folded(convolution: Conv2dProblem, bias: np.ndarray | None) -> bool:
+    """Return whether the tensor cores can compute the epilogue.
+
+    It is then a bias for each channel, with or without ReLU behind it. The tensor cores add the
+    bias as a sum of two float16 numbers. These two numbers are weights. Their inputs are ones,
+    which stand behind the window's numbers in the first two lines.
+    """
+    return (convolution.epilogue in (_BIAS, _BIAS_RELU) and bias is not None
+            and convolution.kernel[1] < TAPS and convolution.channels * convolution.kernel[0] > 1
+            and bool((np.abs(bias) <= _LARGEST_HALF).all()))
+
+
+def _macros(tiling: PoolTiling, layers: ConvolutionPool, variant: Variant,
+            folded: bool) -> dict[str, object]:
+    """Return the macros that convolution_pool.cu and ops/image.h describe."""
+    convolution, pool = tiling.convolution, tiling.pool
+    is_positive = folded and convolution.epilogue == _BIAS_RELU
+    return {
+        "HALVES": 1, "WGMMA": tiling.tile.wgmma, "CHANNELS": convolution.channels,
+        "KERNEL_H": convolution.kernel[0], "KERNEL_W": convolution.kernel[1],
+        "STRIDE_Y": convolution.stride[0], "STRIDE_X": convolution.stride[1],
+        "POOL_H": pool.kernel[0], "POOL_W": pool.kernel[1], "POOL_Y": pool.stride[0],
+        "POOL_X": pool.stride[1], "ROWS": tiling.rows, "SHARED_ROWS": tiling.shared_rows,
+        "ROWS_HELD": tiling.rows_held, "OUT_PART": tiling.tile.channels,
+        "FOLDED": int(folded), "LEAST": "0u" if is_positive else "0xfc00fc00u",
+        "MAKES_IMAGE": int(layers.given is not None),
+        **image_macros(variant.inputs[0], layers.given)}
+
+
+def _pack(weight: np.ndarray, tiling: PoolTiling, bias: np.ndarray | None) -> np.ndarray:
+    """Return the weights as the kernel reads them.
+
+    Their shape is (parts of the output channels, lines of a window, output channels of a part, 8
+    numbers of a line). A part belongs to a work-group. Lines are in the order of rows and then of
+    channels. Zeros fill the last numbers of a line, and make up a last line where the number of
+    lines is odd.
+
+    bias: the bias of each output channel, which the tensor cores add; None where they add none.
+    """
+    out_channels, channels, rows, columns = weight.shape
+    packed = np.zeros((tiling.lines, out_channels, TAPS), np.float16)
+    with np.errstate(over="ignore"):
+        packed[:channels * rows, :, :columns] = weight.transpose(2, 1, 0, 3).reshape(
+            channels * rows, out_channels, columns).astype(np.float16)
+    if bias is not None:
+        packed[0, :, -1] = bias
+        packed[1, :, -1] = bias - packed[0, :, -1].astype(np.float32)
+    parts = packed.reshape(tiling.lines, -1, tiling.tile.channels, TAPS)
+    return np.ascontiguousarray(parts.transpose(1, 0, 2, 3))
+
+
+MOST_CHANNELS = 4
+_MULTIPLE = 8
+_MOST_GRID = 65535
+"""Work-groups that a grid may have along y and along z."""
+
+
+@dataclass(frozen=True)
+class ConvolutionPool:
+    """A convolution of few input channels, and the max pooling of its result.
+
+    problem: the fusion.
+    given: the layer that computes the convolution's image from the network's input; None where the
+    network's input is the image itself.
+    convolution: the convolution.
+    pool: the max pooling.
+    """
+
+    problem: FusionProblem
+    given: ElementwiseProblem | None
+    convolution: Conv2dProblem
+    pool: PoolProblem
+
+
+def convolution_pool_of(problem: FusionProblem) -> ConvolutionPool | None:
+    """Return the layers of a fusion.
+
+    None where the layers are not a first convolution and the max pooling of its result.
+    """
+    *before, convolution, pool = problem.parts
+    if not (isinstance(convolution, Conv2dProblem) and isinstance(pool, PoolProblem)):
+        return None
+    if convolution.channels > MOST_CHANNELS or convolution.groups > 1 or pool.kind != "max":
+        return None
+    count = len(before)
+    if problem.sources[-1] != ((count, 0),) or count > 1:
+        return None
+    if not before:
+        is_first = problem.sources[0][0] == ENTRY
+        return ConvolutionPool(problem, None, convolution, pool) if is_first else None
+    (given,) = before
+    if not makes_image(given) or problem.sources[1][0] != (0, 0):
+        return None
+    assert isinstance(given, ElementwiseProblem)
+    return ConvolutionPool(problem, given, convolution, pool)
+
+
+def reason_unfused(layers: ConvolutionPool) -> str | None:
+    """Return why no kernel computes the layers in one step.
+
+    As shown to the user; None where a kernel may compute them.
+    """
+    convolution, pool = layers.convolution, layers.pool
+    if layers.problem.exits != ((len(layers.problem.parts) - 1, 0),):
+        return "a value between the layers is read elsewhere"
+    if convolution.epilogue.tensor_count:
+        return "adds a tensor to the convolution's result"
+    if convolution.dilation != (1, 1) or pool.dilation != (1, 1):
+        return "takes windows without dilation"
+    if convolution.kernel[1] > TAPS:
+        return f"windows of {convolution.kernel[1]} columns, takes at most {TAPS}"
+    if convolution.out_channels % _MULTIPLE:
+        return f"{convolution.out_channels} output channels, takes multiples of {_MULTIPLE}"
+    if pool.kernel[0] > 2 * pool.stride[0]:
+        return ("takes maxima of windows of at most twice their step, not of "
+                f"{pool.kernel[0]} rows with a step of {pool.stride[0]}")
+    if any(pad >= length for pad, length in zip(pool.pads, pool.kernel * 2, strict=True)):
+        return "some maximum may have no value"
+    if max(pool.out_height, convolution.batch) > _MOST_GRID:
+        return f"more than {_MOST_GRID} rows of results, or images"
+    return None
+
+
+COLUMNS = 64
+"""Columns of the convolution's outputs that a work-group computes."""
+WORK_GROUP_SIZE = 128
+TAPS = 8
+"""Columns of a window that 16 bytes hold."""
+_PARTS = (64, 48, 32, 16, 8)
+_WGMMA_PARTS = (64, 48, 32, 16)
+"""The possible numbers of output channels of a work-group, with mma and with wgmma."""
+_MOST_DIVISIONS = 8
+"""The most work-groups along the rows of results; each smaller number is considered, too."""
+_SMALL_HEIGHTS = (4, 2, 1)
+"""Further heights of tiles, in rows of results, that are considered."""
+_OFFERED = 5
+"""Number of tiles that are offered: the tiles with the least expected times."""
+_MOST_SUMS = 128
+"""The largest product of rows of outputs and output channels whose sums fit the registers of a
+work-group."""
+_AT_ONCE = 3
+"""The most work-groups whose registers fit a multiprocessor."""
+_UNIT_BYTES, _RESERVED_BYTES = 233472, 1024
+"""Bytes of shared memory of a multiprocessor of sm_90, and bytes that CUDA reserves for each
+work-group."""
+
+# The rates below were fitted to the times of 84 tiles in six problems on an H200, to within 14%.
+# On another device they decide only the order in which tiles are tried: the tuner corrects the
+# scale of an algorithm's estimates by its measurements.
+_MMA = 3.0
+"""Cycles in which a multiprocessor computes a product of 16 x 8 x 16 by mma."""
+_SHARED = 82.0
+"""Bytes that shared memory gives in a cycle."""
+_ISSUED = 0.54
+"""Instructions that a scheduler issues in a cycle."""
+_OF_LINE, _OF_SUM, _OF_RESULT = 21.0, 6.3, 31.0
+"""Instructions of a warp: for a line of the image, for a sum, and for the 8 channels of a result
+that a lane stores."""
+_ACCESSES_OF_LINE = 26
+"""Cycles of shared memory in which a line of the image is loaded, exchanged and stored."""
+_LATENCY = 1400.0
+"""Cycles in which a work-group begins, and loads its weights and first rows."""
+_BARRIERS = 680.0
+"""Cycles of a band of rows that no other work of the same work-group hides."""
+_BYTES_PER_MICROSECOND = 4.26e6
+"""Bytes that device memory reads and writes in a microsecond."""
+
+
+@dataclass(frozen=True)
+class PoolTile:
+    """The work of a work-group.
+
+    Its fields are the config of a variant.
+
+    height: rows of results of a work-group.
+    channels: output channels of a work-group.
+    wgmma: 1 where the warps multiply together by wgmma (sm_90a), 0 where each warp multiplies alone
+    by mma.
+    """
+
+    height: int
+    channels: int
+    wgmma: int
+
+
+@dataclass(frozen=True)
+class PoolTiling:
+    """A convolution and the maximum after it, divided into tiles."""
+
+    convolution: Conv2dProblem
+    pool: PoolProblem
+    tile: PoolTile
+
+    @property
+    def shared_rows(self) -> int:
+        """Rows of the convolution's outputs that a window shares with the next window."""
+        return max(0, self.pool.kernel[0] - self.pool.stride[0])
+
+    @property
+    def rows(self) -> int:
+        """Rows of the convolution's outputs that are new in a window."""
+        return self.pool.kernel[0] - self.shared_rows
+
+    @property
+    def advance(self) -> int:
+        """Rows of the image from one row of results to the next."""
+        return self.pool.stride[0] * self.convolution.stride[0]
+
+    @property
+    def rows_held(self) -> int:
+        """Rows of the image in shared memory."""
+        p = self.convolution
+        return (self.rows - 1) * p.stride[0] + p.kernel[0] + self.advance
+
+    @property
+    def lines(self) -> int:
+        """Number of lines under a window, rounded up to an even number.
+
+        Each line holds 8 numbers of the window.
+        """
+        return -(-self.convolution.channels * self.convolution.kernel[0] // 2) * 2
+
+    @property
+    def tiles_x(self) -> int:
+        """Tiles along a row of results.
+
+        Each has at most 64 columns of convolution outputs.
+        """
+        most = (COLUMNS - self.pool.kernel[1]) // self.pool.stride[1] + 1
+        return -(-self.pool.out_width // most)
+
+    @property
+    def tile_width(self) -> int:
+        """Columns of results of a tile."""
+        return -(-self.pool.out_width // self.tiles_x)
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Work-groups along x, y and z."""
+        return (self.tiles_x * (self.convolution.out_channels // self.tile.channels),
+                -(-self.pool.out_height // self.tile.height), self.convolution.batch)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group: its weights.
+
+        The lines of the image, a copy of the first line and a line of zeros; and the maxima of 64
+        columns, with padding so that columns begin in different banks.
+        """
+        part, held = self.tile.channels, self.convolution.channels * self.rows_held + 2
+        column = 2 * part + (0 if part // 8 % 2 else 16)
+        return 16 * (self.lines * part + COLUMNS * held) + COLUMNS * column
+
+    def fits(self, limits: Limits) -> bool:
+        """Return whether a device can compute the tiling."""
+        part = self.tile.channels
+        return (self.convolution.out_channels % part == 0 and self.rows * part <= _MOST_SUMS
+                and (not self.tile.wgmma or (limits.wgmma and part in _WGMMA_PARTS))
+                and self.shared_bytes <= limits.shared_bytes_opt_in)
+
+    def microseconds(self, limits: Limits) -> float:
+        """Return the expected time of the kernel, without its launch.
+
+        Work-groups of a multiprocessor share its tensor cores, schedulers and shared memory, and
+        wait at the same time.
+        """
+        p, part = self.convolution, self.tile.channels
+        groups = self.grid[0] * self.grid[1] * self.grid[2]
+        at_once = max(1, min(_AT_ONCE, _UNIT_BYTES // (self.shared_bytes + _RESERVED_BYTES)))
+        waves = max(1, -(-groups // (limits.compute_units * at_once)))
+        together = -(-groups // (limits.compute_units * waves))
+        steps = self.rows * self.lines // 2
+        if self.tile.wgmma:
+            multiplied, instructions = steps * part / 2, 8.0 * steps
+        else:
+            multiplied = steps * part / 8 * 4 * _MMA
+            instructions = steps * (5 + 1.5 * part / 8)
+        instructions += _OF_LINE * p.channels * -(-self.advance // 4)
+        instructions += _OF_SUM * self.rows * part / 2
+        instructions += _OF_RESULT * -(-self.tile_width * part // (8 * WORK_GROUP_SIZE))
+        issued = instructions / _ISSUED
+        shared = (steps * (2048 + 32 * part) + 16 * self.tile_width * part // 8
+                  * self.pool.kernel[1]) / _SHARED
+        shared += _ACCESSES_OF_LINE * p.channels * self.advance + part
+        band = max(max(multiplied, shared, issued) * together, multiplied + issued + _BARRIERS)
+        bands = min(self.tile.height, self.pool.out_height) + min(1, self.shared_rows)
+        moved = (p.inputs[0].size * 4 + self.pool.outputs[0].size * 2) / _BYTES_PER_MICROSECOND
+        return max(moved, waves * (_LATENCY + bands * band) / CYCLES_PER_MICROSECOND)
+
+
+def tilings(convolution: Conv2dProblem, pool: PoolProblem, limits: Limits) -> list[PoolTiling]:
+    """Return the fastest tilings by their expected times.
+
+    They are those that the device can compute, fastest first. Tilings with mma are returned only
+    where wgmma cannot compute the problem, because mma took longer in every measurement.
+    """
+    for wgmma in (1, 0):
+        found = [tiling for tile in _tiles(convolution, pool, wgmma)
+                 if (tiling := PoolTiling(convolution, pool, tile)).fits(limits)]
+        if found:
+            return sorted(found, key=lambda tiling: tiling.microseconds(limits))[:_OFFERED]
+    return []
+
+
+def _tiles(convolution: Conv2dProblem, pool: PoolProblem, wgmma: int) -> Iterator[PoolTile]:
+    """Yield tiles with one of two numbers of output channels.
+
+    These are the two largest of the possible numbers that divide the convolution's output channels
+    and whose sums fit the registers.
+    """
+    rows_of_results = max(1, pool.out_height)
+    divided = {-(-rows_of_results // count) for count in range(1, _MOST_DIVISIONS + 1)}
+    heights = sorted(divided | {min(height, rows_of_results) for height in _SMALL_HEIGHTS})
+    parts = _WGMMA_PARTS if wgmma else _PARTS
+    rows = PoolTiling(convolution, pool, PoolTile(1, parts[0], wgmma)).rows
+    dividing = [part for part in parts
+                if convolution.out_channels % part == 0 and rows * part <= _MOST_SUMS]
+    for part in dividing[:2]:
+        for height in heights:
+            yield PoolTile(height, part, wgmma)

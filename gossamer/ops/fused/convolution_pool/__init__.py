@@ -1,1 +1,0 @@
-"""A first convolution, of few input channels, and the maximum over windows behind it."""

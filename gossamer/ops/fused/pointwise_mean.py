@@ -1,0 +1,191 @@
+"""A 1x1 convolution and the mean over each image: the end of many networks, as one kernel.
+
+The algorithm pointwise_mean, for NVIDIA GPUs, writes only the means to memory, never the
+convolution's results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import PRECISIONS, State, Variant
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.common.tensor_cores import (
+    CYCLES_PER_MICROSECOND,
+    rounded_to_tf32,
+)
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.layers import is_image_mean
+from gossamer.ops.fused.problem import ENTRY, FusionProblem
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.peak_rates import CYCLES_OF_PRODUCT
+from gossamer.ops.strided import cannot_compile, layout_variants
+from gossamer.ops.weights import Weights
+
+_SOURCE = Path(__file__).with_name("pointwise_mean.cu")
+_PARTS = (16, 8, 32, 64)
+"""The possible numbers of output channels of a work-group. Each number is a multiple of 8 and
+divides the largest number."""
+_MOST_SPLIT = 32
+"""The most output channels of a work-group in float32: operands that are split into TF32 numbers
+take more registers."""
+_WARPS = (4, 8)
+_MULTIPLE = 8
+"""The input channels have to be a multiple of this number, so that each word of 16 bytes holds
+channels of one pixel only."""
+_MOST_IMAGES = 65535
+"""Work-groups that a grid may have along y."""
+# The rates below are rules of thumb for an H200. On another device they decide only the order in
+# which tiles are tried.
+_LATENCY = 2500.0
+"""Cycles in which a work-group begins, loads its first operands and adds up its means."""
+_FETCHED = 40.0
+"""Bytes that a multiprocessor receives from the L2 cache in a cycle."""
+_MOST_WARPS = 16
+"""The most warps whose operands fit the registers of a multiprocessor."""
+
+
+class PointwiseMean(FusionAlgorithm):
+    """A 1x1 convolution and the mean over each image.
+
+    A work-group computes a few channels of an image, and keeps the convolution's results in
+    registers.
+    """
+
+    name = "pointwise_mean"
+    patterns = (("conv2d", "reduce"), ("conv2d", "pool"))
+
+    def recognises(self, problem: FusionProblem) -> bool:
+        convolution, mean = problem.parts
+        return (isinstance(convolution, Conv2dProblem) and convolution.kernel == (1, 1)
+                and convolution.groups == 1 and is_image_mean(mean)
+                and problem.sources[1] == ((0, 0),))
+
+    def supports(self, problem: FusionProblem, device: Device) -> str | None:
+        if not device.limits.mma:
+            return f"{device.name} has no tensor cores for float16 and TF32 (sm_80 or newer)"
+        if (reason := cannot_compile(problem, device)) is not None:
+            return reason
+        if len(problem.parts) != 2 or not self.recognises(problem):
+            return "the layers are no 1x1 convolution with a mean over its image"
+        if problem.exits != ((1, 0),):
+            return "the convolution's result is read elsewhere"
+        convolution = _convolution(problem)
+        if not convolution.is_pointwise:
+            return (f"convolves with stride {convolution.stride} and pads {convolution.pads}, "
+                    "takes neither")
+        if convolution.epilogue.tensor_count or problem.sources[0] != (ENTRY,):
+            return "adds a tensor to the convolution's result"
+        if convolution.channels % _MULTIPLE:
+            return f"{convolution.channels} channels, takes multiples of {_MULTIPLE}"
+        if convolution.batch > _MOST_IMAGES:
+            return f"more than {_MOST_IMAGES} images"
+        if min(_shared_bytes(convolution, min(_PARTS), min(_WARPS), precision)
+               for precision in PRECISIONS) > device.limits.shared_bytes_opt_in:
+            return f"{convolution.channels} channels do not fit the shared memory of a work-group"
+        return None
+
+    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
+        return self.variants_in(problem, device, PRECISIONS)
+
+    def variants_in(self, problem: FusionProblem, device: Device,
+                    precisions: Sequence[str]) -> Iterator[Variant]:
+        convolution, found = _convolution(problem), []
+        for part in _PARTS:
+            for warps in _WARPS:
+                (plain,) = layout_variants(problem, ("NHWC",),
+                                           (("channels", part), ("warps", warps)))
+                for precision in precisions:
+                    if (precision != "fp32" or part <= _MOST_SPLIT) and _shared_bytes(
+                            convolution, part, warps, precision) <= (
+                                device.limits.shared_bytes_opt_in):
+                        found.append(plain.as_fp16 if precision == "fp16"
+                                     else replace(plain, precision=precision))
+        yield from sorted(found, key=lambda variant: self.expected_us(
+            problem, replace(variant, precision=precisions[-1]), device))
+
+    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
+        """Return the expected time of the kernel, without its launch.
+
+        Work-groups of a multiprocessor share its tensor cores and its bandwidth from the L2 cache,
+        and wait at the same time.
+        """
+        p, precision, limits = _convolution(problem), variant.precision, device.limits
+        part, warps = variant["channels"], variant["warps"]
+        groups = -(-p.out_channels // part) * p.batch
+        at_once = max(1, min(limits.shared_bytes_opt_in // _shared_bytes(p, part, warps, precision),
+                             _MOST_WARPS // warps))
+        waves = -(-groups // (limits.compute_units * at_once))
+        together = -(-groups // (limits.compute_units * max(waves, 1)))
+        pixels, lines = p.height * p.width, _lines(p, precision)
+        fetched = 64 * lines * (part + pixels) / _FETCHED
+        tiles = -(-pixels // (16 * warps)) * warps
+        multiplied = tiles * lines * (part // 8) * 2 * CYCLES_OF_PRODUCT[precision] / 4
+        cycles = waves * (_LATENCY + max(fetched, multiplied) * together)
+        return cycles / CYCLES_PER_MICROSECOND
+
+    def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
+                device: Device) -> State:
+        if not problem.outputs[0].size:
+            return State(problem, variant, device)
+        p, precision = _convolution(problem), variant.precision
+        part, warps = variant["channels"], variant["warps"]
+        kernel = device.compile(KernelSource.of(_SOURCE, "pointwise_mean", {
+            "HALVES": int(precision == "fp16"), "TF32": int(precision == "tf32"),
+            "WIDTH": _width(precision), "CHANNELS": p.channels, "OUT_PART": part, "WARPS": warps,
+            **epilogue_macros(p.epilogue),
+        }, architectures=("sm_80", "sm_100"), dynamic_shared=True))
+        packed = weights.packed(f"rows for mma, {precision}",
+                                lambda arrays: _pack(arrays["0.weight"], p, precision))
+        return State(problem, variant, device, [Launch(
+            kernel, (-(-p.out_channels // part), p.batch), (32 * warps, 1, 1),
+            (input_buffer(0), packed, output_buffer(0), p.out_channels, p.height * p.width,
+             *epilogue_arguments(p.epilogue, weights, 1, p.out_channels, prefix="0.",
+                                 multiple=max(_PARTS))),
+            _shared_bytes(p, part, warps, precision))])
+
+
+def _convolution(problem: FusionProblem) -> Conv2dProblem:
+    convolution = problem.parts[0]
+    assert isinstance(convolution, Conv2dProblem)
+    return convolution
+
+
+def _width(precision: str) -> int:
+    """Return the number of channels that 16 bytes hold."""
+    return 8 if precision == "fp16" else 4
+
+
+def _lines(problem: Conv2dProblem, precision: str) -> int:
+    """Return the lines of 64 bytes of a pixel's channels."""
+    return -(-problem.channels // (4 * _width(precision)))
+
+
+def _shared_bytes(problem: Conv2dProblem, part: int, warps: int, precision: str) -> int:
+    """Return the bytes of shared memory of a work-group.
+
+    They hold its weights, and sums of its warps.
+    """
+    lines = _lines(problem, precision)
+    return part * 64 * (lines + (lines + 1) % 2) + 4 * warps * part
+
+
+def _pack(weight: np.ndarray, problem: Conv2dProblem, precision: str) -> np.ndarray:
+    """Return weights as (output channels, input channels).
+
+    With zeros up to whole work-groups and lines.
+    """
+    rows = -(-problem.out_channels // max(_PARTS)) * max(_PARTS)
+    packed = np.zeros((rows, _lines(problem, precision) * 4 * _width(precision)), np.float32)
+    packed[:problem.out_channels, :problem.channels] = weight.reshape(problem.out_channels, -1)
+    if precision == "fp16":
+        with np.errstate(over="ignore"):
+            return packed.astype(np.float16)
+    return rounded_to_tf32(packed) if precision == "tf32" else packed

@@ -1,0 +1,264 @@
+/* Two 1x1 convolutions, where the second convolution reads the result of the first (sm_90a, float16
+ * with float32 sums). Each convolution has an epilogue; the epilogue of the first may add a tensor.
+ *
+ *   wide[pixel, w] = first epilogue(sum over c of x[pixel, c] * first weight[w, c])
+ *   y[pixel, m] = second epilogue(sum over w of wide[pixel, w] * second weight[m, w])
+ *
+ * The work-groups share tiles of 128 pixels round-robin. A work-group computes a slice, 64 channels
+ * of `wide`, at a time. The added tensor's part of a slice is copied to a slot in shared
+ * memory. The results of the first product replace this part, are written to memory, and are the
+ * left operand of the second product. The weights of a slice are a stage: the first layer's weights
+ * for the slice's outputs, and the second layer's weights for the slice as inputs.
+ *
+ * Two warpgroups multiply 64 pixels each. Of the four other warps one copies weights, and three
+ * copy pixels and the added tensor. Each slot has two barriers: the first completes when the slot
+ * was filled, the second when the slot was read. */
+
+#ifndef CONFIGURED /* the values of one config, for tools that open this file alone */
+#define HALVES 1 /* 1: operands are float16 */
+#define TILE_M 64 /* output channels of a product */
+#define CHANNELS 64 /* channels of x */
+#define WIDE 256 /* channels of the first layer's results */
+#define OUT_CHANNELS 64 /* channels of y */
+#define ADDS 0 /* 1: the first layer adds a tensor */
+#define ADDED x /* the kernel parameter of the added tensor */
+#define WRITES_WIDE 1 /* 1: the first layer's results are written to memory */
+#define INPUTS 2 /* slots for pixels of x */
+#define SLOTS 4 /* slots for slices */
+#define KEEPS_WEIGHTS 1 /* 1: each stage has its own slot and is copied once */
+#define WEIGHT_SLOTS 4 /* slots for stages */
+#define COPIER_REGISTERS 40 /* registers of a work-item that copies */
+#define MULTIPLIER_REGISTERS 232 /* registers of a work-item that multiplies */
+#define FIRST_EPILOGUE_PARAMETERS /* the operands of the first layer's epilogue */
+#define SECOND_EPILOGUE_PARAMETERS /* the operands of the second layer's epilogue */
+/* apply the first and the second layer's epilogue to four neighbouring channels */
+#define FIRST_EPILOGUE4(value, channel, index)
+#define SECOND_EPILOGUE4(value, channel, index)
+#endif
+
+#include "dialect/common.h"
+#include "ptx/cp_async.h"
+#include "ptx/griddepcontrol.h"
+#include "ptx/mbarrier.h"
+#include "ptx/wgmma.h"
+#include "mma/warpgroup.h"
+#include "ops/epilogue.h"
+
+#define TILE 128
+#define WORK_GROUP_SIZE 384
+#define COPIERS 96 /* work-items that copy pixels */
+#define SLICES (WIDE / 64) /* slices of the first layer's results */
+#define INPUT_BYTES (TILE * CHANNELS * 2)
+#define SLOT_BYTES (TILE * 128)
+#define FIRST_BYTES (64 * CHANNELS * 2) /* the first layer's part of a stage */
+#define STAGE_BYTES (FIRST_BYTES + 64 * OUT_CHANNELS * 2)
+#define PARTS (OUT_CHANNELS / 64) /* parts of y, each of 64 channels */
+#define BARRIERS_BYTES 1024
+
+struct ALIGNED(1024) Memory {
+    uint4 vectors[64];
+};
+
+/* Waits for the other warps of the warpgroup. */
+INLINE void wait_for_group(uint group)
+{
+    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
+
+/* A slot of a ring, and how often the whole ring has been used before. */
+struct Slot {
+    int number;
+    uint phase;
+};
+
+/* Goes to the next slot. */
+INLINE void advance(Slot &slot, int slots)
+{
+    if (++slot.number == slots) {
+        slot.number = 0;
+        slot.phase++;
+    }
+}
+
+KERNEL LAUNCH_BOUNDS(WORK_GROUP_SIZE, 1) void pointwise_pair(
+    const HALF *x, const uint4 *RESTRICT weights, HALF *RESTRICT wide, HALF *RESTRICT y,
+    int pixels FIRST_EPILOGUE_PARAMETERS SECOND_EPILOGUE_PARAMETERS)
+{
+    DYNAMIC_SHARED(Memory, memory)
+    pdl_trigger();
+    int item = LOCAL_ID(0), tiles = CEIL_DIV(pixels, TILE), first_tile = GROUP_ID(0);
+    int step_tiles = GROUP_COUNT(0);
+    uint lane = (uint)item % 32, warp = (uint)item / 32, group = warp / 4;
+    uint inputs = shared_address(memory) + BARRIERS_BYTES, slots = inputs + INPUTS * INPUT_BYTES;
+    uint stages = slots + SLOTS * SLOT_BYTES;
+    ulong *input_filled = (ulong *)memory, *input_read = input_filled + INPUTS;
+    ulong *slot_filled = input_read + INPUTS, *slot_read = slot_filled + SLOTS;
+    ulong *stage_filled = slot_read + SLOTS;
+    [[maybe_unused]] ulong *stage_read = stage_filled + WEIGHT_SLOTS;
+    if (item == 0) {
+        UNROLL for (int i = 0; i < INPUTS; i++) {
+            mbarrier_init(input_filled + i, COPIERS);
+            mbarrier_init(input_read + i, 8);
+        }
+        UNROLL for (int i = 0; i < SLOTS; i++) {
+            mbarrier_init(slot_filled + i, COPIERS);
+            mbarrier_init(slot_read + i, 256); /* every lane arrives, because it wrote to the
+            slot */
+        }
+        for (int i = 0; i < WEIGHT_SLOTS; i++) {
+            mbarrier_init(stage_filled + i, 1);
+            mbarrier_init(stage_read + i, 8);
+        }
+        fence_mbarrier_init();
+    }
+    BARRIER();
+    Slot input = {0, 0}, slot = {0, 0}, stage = {0, 0};
+
+    if (warp >= 8) {
+        setmaxnreg_dec<COPIER_REGISTERS>();
+        if (warp == 8) {
+            if (lane == 0)
+                for (int tile = first_tile; tile < (KEEPS_WEIGHTS ? first_tile + 1 : tiles);
+                     tile += step_tiles)
+                    for (int slice = 0; slice < SLICES; slice++) {
+                        if (stage.phase > 0)
+                            mbarrier_wait_parity(stage_read + stage.number, stage.phase - 1);
+                        mbarrier_arrive_expect_tx(stage_filled + stage.number, STAGE_BYTES);
+                        cp_async_bulk(stages + stage.number * STAGE_BYTES,
+                                   weights + slice * (STAGE_BYTES / 16), STAGE_BYTES,
+                                   stage_filled + stage.number);
+                        advance(stage, WEIGHT_SLOTS);
+                    }
+            pdl_wait();
+            return;
+        }
+        pdl_wait();
+        int copier = item - 32 * 9;
+        /* Copies 64 channels of a tile's pixels from `channel` on, as lines of 128 bytes. */
+        auto copy_lines = [&](uint target, const HALF *from, int tile, int channels, int channel) {
+            UNROLL_BY(2) for (int vector = copier; vector < TILE * 8; vector += COPIERS) {
+                int line = vector / 8, chunk = vector % 8, pixel = tile * TILE + line;
+                int at = pixel < pixels ? pixel * channels + channel + chunk * 8 : 0;
+                cp_async_16(target + line * 128 + ((chunk ^ line % 8) << 4), from + at,
+                              pixel < pixels ? 16 : 0);
+            }
+        };
+        for (int tile = first_tile; tile < tiles; tile += step_tiles) {
+            if (input.phase > 0)
+                mbarrier_wait_parity(input_read + input.number, input.phase - 1);
+            for (int channel = 0; channel < CHANNELS; channel += 64)
+                copy_lines(inputs + input.number * INPUT_BYTES + channel / 64 * SLOT_BYTES, x, tile,
+                           CHANNELS, channel);
+            cp_async_mbarrier_arrive(input_filled + input.number);
+            advance(input, INPUTS);
+#if ADDS
+            for (int slice = 0; slice < SLICES; slice++) {
+                if (slot.phase > 0)
+                    mbarrier_wait_parity(slot_read + slot.number, slot.phase - 1);
+                copy_lines(slots + slot.number * SLOT_BYTES, ADDED, tile, WIDE, slice * 64);
+                cp_async_mbarrier_arrive(slot_filled + slot.number);
+                advance(slot, SLOTS);
+            }
+#endif
+        }
+        return;
+    }
+    setmaxnreg_inc<MULTIPLIER_REGISTERS>();
+    pdl_wait();
+
+    for (int tile = first_tile; tile < tiles; tile += step_tiles) {
+        int first_line = (int)(group * 64 + warp % 4 * 16 + lane / 4);
+        int first_pixel = tile * TILE + first_line;
+        float results[PARTS][8][4] = {};
+        ulong *last_slot = slot_read, *last_stage = stage_read;
+        mbarrier_wait_parity(input_filled + input.number, input.phase);
+        fence_proxy_async();
+        uint own = inputs + input.number * INPUT_BYTES + group * (64 * 128);
+        for (int slice = 0; slice < SLICES; slice++) {
+            uint kept = stages + stage.number * STAGE_BYTES;
+            mbarrier_wait_parity(stage_filled + stage.number, stage.phase);
+            float sums[8][4] = {};
+            wgmma_fence();
+            UNROLL for (int channel = 0; channel < CHANNELS; channel += 16)
+                wgmma(sums,
+                      matrix_descriptor(own + channel / 64 * SLOT_BYTES) + channel % 64 / 8,
+                      tile_descriptor(kept, 64, 8) + channel / 8 * 64);
+            wgmma_commit_group();
+            wgmma_wait_group<0>();
+            if (slice > 0) {
+                if (ADDS)
+                    mbarrier_arrive(last_slot);
+                if (!KEEPS_WEIGHTS)
+                    mbarrier_arrive_warp(last_stage);
+            }
+            if (slice == SLICES - 1)
+                mbarrier_arrive_warp(input_read + input.number);
+#if ADDS
+            mbarrier_wait_parity(slot_filled + slot.number, slot.phase);
+#endif
+            /* of each 32 channels a lane has 8 neighbouring ones */
+            HALF *numbers = (HALF *)((char *)memory + BARRIERS_BYTES + INPUTS * INPUT_BYTES
+                                     + slot.number * SLOT_BYTES);
+            {
+#if ADDS
+                const HALF *ADDED = numbers;
+#endif
+                UNROLL for (int block = 0; block < 2; block++)
+                    UNROLL for (int half = 0; half < 2; half++) {
+                        int line = first_line + half * 8, vector = block * 4 + (int)lane % 4;
+                        int at = line * 64 + (vector ^ line % 8) * 8;
+                        int pixel = first_pixel + half * 8;
+                        int channel = slice * 64 + vector * 8;
+                        float(*eight)[4] = sums + block * 4;
+                        float4 lower = MAKE4(eight[0][half * 2], eight[0][half * 2 + 1],
+                                             eight[1][half * 2], eight[1][half * 2 + 1]);
+                        float4 upper = MAKE4(eight[2][half * 2], eight[2][half * 2 + 1],
+                                             eight[3][half * 2], eight[3][half * 2 + 1]);
+                        FIRST_EPILOGUE4(lower, channel, at)
+                        FIRST_EPILOGUE4(upper, channel + 4, at + 4)
+                        STORE_HALF8(numbers, at, lower, upper);
+                        if (WRITES_WIDE && pixel < pixels)
+                            STORE_HALF8(wide, pixel * WIDE + channel, lower, upper);
+                    }
+            }
+            fence_proxy_async();
+            wait_for_group(group);
+            uint lines = slots + slot.number * SLOT_BYTES + group * (64 * 128);
+            wgmma_fence();
+            UNROLL for (int part = 0; part < PARTS; part++)
+                UNROLL for (int step = 0; step < 4; step++)
+                    wgmma(results[part], matrix_descriptor(lines) + step * 2,
+                          tile_descriptor(kept + FIRST_BYTES + part * (64 * 128), 64, 8)
+                              + step * 128);
+            wgmma_commit_group();
+            last_slot = slot_read + slot.number;
+            last_stage = stage_read + stage.number;
+            advance(slot, SLOTS);
+            advance(stage, WEIGHT_SLOTS);
+            if (KEEPS_WEIGHTS)
+                stage.phase = 0;
+        }
+        advance(input, INPUTS);
+        wgmma_wait_group<0>();
+        if (ADDS)
+            mbarrier_arrive(last_slot);
+        if (!KEEPS_WEIGHTS)
+            mbarrier_arrive_warp(last_stage);
+        UNROLL for (int part = 0; part < PARTS; part++)
+            UNROLL for (int block = 0; block < 2; block++)
+                UNROLL for (int half = 0; half < 2; half++) {
+                    int pixel = first_pixel + half * 8;
+                    int channel = part * 64 + block * 32 + (int)lane % 4 * 8;
+                    int at = pixel * OUT_CHANNELS + channel;
+                    float(*eight)[4] = results[part] + block * 4;
+                    float4 lower = MAKE4(eight[0][half * 2], eight[0][half * 2 + 1],
+                                         eight[1][half * 2], eight[1][half * 2 + 1]);
+                    float4 upper = MAKE4(eight[2][half * 2], eight[2][half * 2 + 1],
+                                         eight[3][half * 2], eight[3][half * 2 + 1]);
+                    SECOND_EPILOGUE4(lower, channel, at)
+                    SECOND_EPILOGUE4(upper, channel + 4, at + 4)
+                    if (pixel < pixels)
+                        STORE_HALF8(y, at, lower, upper);
+                }
+    }
+}

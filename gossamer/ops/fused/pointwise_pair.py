@@ -1,0 +1,337 @@
+"""Two 1x1 convolutions as one kernel, where the first convolution makes many channels.
+
+The algorithm pointwise_pair_mma, for NVIDIA GPUs, keeps these channels in shared memory, where the
+second convolution reads them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gossamer.device.base import Device
+from gossamer.device.limits import Limits
+from gossamer.device.source import KernelSource
+from gossamer.ops.algorithm import State, Variant
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
+from gossamer.ops.epilogue import epilogue_arguments, epilogue_macros
+from gossamer.ops.fused.algorithm import FusionAlgorithm
+from gossamer.ops.fused.layers import is_product
+from gossamer.ops.fused.problem import FusionProblem, Source
+from gossamer.ops.launch import Launch, input_buffer, output_buffer
+from gossamer.ops.strided import cannot_compile, layout_variants
+from gossamer.ops.weights import Weights
+
+_SOURCE = Path(__file__).with_name("pointwise_pair.cu")
+
+
+class PointwisePairMma(FusionAlgorithm):
+    """Computes both layers in float16 with float32 sums.
+
+    The first layer's results are rounded to float16 before the second layer reads them. The first
+    layer's results are written to memory only where other layers read them.
+    """
+
+    name = "pointwise_pair_mma"
+    patterns = (("conv2d", "conv2d"),)
+
+    def recognises(self, problem: FusionProblem) -> bool:
+        return pointwise_pair_of(problem) is not None
+
+    def supports(self, problem: FusionProblem, device: Device) -> str | None:
+        if not device.limits.wgmma:
+            return f"{device.name} has no tensor cores that read shared memory (sm_90a)"
+        pair = pointwise_pair_of(problem)
+        if pair is None:
+            return "the layers are no two convolutions of single pixels with many between them"
+        if (reason := cannot_compile(problem, device) or reason_unfused(pair)) is not None:
+            return reason
+        if not tilings(pair, device.limits):
+            return (f"{pair.first.channels} and {pair.second.out_channels} channels of 128 pixels "
+                    "do not fit the shared memory")
+        return None
+
+    def variants(self, problem: FusionProblem, device: Device) -> Iterator[Variant]:
+        for tiling in tilings(_pair(problem), device.limits):
+            (plain,) = layout_variants(problem, ("NHWC",), tuple(asdict(tiling.tile).items()))
+            yield plain.as_fp16
+
+    def expected_us(self, problem: FusionProblem, variant: Variant, device: Device) -> float:
+        return _tiling(problem, variant).microseconds(device.limits)
+
+    def prepare(self, weights: Weights, problem: FusionProblem, variant: Variant,
+                device: Device) -> State:
+        tiling = _tiling(problem, variant)
+        pair = tiling.pair
+        if not pair.pixels:
+            return State(problem, variant, device)
+        first, second = pair.first, pair.second
+        kernel = device.compile(KernelSource.of(
+            _SOURCE, "pointwise_pair", _macros(tiling), architectures=("sm_90a", "sm_90a"),
+            dynamic_shared=True))
+        writes_wide = problem.exits == BOTH
+        arguments = (
+            input_buffer(pair.input), weights.packed("stages for pointwise_pair_mma", _stages),
+            output_buffer(0), output_buffer(int(writes_wide)), pair.pixels,
+            *epilogue_arguments(first.epilogue, weights, pair.added_input, first.out_channels,
+                                prefix="0."),
+            *epilogue_arguments(second.epilogue, weights, 0, second.out_channels, prefix="1."))
+        return State(problem, variant, device, [Launch(
+            kernel, (tiling.groups(device.limits),), (WORK_GROUP_SIZE,), arguments,
+            tiling.shared_bytes)])
+
+
+def _pair(problem: FusionProblem) -> PointwisePair:
+    pair = pointwise_pair_of(problem)
+    assert pair is not None
+    return pair
+
+
+def _tiling(problem: FusionProblem, variant: Variant) -> PairTiling:
+    return PairTiling(_pair(problem), PairTile(
+        **{key: int(value) for key, value in variant.config}))
+
+
+def _macros(tiling: PairTiling) -> dict[str, object]:
+    """Return the macros that pointwise_pair.cu describes."""
+    pair, tile = tiling.pair, tiling.tile
+    operands = pair.first.epilogue.operands
+    copier, multiplier = 40, 232
+    return {
+        "HALVES": 1, "TILE_M": SLICE, "CHANNELS": pair.first.channels,
+        "WIDE": pair.first.out_channels, "OUT_CHANNELS": pair.second.out_channels,
+        "INPUTS": tile.inputs, "SLOTS": tile.slots, "KEEPS_WEIGHTS": int(not tile.weight_slots),
+        "WEIGHT_SLOTS": tile.weight_slots or tiling.slices, "ADDS": int("tensor" in operands),
+        "ADDED": f"first_operand{operands.index('tensor')}" if "tensor" in operands else "x",
+        "WRITES_WIDE": int(pair.problem.exits == BOTH),
+        "COPIER_REGISTERS": copier, "MULTIPLIER_REGISTERS": multiplier,
+        **epilogue_macros(pair.first.epilogue, tensor_dtype="float16", prefix="FIRST_"),
+        **epilogue_macros(pair.second.epilogue, prefix="SECOND_")}
+
+
+def _stages(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the weights of each slice of 64 outputs.
+
+    The first layer's weights come first, as (input channels / 8, 64 lines, 8 input channels).
+    Behind them are the second layer's weights as (output channels / 64, 8, 64 lines, 8 channels of
+    the slice). Of each 32 lines of output channels, line 8 f + 2 q + j belongs to channel 8 q + 2 f
+    + j, so that a lane has sums of 8 neighbouring channels.
+    """
+    first, second = (arrays[f"{part}.weight"][:, :, 0, 0] for part in (0, 1))
+    # axes: slice or part, block, lane % 4, fragment, value of a pair; then the input channels
+    ordered = first.reshape(-1, 2, 4, 4, 2, first.shape[1] // 8, 8).transpose(0, 5, 1, 3, 2, 4, 6)
+    slices = len(ordered)
+    parts = second.reshape(-1, 2, 4, 4, 2, slices, 8, 8).transpose(5, 0, 6, 1, 3, 2, 4, 7)
+    with np.errstate(over="ignore"):
+        return np.concatenate([ordered.reshape(slices, -1), parts.reshape(slices, -1)],
+                              axis=1).astype(np.float16)
+
+
+MULTIPLE = 64
+"""All numbers of channels have to be a multiple of this number."""
+_MOST_OUT_CHANNELS = 256
+"""The most output channels whose sums for 64 pixels fit the registers of a warpgroup."""
+LAST: tuple[Source, ...] = ((1, 0),)
+"""The exits of a pair whose first result no other layer reads."""
+BOTH: tuple[Source, ...] = ((0, 0), (1, 0))
+"""The exits of a pair whose first result other layers read, too."""
+
+
+@dataclass(frozen=True)
+class PointwisePair:
+    """A 1x1 convolution that makes many channels, and a 1x1 convolution that reads them.
+
+    problem: the fusion.
+    first: the convolution that makes many channels.
+    second: the convolution that reads them.
+    """
+
+    problem: FusionProblem
+    first: Conv2dProblem
+    second: Conv2dProblem
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of all images."""
+        return self.first.batch * self.first.height * self.first.width
+
+    @property
+    def input(self) -> int:
+        """The fusion's input that the first layer adds.
+
+        0 where the first layer adds no tensor.
+        """
+        return self.problem.entries.index(self.problem.sources[0][0])
+
+    @property
+    def added_input(self) -> int:
+        """The fusion's input that the first layer adds.
+
+        0 where the first layer adds no tensor.
+        """
+        added = self.problem.sources[0][1:]
+        return self.problem.entries.index(added[0]) if added else 0
+
+
+def pointwise_pair_of(problem: FusionProblem) -> PointwisePair | None:
+    """Return a fusion as a pair.
+
+    None where its layers are no such pair. The first convolution has to make at least twice as many
+    channels as it reads, and at least twice as many as the second convolution makes.
+    """
+    if len(problem.parts) != 2 or not all(map(is_product, problem.parts)):
+        return None
+    first, second = problem.parts
+    assert isinstance(first, Conv2dProblem) and isinstance(second, Conv2dProblem)
+    if problem.sources[1][0] != (0, 0):
+        return None
+    wide = first.out_channels >= 2 * max(first.channels, second.out_channels)
+    return PointwisePair(problem, first, second) if wide else None
+
+
+def reason_unfused(pair: PointwisePair) -> str | None:
+    """Return why no kernel computes a pair in one step.
+
+    As shown to the user; None where a kernel may compute it.
+    """
+    first, second = pair.first, pair.second
+    if pair.problem.exits not in (LAST, BOTH):
+        return "the second layer's result is not read"
+    for name, layer in (("first", first), ("second", second)):
+        if not layer.is_pointwise:
+            return (f"the {name} convolution has stride {layer.stride} and pads {layer.pads}, "
+                    "takes neither")
+    if first.epilogue.tensor_count > 1 or second.epilogue.tensor_count:
+        return "adds more than one tensor to the first result, or some to the second"
+    channels = (first.channels, first.out_channels, second.out_channels)
+    if any(count % MULTIPLE for count in channels):
+        return f"{channels} channels, takes multiples of {MULTIPLE}"
+    if second.out_channels > _MOST_OUT_CHANNELS:
+        return f"{second.out_channels} output channels, takes at most {_MOST_OUT_CHANNELS}"
+    return None
+
+
+PIXELS = 128
+"""Pixels of a tile."""
+SLICE = 64
+"""Output channels of the first layer that are computed at a time: a slice."""
+WORK_GROUP_SIZE = 384
+_BARRIERS_BYTES = 1024
+_MOST_KEPT = 32
+"""The most slices whose weights are kept in shared memory; the weights of each slice have barriers
+of their own."""
+_WEIGHT_SLOTS = (0, 3, 2, 4)
+_SLOTS = ((2, 6), (2, 4), (2, 3), (1, 4), (2, 2), (1, 3), (1, 2))
+"""Numbers of slots for inputs and for slices; the first pair that fits is taken. Where the first
+layer adds a tensor, its parts are copied from device memory to the slots for slices. With more
+slots, more of these copies are under way at the same time."""
+_OFFERED = 3
+
+# The rates below are assumed for an H200, not measured. On any device they decide only the order in
+# which tiles are tried.
+_BYTES_PER_MICROSECOND, _COPIED_PER_MICROSECOND = 4.0e6, 5.5e6
+"""Bytes that device memory moves in a microsecond, and bytes that all multiprocessors copy from the
+L2 cache in a microsecond."""
+_RATE = 0.7
+"""Share of the tensor cores' peak rate that the products reach."""
+_OF_SLICE = 1000
+"""Cycles of the epilogue and the barriers of a slice, which no other work hides."""
+_START_CYCLES = 4000
+"""Cycles before the first product and after the last store."""
+
+
+@dataclass(frozen=True)
+class PairTile:
+    """Numbers of slots in shared memory.
+
+    These numbers are the config of a variant.
+
+    inputs: slots for the first layer's input.
+    slots: slots for slices.
+    weight_slots: slots for the weights of slices; 0 where the weights of all slices are kept.
+    """
+
+    inputs: int
+    slots: int
+    weight_slots: int
+
+
+@dataclass(frozen=True)
+class PairTiling:
+    """A pair of convolutions, and the slots with which it is computed."""
+
+    pair: PointwisePair
+    tile: PairTile
+
+    @property
+    def slices(self) -> int:
+        """Number of slices of the first layer's output channels."""
+        return self.pair.first.out_channels // SLICE
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of the weights of a slice."""
+        return 2 * SLICE * (self.pair.first.channels + self.pair.second.out_channels)
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles that hold the pixels of all images."""
+        return -(-self.pair.pixels // PIXELS)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a work-group."""
+        return (_BARRIERS_BYTES + 2 * PIXELS * (self.tile.inputs * self.pair.first.channels
+                                                + self.tile.slots * SLICE)
+                + (self.tile.weight_slots or self.slices) * self.stage_bytes)
+
+    def groups(self, limits: Limits) -> int:
+        """Return the number of work-groups.
+
+        All work-groups run at once, and their numbers of tiles differ by at most one.
+        """
+        waves = -(-self.tiles // limits.compute_units)
+        return -(-self.tiles // waves)
+
+    def microseconds(self, limits: Limits) -> float:
+        """Return the expected time of the kernel, without its launch.
+
+        It is the longest of the times to move all tensors, to copy weights from the L2 cache, and
+        to compute the tiles of a multiprocessor.
+        """
+        first, second = self.pair.first, self.pair.second
+        if not self.pair.pixels:
+            return 0.0
+        wide = first.out_channels * (first.epilogue.tensor_count + len(self.pair.problem.exits) - 1)
+        moved = 2 * self.pair.pixels * (first.channels + wide + second.out_channels)
+        copies = self.groups(limits) if self.tile.weight_slots == 0 else self.tiles
+        copied = copies * self.slices * self.stage_bytes
+        products = self.slices * (first.channels + second.out_channels) * PIXELS / 64 * 2 / _RATE
+        waves = -(-self.tiles // limits.compute_units)
+        # with fewer slots, a smaller part of the time of copies is hidden
+        cycles = waves * (products + self.slices * _OF_SLICE * (1 + 1 / self.tile.slots))
+        return _START_CYCLES / CYCLES_PER_MICROSECOND + max(
+            moved / _BYTES_PER_MICROSECOND, copied / _COPIED_PER_MICROSECOND,
+            cycles / CYCLES_PER_MICROSECOND)
+
+
+def tilings(pair: PointwisePair, limits: Limits) -> list[PairTiling]:
+    """Return tilings that a device can compute.
+
+    Tilings that keep all weights come first.
+    """
+    return list(itertools.islice(_fitting(pair, limits), _OFFERED))
+
+
+def _fitting(pair: PointwisePair, limits: Limits) -> Iterator[PairTiling]:
+    for weight_slots in _WEIGHT_SLOTS:
+        if weight_slots or pair.first.out_channels // SLICE <= _MOST_KEPT:
+            tilings_of_it = (PairTiling(pair, PairTile(*slots, weight_slots)) for slots in _SLOTS)
+            fitting = (tiling for tiling in tilings_of_it
+                       if tiling.shared_bytes <= limits.shared_bytes_opt_in)
+            yield from itertools.islice(fitting, 1)

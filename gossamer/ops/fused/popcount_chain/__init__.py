@@ -1,1 +1,0 @@
-"""Products with matrices of signs, one after another, in one step."""

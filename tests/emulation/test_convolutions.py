@@ -1,0 +1,247 @@
+"""Tests the CUDA kernels of convolutions of floats in emulation.
+
+The tests of each kernel, which run it on a GPU, have its problems and compare with the reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tests.ops.conv2d.dense.test_depthwise_tiled as depthwise
+import tests.ops.conv2d.dense.test_few_channels as few
+import tests.ops.conv2d.dense.test_mma as mma
+import tests.ops.conv2d.shifted.test_shifted_gemm as shifted
+import tests.ops.conv2d.shifted.test_shifted_sparse as shifted_sparse
+import tests.ops.conv2d.sparse.test_direct_sparse_pixels as sparse_pixels
+import tests.ops.fused.test_first_convolution as first_convolution
+from gossamer.ops.algorithm import Epilogue
+from gossamer.ops.conv2d.problem import Conv2dProblem
+from gossamer.ops.conv2d.shifted.product import config_of
+from gossamer.ops.conv2d.shifted.shifted_gemm_tiling import ShiftedTile
+from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import SparseTile
+from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
+from gossamer.ops.weights import Weights
+from tests.emulation.device import Emulate, EmulatedDevice
+from tests.ops.conv2d.test_conv2d import BIAS_RESIDUAL_RELU
+from tests.ops.harness import check_variants, random_inputs, random_weights, run_variant
+from tests.ops.test_channel_parts import PROBLEMS as OF_PARTS
+from tests.ops.test_channel_parts import with_parts
+
+
+@pytest.mark.parametrize("mode, problem, precision, config", [
+    ("bounds", mma.STRIDED, "fp16", {"tile_p": 128, "tile_m": 128}),
+    ("bounds", mma.ODD_CHANNELS, "tf32", {"tile_p": 64, "tile_m": 64}),
+    ("bounds", mma.GROUPS, "tf32", {"warps_k": 4, "cluster": 1}),
+    ("bounds", mma.STEM, "fp16", {"tile_p": 256, "tile_m": 32}),
+    ("bounds", mma.DEEP, "fp16", {"cluster": 4}),
+    ("plain", mma.WINDOWS, "tf32", {"tile_p": 128, "tile_m": 64}),
+    ("plain", mma.PADDED, "fp16", {"tile_p": 64, "tile_m": 64}),
+    ("races", mma.POINTWISE, "fp16", {"tile_p": 64, "tile_m": 32, "keeps_weights": 0}),
+    ("races", mma.POINTWISE, "tf32", {"cluster": 2}),
+    ("races", replace(mma.POINTWISE, batch=8), "fp16", {"keeps_weights": 1}),
+    ("races", mma.WINDOWS, "fp16", {"warps_k": 4, "cluster": 1}),
+    ("bounds", mma.PAIRS, "fp16", {"tile_p": 64, "tile_m": 64}),
+    ("races", mma.PAIRS, "fp16", {"keeps_weights": 1}),
+    ("bounds", mma.PAIRS, "tf32", {"tile_p": 64, "tile_m": 64}),
+    ("bounds", mma.FOURS, "fp16", {"warps_k": 4, "cluster": 1}),
+    ("bounds", mma.ODD, "fp16", {"tile_p": 64, "tile_m": 32}),
+    ("bounds", mma.ODD, "tf32", {"tile_p": 64, "tile_m": 32}),
+    ("bounds", mma.ODD_GROUPS, "fp16", {"tile_p": 64, "tile_m": 64}),
+    ("bounds", mma.DEEP_PAIRS, "fp16", {"cluster": 2}),
+    ("bounds", mma.PAIRS_OF_WINDOWS, "fp16", {"tile_p": 64, "tile_m": 64}),
+    ("bounds", mma.PAIRS_OF_WINDOWS, "tf32", {"warps_k": 4, "cluster": 1}),
+])
+def test_implicit_gemm(emulate: Emulate, mode: str, problem: Conv2dProblem,
+                                     precision: str, config: dict[str, int]) -> None:
+    device = emulate(mode, schedule=2)
+    layout = "NCHW" if problem is mma.STEM else "NHWC"
+    mma.check(problem, device, [
+        variant for variant in mma.algorithm_of(problem, device).variants(problem, device)
+        if variant.precision == precision and variant.inputs[0].layout == layout
+        and config.items() <= dict(variant.config).items()][:1])
+
+
+def test_work_groups_take_several_tiles(emulate: Emulate) -> None:
+    device = emulate("races", schedule=1, compute_units=1)
+    problem = replace(mma.POINTWISE, batch=9)
+    mma.check(problem, device, [
+        variant for variant in mma.algorithm_of(problem, device).variants(problem, device)
+        if variant.precision == "fp16" and variant["cluster"] == 1 and (
+            variant["keeps_weights"] or variant["tile_m"] == 64 or variant["warps_k"] > 1)])
+
+
+@pytest.mark.parametrize("mode, problem, precision, cluster", [
+    ("bounds", mma.POINTWISE, "fp16", 1), ("races", mma.POINTWISE, "tf32", 1),
+    ("races", mma.DEEP, "fp16", 2), ("bounds", mma.DEEP, "tf32", 2),
+    ("bounds", mma.WINDOWS, "tf32", 1), ("races", mma.WINDOWS, "fp16", 2)])
+def test_warpgroups_multiply_what_other_warps_copy(
+        emulate: Emulate, mode: str, problem: Conv2dProblem, precision: str, cluster: int) -> None:
+    device = emulate(mode, schedule=2, wgmma=True)
+    mma.check(problem, device, [
+        variant for variant in mma.algorithm_of(problem, device).variants(problem, device)
+        if variant["wgmma"] and variant.precision == precision
+        and variant["cluster"] == cluster][:1])
+
+
+@pytest.mark.parametrize("name", ["1x1 of fours", "1x1 of pairs", "odd channels"])
+@pytest.mark.parametrize("precision", ["tf32", "fp16"])
+def test_implicit_gemm_works_on_parts_of_larger_tensors(emulate: Emulate, name: str,
+                                                     precision: str) -> None:
+    device, problem = emulate("bounds", schedule=1), OF_PARTS[name]
+    assert isinstance(problem, Conv2dProblem)
+    algorithm = mma.algorithm_of(problem, device)
+    variant = next(variant for variant in algorithm.variants_in(problem, device, (precision,))
+                   if variant.inputs[0].layout == "NHWC")
+    check_variants(algorithm, problem, device, list(with_parts(algorithm, problem, variant)))
+
+
+@pytest.mark.parametrize("mode, problem, config", [
+    ("plain", few.WIDE, 0), ("bounds", few.STEM, 0), ("bounds", few.LARGE_FILTER, 1),
+    ("bounds", few.GREY, 2), ("bounds", few.WIDE, 3), ("bounds", few.LONG_LINES, 4),
+    ("bounds", few.ODD, 2), ("bounds", few.ODD, 7), ("races", few.STEM, 2), ("races", few.ODD, 0)])
+def test_few_channels(emulate: Emulate, mode: str, problem: Conv2dProblem,
+                                     config: int) -> None:
+    device = emulate(mode, schedule=1)
+    few.check(problem, device, list(few.ALGORITHM.variants(problem, device))[config:config + 1])
+
+
+@pytest.mark.parametrize("mode, name, config", [
+    ("bounds", "bytes", 0), ("races", "bytes", 2), ("bounds", "planes", 1), ("plain", "halves", 2),
+    ("bounds", "bfloats", 1), ("bounds", "floats", 2)])
+def test_few_channels_makes_the_image_of_what_is_given(emulate: Emulate, mode: str, name: str,
+                                             config: int) -> None:
+    device = emulate(mode, schedule=1)
+    problem = first_convolution.PROBLEMS[name]
+    variants = list(first_convolution.ALGORITHM.variants(problem, device))
+    first_convolution.check(problem, device, variants[config:config + 1])
+
+
+def test_what_is_off_the_window_of_few_channels_counts_for_nothing(emulate: Emulate) -> None:
+    """The last step of inputs is longer than a window.
+
+    Infinities beside it do no harm.
+    """
+    device = emulate("plain", schedule=1)
+    problem = replace(few.STEM, batch=1, epilogue=Epilogue())
+    arrays = random_weights(problem)
+    x = random_inputs(problem)[0]
+    x[0, 0, 0, 0] = np.inf
+    variant = next(iter(few.ALGORITHM.variants(problem, device)))
+    (actual,) = run_variant(few.ALGORITHM, problem, variant, device,
+                            Weights(arrays, device, "the test"), [x])
+    assert np.isfinite(actual[0, :, 1:]).all() and np.isfinite(actual[0, :, :, 1:]).all()
+    assert not np.isfinite(actual[0, :, 0, 0]).any()
+
+
+def device_of(emulate: Emulate, mode: str, units: int) -> EmulatedDevice:
+    """Return the emulated device, with multiplications by wgmma and few multiprocessors, so that
+    work-groups take several tiles."""
+    return emulate(mode, schedule=2, wgmma=True, compute_units=units)
+
+
+@pytest.mark.parametrize("mode, name, units, tile", [
+    ("bounds", "same", 2, ShiftedTile(64, 1, 2, 64, 2, 3)),
+    ("bounds", "slices", 2, ShiftedTile(64, 1, 1, 48, 2, 3)),
+    ("bounds", "uneven", 1, ShiftedTile(64, 2, 1, 32, 2, 3)),
+    ("bounds", "large window", 1, ShiftedTile(64, 1, 2, 16, 2, 0)),
+    ("bounds", "row", 2, ShiftedTile(256, 1, 1, 48, 2, 3)),
+    ("bounds", "strides", 2, ShiftedTile(64, 1, 1, 64, 3, 3)),
+    ("bounds", "patches", 1, ShiftedTile(64, 1, 2, 16, 2, 0)),
+    ("plain", "strides and dilation", 1, ShiftedTile(64, 2, 1, 64, 2, 3)),
+    ("plain", "dilated", 1, ShiftedTile(64, 2, 2, 32, 2, 0)),
+    ("plain", "same", 1, ShiftedTile(64, 2, 2, 64, 2, 0)),
+    ("plain", "deep", 2, ShiftedTile(128, 2, 1, 64, 2, 4)),
+    ("plain", "no pads", 1, ShiftedTile(96, 1, 2, 32, 2, 0)),
+    ("plain", "wide pads", 1, ShiftedTile(64, 2, 1, 16, 2, 0)),
+    ("races", "same", 1, ShiftedTile(64, 2, 1, 64, 2, 0)),
+    ("races", "slices", 2, ShiftedTile(64, 1, 1, 48, 2, 3)),
+    ("races", "strides", 1, ShiftedTile(64, 2, 1, 48, 4, 0)),
+    ("races", "no pads", 1, ShiftedTile(96, 2, 2, 32, 2, 3)),
+])
+def test_shifted_gemm(emulate: Emulate, mode: str, name: str, units: int,
+                                     tile: ShiftedTile) -> None:
+    device = device_of(emulate, mode, units)
+    problem = shifted.PROBLEMS[name]
+    variant = next(iter(shifted.ALGORITHM.variants(problem, device)))
+    shifted.check(problem, device, [replace(variant, config=config_of(tile))])
+
+
+@pytest.mark.parametrize("mode, name, units, tile, pattern", [
+    ("bounds", "same", 2, SparseTile(64, 1, 1, 2, 3), "2:4"),
+    ("bounds", "slices", 2, SparseTile(96, 2, 1, 2, 3), "few"),
+    ("bounds", "uneven", 1, SparseTile(64, 1, 2, 2, 4), "many"),
+    ("bounds", "large window", 1, SparseTile(64, 1, 1, 2, 3), "one row"),
+    ("bounds", "strides", 2, SparseTile(64, 2, 1, 3, 3), "few"),
+    ("bounds", "dilated", 1, SparseTile(64, 1, 1, 2, 3), "2:4"),
+    ("plain", "strides and dilation", 2, SparseTile(64, 1, 2, 4, 3), "2:4"),
+    ("plain", "patches", 1, SparseTile(64, 1, 1, 2, 3), "many"),
+    ("plain", "same", 1, SparseTile(64, 1, 2, 2, 3), "dense"),
+    ("plain", "deep", 2, SparseTile(96, 2, 1, 2, 4), "none"),
+    ("plain", "row", 5, SparseTile(160, 2, 1, 2, 3), "2:4"),
+    ("plain", "no pads", 1, SparseTile(128, 1, 1, 2, 3), "2:4"),
+    ("plain", "wide pads", 1, SparseTile(64, 1, 1, 2, 3), "few"),
+    ("races", "same", 1, SparseTile(64, 1, 2, 2, 3), "2:4"),
+    ("races", "slices", 2, SparseTile(64, 1, 1, 2, 3), "many"),
+    ("races", "strides", 1, SparseTile(64, 1, 1, 2, 3), "none"),
+])
+def test_shifted_sparse(emulate: Emulate, mode: str, name: str, units: int,
+                                     tile: SparseTile, pattern: str) -> None:
+    device = device_of(emulate, mode, units)
+    problem = shifted_sparse.PROBLEMS[name]
+    variant = next(iter(shifted_sparse.ALGORITHM.variants(problem, device)))
+    shifted_sparse.check(problem, device, [replace(variant, config=config_of(tile))], pattern)
+
+
+@pytest.mark.parametrize("mode, name, precision", [
+    ("bounds", "large filter", "fp16"), ("plain", "small image", "fp32"),
+    ("bounds", "stride 2", "fp16"), ("races", "3x3", "fp16"), ("bounds", "3x3 stride 2", "fp16"),
+    ("bounds", "several chunks", "fp16"), ("bounds", "copies of 8 bytes", "fp16"),
+    ("bounds", "copies of 4 bytes", "fp16"), ("races", "copies of 4 bytes", "fp32"),
+    ("bounds", "chunks with missing channels", "fp16"), ("bounds", "uneven", "fp32"),
+    ("plain", "uneven", "fp16")])
+def test_depthwise_tiled(emulate: Emulate, mode: str, name: str,
+                                     precision: str) -> None:
+    device, problem = emulate(mode, schedule=1), depthwise.PROBLEMS[name]
+    variants = [variant for variant in depthwise.ALGORITHM.variants(problem, device)
+                if variant.precision == precision]
+    check_variants(depthwise.ALGORITHM, problem, device, [variants[0], variants[-1]])
+
+
+@pytest.mark.parametrize("name", ["depthwise", "depthwise of fours", "depthwise of pairs"])
+def test_depthwise_tiled_works_on_parts_of_larger_tensors(emulate: Emulate, name: str) -> None:
+    device, problem = emulate("bounds", schedule=1), OF_PARTS[name]
+    assert isinstance(problem, Conv2dProblem)
+    for precision in ("fp32", "fp16"):
+        variant = next(iter(depthwise.ALGORITHM.variants_in(problem, device, (precision,))))
+        check_variants(depthwise.ALGORITHM, problem, device,
+                       list(with_parts(depthwise.ALGORITHM, problem, variant)))
+
+
+BORDERS = Conv2dProblem(1, 6, 6, 5, 40, (3, 3), (2, 1), (1, 0, 1, 2), epilogue=BIAS_RESIDUAL_RELU)
+GROUPS = Conv2dProblem(2, 22, 13, 13, 42, (3, 3), pads=(1, 1, 1, 1), dilation=(1, 2), groups=2)
+LONG_LINES = Conv2dProblem(1, 19, 9, 80, 40, (5, 5), (2, 3), (2, 2, 2, 2))
+THIN = Conv2dProblem(1, 18, 5, 9, 16, (3, 2), dilation=(1, 2), groups=2)
+MANY_CHANNELS = Conv2dProblem(1, 300, 14, 28, 16, (1, 3), pads=(0, 1, 0, 1))
+
+
+@pytest.mark.parametrize("mode, problem, precision, config", [
+    ("bounds", BORDERS, "fp16", {"cluster": 8, "blocks": 6}),
+    ("bounds", BORDERS, "tf32", {"cluster": 4, "tiles": 1}),
+    ("bounds", GROUPS, "fp16", {"cluster": 4, "tiles": 1}),
+    ("bounds", LONG_LINES, "fp16", {"cluster": 8, "fragments": 8, "warps_p": 2}),
+    ("bounds", LONG_LINES, "tf32", {"cluster": 1, "parts": 8}),
+    ("bounds", MANY_CHANNELS, "fp16", {"cluster": 8, "tiles": 1, "parts": 4}),
+    ("plain", MANY_CHANNELS, "tf32", {"cluster": 1, "tiles": 2, "fragments": 2}),
+    ("races", BORDERS, "fp16", {"cluster": 4, "warps_p": 1}),
+    ("races", THIN, "tf32", {"cluster": 8, "parts": 2}),
+    ("races", LONG_LINES, "fp16", {"cluster": 1, "blocks": 2, "parts": 4}),
+])
+def test_direct_sparse_pixels(emulate: Emulate, mode: str, problem: Conv2dProblem,
+                                     precision: str, config: dict[str, int]) -> None:
+    device = emulate(mode, schedule=2)
+    sparse_pixels.check(problem, device, [
+        variant for variant in DirectSparsePixels().variants(problem, device)
+        if variant.precision == precision and config.items() <= dict(variant.config).items()][:1])
