@@ -6,7 +6,7 @@ import pytest
 
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from tests.emulation.test_faults import Emulate
-from tests.ops.conv2d.dense.test_depthwise_tiled import ALGORITHM, PROBLEMS
+from tests.ops.conv2d.dense.test_dense import ALGORITHM, PROBLEMS
 from tests.ops.harness import check_variants
 from tests.ops.test_channel_parts import PROBLEMS as OF_PARTS
 from tests.ops.test_channel_parts import with_parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
+from gossamer.ops.conv2d.sparse.direct_sparse_pixels import DirectSparsePixels
 from tests.emulation.test_faults import Emulate
 from tests.ops.conv2d.sparse.test_direct_sparse_pixels import check
 from tests.ops.conv2d.test_conv2d import BIAS_RESIDUAL_RELU

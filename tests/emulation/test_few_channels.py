@@ -11,7 +11,7 @@ from gossamer.ops.algorithm import Epilogue
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from gossamer.ops.weights import Weights
 from tests.emulation.test_faults import Emulate
-from tests.ops.conv2d.dense.test_few_channels import (
+from tests.ops.conv2d.tensor_core.test_few_channels import (
     ALGORITHM,
     GREY,
     LARGE_FILTER,

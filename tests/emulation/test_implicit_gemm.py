@@ -8,7 +8,7 @@ import pytest
 
 from gossamer.ops.conv2d.problem import Conv2dProblem
 from tests.emulation.test_faults import Emulate
-from tests.ops.conv2d.dense.test_mma import (
+from tests.ops.conv2d.tensor_core.test_implicit_gemm import (
     DEEP,
     DEEP_PAIRS,
     FOURS,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.emulation.test_faults import Emulate
 from tests.ops.harness import check_variants
-from tests.ops.matmul.test_mma import (
+from tests.ops.matmul.test_matmul import (
     ALGORITHM,
     BOTH,
     PROBLEMS,

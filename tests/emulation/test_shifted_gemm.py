@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from gossamer.ops.conv2d.common import config_of
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.shifted.product import config_of
-from gossamer.ops.conv2d.shifted.shifted_gemm_tiling import ShiftedTile
+from gossamer.ops.conv2d.shifted.windows_fp16 import ShiftedTile
 from tests.emulation.device import EmulatedDevice
 from tests.emulation.test_faults import Emulate
-from tests.ops.conv2d.shifted.test_shifted_gemm import ALGORITHM, PROBLEMS, check
+from tests.ops.conv2d.shifted.test_windows_fp16 import ALGORITHM, PROBLEMS, check
 
 
 def device_of(emulate: Emulate, mode: str, units: int) -> EmulatedDevice:

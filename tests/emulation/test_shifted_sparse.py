@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gossamer.ops.conv2d.shifted.product import config_of
-from gossamer.ops.conv2d.shifted.shifted_sparse_tiling import SparseTile
+from gossamer.ops.conv2d.common import config_of
+from gossamer.ops.conv2d.shifted.windows_fp16_sparse import SparseTile
 from tests.emulation.test_faults import Emulate
 from tests.emulation.test_shifted_gemm import device_of
-from tests.ops.conv2d.shifted.test_shifted_sparse import ALGORITHM, PROBLEMS, check
+from tests.ops.conv2d.shifted.test_windows_fp16_sparse import ALGORITHM, PROBLEMS, check
 
 
 @pytest.mark.parametrize("mode, name, units, tile, pattern", [

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gossamer.device.limits import Limits
+from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
 from gossamer.ops.pool.problem import PoolProblem
 
 COLUMNS = 64

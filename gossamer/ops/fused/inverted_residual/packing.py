@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from gossamer.ops.conv2d.common import rounded_to_tf32
 from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.sparse.common.tensor_cores import rounded_to_tf32
 from gossamer.ops.fused.inverted_residual.block import Block
 from gossamer.ops.fused.inverted_residual.sizes import DEPTHS
 from gossamer.ops.fused.inverted_residual.tiling import BlockTiling

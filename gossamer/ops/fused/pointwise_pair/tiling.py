@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gossamer.device.limits import Limits
-from gossamer.ops.conv2d.sparse.common.tensor_cores import CYCLES_PER_MICROSECOND
+from gossamer.ops.conv2d.common import CYCLES_PER_MICROSECOND
 from gossamer.ops.fused.pointwise_pair.layers import PointwisePair
 
 PIXELS = 128

@@ -22,7 +22,7 @@ from gossamer.ops.conv2d.sparse.generated.configs import (
     _all,
     _tiles,
     configs,
-    estimate,
+    estimated_us,
     lines,
 )
 from gossamer.ops.conv2d.sparse.generated.direct_sparse_compiled import DirectSparseCompiled
@@ -113,7 +113,7 @@ def test_variants_fit_and_begin_in_float32() -> None:
         assert division.work_group <= 1024 and division.registers >= division.block
         assert {spec.layout for spec in (*variant.inputs, *variant.outputs)} == {"CHWN"}
         assert variant.inputs[0].dtype == ("float16" if halves else "float32")
-        assert estimate(division, H200).microseconds > 0
+        assert estimated_us(division, H200) > 0
     odd = DirectSparseCompiled().variants(replace(problem, batch=3), PtxDevice())
     assert {variant.precision for variant in odd} == {"fp32"}
 
@@ -163,7 +163,7 @@ def test_the_best_config_of_each_kind_comes_first(halves: bool) -> None:
         return config.k_groups > 1, config.prefetch_warps
 
     def expected(config: GeneratedConfig) -> float:
-        return estimate(GeneratedTiling(problem, config, halves), H200).microseconds
+        return estimated_us(GeneratedTiling(problem, config, halves), H200)
 
     offered = configs(problem, H200, halves)
     assert len(set(offered)) == len(offered)

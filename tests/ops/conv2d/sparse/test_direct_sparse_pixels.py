@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from gossamer.device.base import Device
 from gossamer.ops.algorithm import Variant
-from gossamer.ops.conv2d.problem import Conv2dProblem
-from gossamer.ops.conv2d.reference import reference
-from gossamer.ops.conv2d.sparse.common.tensor_cores import DENSEST
-from gossamer.ops.conv2d.sparse.mma_pixels.direct_sparse_pixels import DirectSparsePixels
-from gossamer.ops.conv2d.sparse.mma_pixels.tiling import MOST_IMAGES, PixelTile, PixelTiling
+from gossamer.ops.conv2d.problem import Conv2dProblem, reference
+from gossamer.ops.conv2d.sparse.direct_sparse_pixels import DENSEST, DirectSparsePixels
+from gossamer.ops.conv2d.sparse.pixel_tiling import MOST_IMAGES, PixelTile, PixelTiling
 from gossamer.ops.weights import Weights, WeightsInfo
 from tests.cubins import check_builds
 from tests.ops.conv2d.sparse.test_direct_sparse import check as check_sparse
@@ -62,9 +60,9 @@ def tables(problem: Conv2dProblem, weights: dict[str, np.ndarray],
 
 def shared_memory(divided: PixelTiling, x: np.ndarray, line: int, fragment: int) -> np.ndarray:
     """Returns what shared memory holds of an image's channels (C, H, W) for a tile, as
-    (pieces, 8)."""
+    (vectors, 8)."""
     problem = divided.problem
-    memory = np.zeros((divided.pieces, 8))
+    memory = np.zeros((divided.vectors, 8))
     top = line * problem.stride[0] - problem.pads[0]
     left = fragment * 8 * problem.stride[1] - problem.pads[1]
     for channel, row, tap in np.ndindex(len(x), divided.span[0], problem.kernel[1]):
@@ -73,8 +71,8 @@ def shared_memory(divided: PixelTiling, x: np.ndarray, line: int, fragment: int)
             problem.stride[1])
         inside = (columns >= 0) & (columns < problem.width) & (0 <= y < problem.height)
         values = np.where(inside, x[channel, y % problem.height, columns % problem.width], 0)
-        first = (channel * divided.channel_pieces + tap * divided.tap_pieces
-                 + row % problem.stride[0] * divided.residue_pieces
+        first = (channel * divided.channel_vectors + tap * divided.tap_vectors
+                 + row % problem.stride[0] * divided.residue_vectors
                  + row // problem.stride[0] * divided.width)
         memory[first:first + divided.width] = values.reshape(-1, 8)
     return memory
@@ -86,7 +84,7 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
     starts, offsets, values, channels = tables(problem, weights, variant)
     shape = shape_of(variant)
     divided = PixelTiling(problem, shape, variant.precision)
-    pieces = offsets.reshape(-1, 16) // divided.piece_bytes
+    vectors = offsets.reshape(-1, 16) // divided.vector_bytes
     if variant.precision == "fp16":
         # axes: step, tile, row, quarter, columns' half, rows' half, column of two
         steps = values.view(np.float16).reshape(-1, shape.tiles, 8, 4, 2, 2, 2)
@@ -95,7 +93,7 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
         # axes: step, tile, instruction, row, quarter, columns' half, rows' half
         steps = values.view(np.float32).reshape(-1, shape.tiles, 2, 8, 4, 2, 2)
         matrix = steps.transpose(0, 1, 6, 3, 2, 5, 4)
-        pieces = pieces.reshape(-1, 4, 4).swapaxes(1, 2).reshape(-1, 16)
+        vectors = vectors.reshape(-1, 4, 4).swapaxes(1, 2).reshape(-1, 16)
     matrix = matrix.reshape(-1, shape.rows, 16).astype(np.float64)
     y = np.full(problem.outputs[0].shape, np.nan)
     depth = problem.channels // problem.groups
@@ -112,7 +110,7 @@ def by_tables(problem: Conv2dProblem, weights: dict[str, np.ndarray], variant: V
             total = np.zeros((shape.rows, len(fragments), 8))
             for step in range(*starts[block * shape.cluster + rank:][:2]):
                 total += np.einsum("rk,kop->rop", matrix[step],
-                                   memory[pieces[step][:, None] + fragments])
+                                   memory[vectors[step][:, None] + fragments])
             lines = total.reshape(shape.rows, divided.lines, -1)
             used = channels[block] >= 0
             target = y[image, :, line:line + divided.lines, fragment * 8:][..., :8 * divided.width]
@@ -191,7 +189,7 @@ def test_columns_of_eight_are_in_banks_of_their_own() -> None:
         divided = PixelTiling(ALEXNET, shape_of(variant), variant.precision)
         if variant.precision == "tf32":
             offsets = offsets.reshape(-1, 4, 4).swapaxes(1, 2)
-        passes = [np.bincount(np.unique(loaded) // divided.piece_bytes % divided.banks).max()
+        passes = [np.bincount(np.unique(loaded) // divided.vector_bytes % divided.banks).max()
                  for loaded in offsets.reshape(-1, divided.banks)]
         assert np.mean(passes) < 1.6, variant.config_text
 
