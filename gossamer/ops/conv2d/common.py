@@ -102,7 +102,7 @@ def k_table(problem: Conv2dProblem, x: TensorSpec, *, channels_last: bool) -> np
     return table.reshape(-1, 2)
 
 
-def rounded(values: np.ndarray, dtype: str = "float16") -> np.ndarray:
+def rounded(values: np.ndarray, dtype: str | np.dtype[Any] = "float16") -> np.ndarray:
     """Return values in another dtype; numbers too large for float16 become infinite."""
     with np.errstate(over="ignore"):
         return values.astype(dtype)

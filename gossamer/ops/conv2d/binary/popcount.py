@@ -78,7 +78,7 @@ class Tile:
     work_w: int
 
     @property
-    def config(self) -> tuple[tuple[str, int], ...]:
+    def config(self) -> tuple[tuple[str, int | str], ...]:
         """The sizes as the config of a variant."""
         return config_of(self)
 
